@@ -1,0 +1,77 @@
+#include "core/arena.h"
+
+#include "core/size.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct sw_arena {
+    char name[32];
+    char *base;
+    int64_t bytes;
+    int64_t used_bytes;
+    bool sealed;
+};
+
+sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out) {
+    assert(bytes >= 0);
+    struct sw_arena *arena = calloc(1, sizeof *arena);
+    if (arena == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the %s arena's handle", name);
+    snprintf(arena->name, sizeof arena->name, "%s", name);
+    arena->bytes = sw_round_up(sw_max_i64(bytes, 1), SW_BUFFER_ALIGN_BYTES);
+    void *base = mmap(NULL, (size_t)arena->bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        char text[SW_SIZE_CHARS];
+        const int error = errno;
+        free(arena);
+        return sw_fail(SW_ERR_NOMEM, "cannot map %s for the %s tier: %s", sw_format_size(bytes, text), name,
+                       strerror(error));
+    }
+    arena->base = base;
+    const bool locked = lock && mlock(base, (size_t)arena->bytes) == 0;
+    if (out_locked != NULL)
+        *out_locked = locked;
+    *out = arena;
+    return SW_OK;
+}
+
+void sw_arena_destroy(struct sw_arena *arena) {
+    if (arena == NULL)
+        return;
+    munmap(arena->base, (size_t)arena->bytes);
+    free(arena);
+}
+
+sw_status sw_arena_take(struct sw_arena *arena, int64_t bytes, void **out) {
+    assert(!arena->sealed);
+    const int64_t rounded = sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
+    if (rounded > arena->bytes - arena->used_bytes) {
+        char want[SW_SIZE_CHARS], left[SW_SIZE_CHARS];
+        return sw_fail(SW_ERR_BUDGET, "the %s tier has %s left, %s are needed", arena->name,
+                       sw_format_size(arena->bytes - arena->used_bytes, left), sw_format_size(rounded, want));
+    }
+    *out = arena->base + arena->used_bytes;
+    arena->used_bytes += rounded;
+    return SW_OK;
+}
+
+void sw_arena_seal(struct sw_arena *arena) {
+    arena->sealed = true;
+}
+
+void *sw_arena_base(const struct sw_arena *arena) {
+    return arena->base;
+}
+
+int64_t sw_arena_bytes(const struct sw_arena *arena) {
+    return arena->bytes;
+}
+
+int64_t sw_arena_used_bytes(const struct sw_arena *arena) {
+    return arena->used_bytes;
+}

@@ -1,0 +1,29 @@
+/* An arena: one region of memory taken whole at start-up, carved by the plan, then sealed. */
+#ifndef SW_CORE_ARENA_H
+#define SW_CORE_ARENA_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_arena;
+
+/* Maps bytes (rounded up to pages), touches every page, so that what the system cannot give is known now, and locks
+ * them where `lock` is set and the limits allow it; *out_locked (may be NULL) says whether it did. The caller
+ * destroys it. */
+sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
+void sw_arena_destroy(struct sw_arena *arena);
+
+/* Takes bytes aligned to SW_BUFFER_ALIGN_BYTES. Fails with SW_ERR_BUDGET when they do not fit; asserts that the
+ * arena is not sealed. */
+sw_status sw_arena_take(struct sw_arena *arena, int64_t bytes, void **out);
+
+/* Nothing can be taken any more. */
+void sw_arena_seal(struct sw_arena *arena);
+
+void *sw_arena_base(const struct sw_arena *arena);
+int64_t sw_arena_bytes(const struct sw_arena *arena);
+int64_t sw_arena_used_bytes(const struct sw_arena *arena);
+
+#endif

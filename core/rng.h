@@ -1,0 +1,24 @@
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC11). A value is a pure function of seed, stream and
+ * counter, so that results do not depend on threads, order or where a run was resumed. */
+#ifndef SW_CORE_RNG_H
+#define SW_CORE_RNG_H
+
+#include <stdint.h>
+
+struct sw_rng_block {
+    uint32_t word[4];
+};
+
+struct sw_rng_block sw_rng(uint64_t seed, uint64_t stream, uint64_t counter);
+
+/* Uniform in [0, 1) with 53 bits. */
+double sw_rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter);
+
+/* Standard normal (Box-Muller). */
+float sw_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter);
+
+/* The index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle
+ * walking). count > 0, index < count. */
+uint64_t sw_rng_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count);
+
+#endif

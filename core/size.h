@@ -1,0 +1,57 @@
+/* Sizes in bytes as people write them, and the rounding that alignment needs. */
+#ifndef SW_CORE_SIZE_H
+#define SW_CORE_SIZE_H
+
+#include "core/status.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SW_KIB (INT64_C(1) << 10)
+#define SW_MIB (INT64_C(1) << 20)
+#define SW_GIB (INT64_C(1) << 30)
+
+enum {
+    SW_GRAIN_ELEMS = 16384,       /* elements of a grain; part of the on-disk format */
+    SW_TENSOR_ALIGN_ELEMS = 64,   /* 128 bytes in the narrowest compute type */
+    SW_BUFFER_ALIGN_BYTES = 4096, /* O_DIRECT, pages, and vector loads at once */
+    SW_RECORD_STREAMS = 3,        /* master, m, v */
+};
+
+/* A grain's optimizer record: master|m|v, each SW_GRAIN_ELEMS floats. */
+#define SW_RECORD_BYTES ((int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS * (int64_t)sizeof(float))
+static_assert(SW_GRAIN_ELEMS % SW_TENSOR_ALIGN_ELEMS == 0, "tensors must not straddle alignment within a grain");
+static_assert((SW_GRAIN_ELEMS * 2) % SW_BUFFER_ALIGN_BYTES == 0, "a grain of the narrowest type must allow direct I/O");
+
+static inline int64_t sw_round_up(int64_t value, int64_t multiple) {
+    assert(value >= 0 && multiple > 0 && value <= INT64_MAX - multiple);
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+static inline int64_t sw_div_up(int64_t value, int64_t divisor) {
+    assert(value >= 0 && divisor > 0);
+    return value / divisor + (value % divisor != 0);
+}
+
+static inline int64_t sw_min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t sw_max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* a*b and a+b for sizes from outside; false on overflow or a negative operand. */
+bool sw_mul_i64(int64_t a, int64_t b, int64_t *out);
+bool sw_add_i64(int64_t a, int64_t b, int64_t *out);
+
+/* Parses "512MiB", "24GiB", "24G" (GiB), "1.5GiB", "4096". Fails with SW_ERR_ARG on anything else. */
+sw_status sw_parse_size(const char *text, int64_t *out_bytes);
+
+enum { SW_SIZE_CHARS = 32 };
+
+/* Writes "1.50 GiB" into buffer (SW_SIZE_CHARS) and returns it. */
+const char *sw_format_size(int64_t bytes, char buffer[SW_SIZE_CHARS]);
+
+#endif

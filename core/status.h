@@ -1,0 +1,66 @@
+/* Status codes and the first error.
+ *
+ * Functions that can fail return a sw_status: 0 or a negative code from the list below. The message that explains
+ * the first failure of a thread is kept in thread-local storage until someone handles it (sw_error_clear) or
+ * prints it. Later failures, typically from cleanup, do not replace it. */
+#ifndef SW_CORE_STATUS_H
+#define SW_CORE_STATUS_H
+
+#include <stddef.h>
+
+typedef int sw_status;
+
+enum {
+    SW_OK = 0,
+    SW_ERR_ARG = -1,         /* input from outside is wrong: a flag, a file's content, a size */
+    SW_ERR_NOMEM = -2,       /* the system refused memory */
+    SW_ERR_IO = -3,          /* a file or device failed */
+    SW_ERR_SPACE = -4,       /* no room on a file system */
+    SW_ERR_CORRUPT = -5,     /* a checksum or a structure on disk is wrong */
+    SW_ERR_BUDGET = -6,      /* does not fit in the budgets */
+    SW_ERR_UNSUPPORTED = -7, /* known, but not available in this build or on this machine */
+    SW_ERR_BUSY = -8,        /* in use by another process */
+    SW_ERR_STOPPED = -9,     /* ended on request or because another lane failed */
+    SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
+};
+
+/* Records code and message unless an unhandled error is already recorded on this thread. Returns code. A macro, so
+ * that compilers and analysers see which code comes back. */
+#define sw_fail(code, ...)                                                                                             \
+    ({                                                                                                                 \
+        const sw_status sw_code_ = (code);                                                                             \
+        sw_record_error(__VA_ARGS__);                                                                                  \
+        sw_code_;                                                                                                      \
+    })
+void sw_record_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Adds ", while ..." to the recorded error, if there is one. Returns code unchanged, so that it can end a return
+ * statement. */
+sw_status sw_fail_while(sw_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The recorded message, or the code's own name where nothing was recorded. Valid until the next call on this
+ * thread that fails or clears. */
+const char *sw_error_message(sw_status code);
+
+/* Forgets the recorded error of this thread: it has been handled. */
+void sw_error_clear(void);
+
+const char *sw_status_name(sw_status code);
+
+/* Returns from the enclosing function with the status of the expression where it is an error. */
+#define SW_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        const sw_status sw_try_ = (expression);                                                                        \
+        if (sw_try_ != SW_OK)                                                                                          \
+            return sw_try_;                                                                                            \
+    } while (0)
+
+/* The same for functions with a cleanup label: sets the local variable `status` and jumps. */
+#define SW_TRY_GOTO(expression, label)                                                                                 \
+    do {                                                                                                               \
+        status = (expression);                                                                                         \
+        if (status != SW_OK)                                                                                           \
+            goto label;                                                                                                \
+    } while (0)
+
+#endif

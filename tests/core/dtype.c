@@ -1,0 +1,104 @@
+/* bf16 conversion, against the definition: the nearest bf16, ties to the even one. */
+#include "core/dtype.h"
+#include "core/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { BF16_INFINITY = 0x7f80, BF16_SIGN = 0x8000, BF16_QUIET = 0x40, BF16_VALUES = 0x10000 };
+
+static float float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A bf16's magnitude as a real number; infinity counts as the number after the largest finite one. */
+static double magnitude_of(uint32_t bf16_bits) {
+    if (bf16_bits == BF16_INFINITY)
+        return ldexp(1.0, 128);
+    const int exponent = (int)(bf16_bits >> 7), fraction = (int)(bf16_bits & 0x7f);
+    return exponent == 0 ? ldexp(fraction, -133) : ldexp(128 + fraction, exponent - 134);
+}
+
+/* The nearest bf16 of a number that is not NaN, found from the magnitudes of its two neighbours. */
+static sw_bf16 nearest_bf16(uint32_t float_bits) {
+    const uint32_t sign = float_bits >> 31 ? BF16_SIGN : 0;
+    const uint32_t below = (float_bits & 0x7fffffffu) >> 16;
+    if (below == BF16_INFINITY)
+        return (sw_bf16)(sign | BF16_INFINITY);
+    const double magnitude = fabs((double)float_of_bits(float_bits));
+    const double to_below = magnitude - magnitude_of(below), to_above = magnitude_of(below + 1) - magnitude;
+    const bool up = to_above < to_below || (to_above == to_below && below % 2 == 1);
+    return (sw_bf16)(sign | (below + up));
+}
+
+static void every_bf16_comes_back(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < BF16_VALUES; bits++) {
+        const float wide = sw_bf16_to_f32((sw_bf16)bits);
+        const bool is_nan = (bits & ~(uint32_t)BF16_SIGN) > BF16_INFINITY;
+        assert_int_equal(isnan(wide) != 0, is_nan);
+        assert_int_equal(sw_f32_to_bf16(wide), is_nan ? bits | BF16_QUIET : bits);
+        if (!is_nan && bits < BF16_INFINITY)
+            assert_true((double)wide == magnitude_of(bits));
+    }
+}
+
+static void ties_go_to_even_and_their_neighbours_do_not(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < BF16_INFINITY; bits++) {
+        const uint32_t tie = bits << 16 | 0x8000;
+        assert_int_equal(sw_f32_to_bf16(float_of_bits(tie)), bits + bits % 2);
+        assert_int_equal(sw_f32_to_bf16(float_of_bits(tie - 1)), bits);
+        assert_int_equal(sw_f32_to_bf16(float_of_bits(tie + 1)), bits + 1);
+        assert_int_equal(sw_f32_to_bf16(-float_of_bits(tie + 1)), BF16_SIGN | (bits + 1));
+    }
+}
+
+static void random_numbers_round_to_the_nearest(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 1 << 20; i++) {
+        const uint32_t bits = sw_rng(11, 0, i).word[0];
+        if (isnan(float_of_bits(bits)))
+            continue;
+        assert_int_equal(sw_f32_to_bf16(float_of_bits(bits)), nearest_bf16(bits));
+    }
+}
+
+static void nan_stays_nan(void **state) {
+    (void)state;
+    static const uint32_t payloads[] = {0x7f800001, 0x7fffffff, 0x7fc00000, 0xff800001, 0xffffffff, 0x7f80ffff};
+    for (size_t i = 0; i < sizeof payloads / sizeof payloads[0]; i++) {
+        const sw_bf16 narrow = sw_f32_to_bf16(float_of_bits(payloads[i]));
+        assert_true(isnan(sw_bf16_to_f32(narrow)));
+        assert_int_equal(narrow >> 15, payloads[i] >> 31);
+    }
+}
+
+static void sizes_and_names(void **state) {
+    (void)state;
+    assert_int_equal(sw_dtype_bytes(SW_F32), 4);
+    assert_int_equal(sw_dtype_bytes(SW_BF16), 2);
+    assert_int_equal(sw_dtype_bytes(SW_F16), 2);
+    assert_string_equal(sw_dtype_name(SW_F32), "fp32");
+    assert_string_equal(sw_dtype_name(SW_BF16), "bf16");
+    assert_string_equal(sw_dtype_name(SW_F16), "fp16");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_bf16_comes_back),
+        cmocka_unit_test(ties_go_to_even_and_their_neighbours_do_not),
+        cmocka_unit_test(random_numbers_round_to_the_nearest),
+        cmocka_unit_test(nan_stays_nan),
+        cmocka_unit_test(sizes_and_names),
+    };
+    return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+"""The test runner's own counting: what programs print and how they end, against what must be counted."""
+
+import os
+import sys
+
+import script_test
+import sources
+
+sys.path.insert(0, os.path.join(sources.ROOT, "tools"))
+import run_tests  # noqa: E402
+import tap  # noqa: E402
+
+
+def counted(lines, ended=""):
+    reader = tap.Reader()
+    for line in lines:
+        reader.line(line)
+    reader.finish(ended)
+    return tuple(sum(case.outcome == what for case in reader.cases) for what in ("passed", "failed", "skipped"))
+
+
+def wrong(table):
+    found = []
+    for what, expected, lines, ended in table:
+        got = counted(lines, ended)
+        if got != expected:
+            found.append(f"{what}: counted {got} instead of {expected}")
+    return found
+
+
+def whole_programs():
+    return wrong([
+        ("all pass", (2, 0, 0), ["1..2", "ok 1 - a", "ok 2 - b", "# ok - group"], ""),
+        ("one fails", (1, 1, 0), ["1..2", "not ok 1 - a", "# 1 != 2", "ok 2 - b"], "exit status 1"),
+        ("a failure with status 0", (1, 1, 0), ["1..2", "not ok 1 - a", "ok 2 - b"], ""),
+        ("two groups", (3, 0, 0), ["1..2", "ok 1 - a", "ok 2 - b", "# ok - one", "1..1", "ok 1 - c"], ""),
+        ("output before the point", (1, 0, 0), ["1..1", "no newline ok 1 - a"], ""),
+        ("output like a point", (2, 0, 0), ["1..2", "ok 1 - a", "ok 77 - not a test", "ok 2 - b"], ""),
+    ])
+
+
+def programs_that_end_badly():
+    return wrong([
+        ("a crash", (1, 2, 0), ["1..3", "ok 1 - a"], "killed by SIGSEGV"),
+        ("an early exit", (1, 1, 0), ["1..2", "ok 1 - a"], ""),
+        ("a bad status after all passed", (1, 1, 0), ["1..1", "ok 1 - a"], "exit status 23"),
+        ("no output", (0, 1, 0), [], ""),
+        ("output that is no protocol", (0, 1, 0), ["ok 1 - a"], ""),
+        ("a failed group set-up", (0, 3, 0), ["1..2", "not ok 0 - g [  FAILED  ] GROUP SETUP"], "exit status 1"),
+        ("a failed group tear-down", (1, 1, 0), ["1..1", "ok 1 - a", "not ok 0 - g [  FAILED  ] GROUP TEARDOWN"], ""),
+        ("a first group cut short", (2, 1, 0), ["1..2", "ok 1 - a", "1..1", "ok 1 - b"], ""),
+    ])
+
+
+def skips():
+    return wrong([
+        ("cmocka 1.1.5", (0, 0, 1), ["1..1", "no fio", "not ok 1 # SKIP a"], ""),
+        ("later cmocka", (0, 0, 1), ["1..1", "skip: no memory cgroup", "ok 1 # SKIP a"], ""),
+        ("a reason in the directive", (0, 0, 1), ["1..1", "ok 1 - a # SKIP no GPU"], ""),
+        ("a whole program", (0, 0, 1), ["1..0 # SKIP no root or loop device"], ""),
+        ("another reason", (0, 1, 0), ["1..1", "no patience", "not ok 1 # SKIP a"], ""),
+        ("no reason", (0, 1, 0), ["1..1", "not ok 1 # SKIP a"], ""),
+        ("another test's reason", (1, 1, 0), ["1..2", "no fio", "ok 1 - a", "not ok 2 # SKIP b"], ""),
+    ])
+
+
+def real_programs():
+    """Crashes, hangs and missing programs as the operating system reports them."""
+    def ran(script, limit_s=20.0):
+        test = {"cmd": ["/bin/sh", "-c", script], "workdir": None}
+        return [(case.outcome, case.detail) for case in run_tests.run_program(test, dict(os.environ), limit_s, set())]
+
+    table = [
+        ("a crash", "echo 1..2; echo ok 1 - a; kill -SEGV $$",
+         [("passed", ""), ("failed", "did not end: killed by SIGSEGV")]),
+        ("a hang", "echo 1..1; sleep 100 & wait", [("failed", "did not end: ran longer than 1 s")]),
+        ("errors on standard error", "echo ok 1 - b >&2; echo 1..1; echo ok 1 - a", [("passed", "")]),
+    ]
+    found = []
+    for what, script, expected in table:
+        got = ran(script, 1.0 if what == "a hang" else 20.0)
+        if got != expected:
+            found.append(f"{what}: {got} instead of {expected}")
+    absent = run_tests.run_program({"cmd": ["/does/not/exist"], "workdir": None}, dict(os.environ), 20.0, set())
+    if [case.outcome for case in absent] != ["failed"]:
+        found.append("a program that is not there did not count as failed")
+    return found
+
+
+script_test.run(whole_programs, programs_that_end_badly, skips, real_programs)

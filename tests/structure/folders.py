@@ -1,0 +1,52 @@
+"""The tree's own rules: who may include whom, a README in each folder, files that stay small."""
+
+import os
+import re
+
+import script_test
+import sources
+
+MAX_LINES = 700
+QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+
+
+def problem_of_include(path, number, included):
+    folder = path.split("/")[0]
+    if not os.path.isfile(os.path.join(sources.ROOT, included)):
+        return f"{path}:{number}: '{included}' is not a path from the root"
+    other = included.split("/")[0]
+    if other != folder and other not in sources.MAY_INCLUDE[folder]:
+        return f"{path}:{number}: {folder} must not include {other}"
+    return None
+
+
+def includes_follow_the_order():
+    problems = []
+    for path in sources.c_sources():
+        for number, line in enumerate(sources.lines_of(path), 1):
+            include = QUOTED_INCLUDE.match(line)
+            problem = include and problem_of_include(path, number, include[1])
+            if problem:
+                problems.append(problem)
+    return problems
+
+
+def includes_of_the_order_are_refused():
+    """The check itself: each of these must be found wrong."""
+    wrong = [("core/size.c", "io/store.h"), ("io/store.c", "kernels/device.h"), ("kernels/device.c", "io/store.h"),
+             ("offload/plan.c", "train/config.h"), ("core/size.c", "size.h")]
+    return [f"{path} may include {other}" for path, other in wrong if problem_of_include(path, 1, other) is None]
+
+
+def every_folder_has_a_readme():
+    return [f"{folder}/README.md is missing" for folder in sources.folders()
+            if not os.path.isfile(os.path.join(sources.ROOT, folder, "README.md"))]
+
+
+def files_stay_small():
+    counted = ((path, len(sources.lines_of(path))) for path in sources.c_sources())
+    return [f"{path} has {count} lines; {MAX_LINES} are the most" for path, count in counted if count > MAX_LINES]
+
+
+script_test.run(includes_follow_the_order, includes_of_the_order_are_refused, every_folder_has_a_readme,
+                files_stay_small)

@@ -1,0 +1,84 @@
+# shellcheck shell=bash disable=SC2034
+# Which packages each command of ./dev needs, and how they get there. Sourced by ./dev.
+
+build_packages=(gcc libc6-dev meson ninja-build pkg-config python3
+    liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libcmocka-dev)
+demo_packages=(bible-kjv bible-kjv-text)
+test_packages=(e2fsprogs mount util-linux)
+optional_test_packages=(fio)
+fmt_packages=(clang-format)
+# clang has OpenMP, and ThreadSanitizer understands it, only with libomp-dev.
+clang_packages=(clang libomp-dev)
+# A package of its own in Debian; Ubuntu 22.04 has it in clang's.
+optional_sanitizer_packages=(libclang-rt-dev)
+check_packages=(clang-tidy)
+golden_packages=(python3 python3-venv ca-certificates)
+
+is_installed() {
+    [[ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null)" == ?i* ]]
+}
+
+missing_packages() {
+    local package
+    for package in "$@"; do
+        is_installed "$package" || echo "$package"
+    done
+}
+
+apt_install() {
+    local become=()
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || return 1
+        become=(sudo)
+    fi
+    local install=("${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y
+        --no-install-recommends install "$@")
+    echo "installing: $*"
+    # Package lists are refreshed only where they are missing or too old to install from.
+    "${install[@]}" </dev/null >/dev/null 2>&1 && return 0
+    "${become[@]}" apt-get -o DPkg::Lock::Timeout=300 -qq update </dev/null
+    "${install[@]}" </dev/null >/dev/null
+}
+
+# Elsewhere than on Debian and Ubuntu nothing is installed: what is there is used, and what is not is listed.
+require_without_apt() {
+    local lacking=() package
+    for package in "$@"; do
+        case "$package" in
+        gcc | meson | pkg-config | python3 | clang | clang-tidy | clang-format)
+            command -v "$package" >/dev/null || lacking+=("$package")
+            ;;
+        ninja-build) command -v ninja >/dev/null || lacking+=("ninja") ;;
+        liburing-dev) pkg-config --exists liburing 2>/dev/null || lacking+=("liburing (headers)") ;;
+        libhwloc-dev) pkg-config --exists hwloc 2>/dev/null || lacking+=("hwloc (headers)") ;;
+        libjansson-dev) pkg-config --exists jansson 2>/dev/null || lacking+=("Jansson (headers)") ;;
+        libxxhash-dev) pkg-config --exists libxxhash 2>/dev/null || lacking+=("xxHash (headers)") ;;
+        libcmocka-dev) pkg-config --exists cmocka 2>/dev/null || lacking+=("cmocka (headers)") ;;
+        libdnnl-dev)
+            echo '#include <oneapi/dnnl/dnnl.h>' | "${CC:-cc}" -E - >/dev/null 2>&1 || lacking+=("oneDNN 2.x (headers)")
+            ;;
+        bible-kjv) command -v bible >/dev/null || lacking+=("bible-kjv (the demo's text)") ;;
+        esac
+    done
+    ((${#lacking[@]} == 0)) ||
+        die "this is not Debian or Ubuntu; install these and start again: $(printf '%s; ' "${lacking[@]}")"
+}
+
+require() {
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+        require_without_apt "$@"
+        return
+    fi
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    ((${#missing[@]} == 0)) || apt_install "${missing[@]}" ||
+        die "could not install packages; as root: apt-get update && apt-get install ${missing[*]}"
+}
+
+# For what some systems do not need or cannot have, such as fio, whose absence is reported by the tests that it skips.
+require_if_possible() {
+    command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || return 0
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    ((${#missing[@]} == 0)) || apt_install "${missing[@]}" || echo "going on without: ${missing[*]}"
+}

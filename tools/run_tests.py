@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Runs the tests that a Meson build folder declares and counts single test cases from what they printed.
+
+The last line is "N passed, N failed, N skipped". A program that crashes, stops early, runs out of time or skips for a
+reason that is not in the list counts as failed.
+"""
+
+import argparse
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import tap
+
+SHOWN_LINES = 60
+OUTCOMES = ("passed", "failed", "skipped")
+
+
+@dataclass
+class Result:
+    label: str
+    cases: list
+    seconds: float
+
+    def count(self, outcome):
+        return sum(case.outcome == outcome for case in self.cases)
+
+
+def declared_tests(build):
+    listing = subprocess.run(["meson", "introspect", "--tests", build], stdout=subprocess.PIPE, check=True)
+    return json.loads(listing.stdout)
+
+
+def label_of(test):
+    """area/name for programs and scripts below tests/, so that a whole area can be asked for."""
+    for argument in test["cmd"]:
+        _, found, below = argument.rpartition("/tests/")
+        if found:
+            return below.split("/")[0] + "/" + test["name"]
+    return test["name"]
+
+
+def terminate(process):
+    """Ends the program with all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+class Lines:
+    """Cuts a stream of bytes into lines."""
+
+    def __init__(self, take):
+        self.take = take
+        self.rest = b""
+
+    def feed(self, data):
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        for line in whole:
+            self.take(line.decode(errors="replace").rstrip("\r"))
+
+    def close(self):
+        if self.rest:
+            self.feed(b"\n")
+
+
+def collect(process, reader, deadline):
+    """Feeds both streams to the reader until they close; False where the deadline came first."""
+    streams = {process.stdout: Lines(reader.line), process.stderr: Lines(reader.note)}
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0, deadline - time.monotonic()))
+            if not ready:
+                return False
+            for key, _ in ready:
+                data = os.read(key.fd, 65536)
+                streams[key.fileobj].feed(data)
+                if not data:
+                    streams[key.fileobj].close()
+                    selector.unregister(key.fileobj)
+    return True
+
+
+def how_it_ended(code):
+    if code == 0:
+        return ""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def run_program(test, environment, limit_s, running):
+    """Runs one program, which is in the set `running` meanwhile; returns its cases."""
+    reader = tap.Reader()
+    try:
+        process = subprocess.Popen(test["cmd"], env=environment, cwd=test["workdir"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        reader.finish(f"cannot be started: {error}")
+        return reader.cases
+    running.add(process)
+    deadline = time.monotonic() + limit_s
+    ended = f"ran longer than {limit_s:.0f} s"
+    try:
+        if collect(process, reader, deadline):
+            ended = how_it_ended(process.wait(max(0.1, deadline - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        terminate(process)
+        process.wait()
+        running.discard(process)
+        process.stdout.close()
+        process.stderr.close()
+    reader.finish(ended)
+    return reader.cases
+
+
+def run_test(test, options, scratch):
+    environment = {**os.environ, **test["env"], "TMPDIR": scratch}
+    started = time.monotonic()
+    cases = run_program(test, environment, test["timeout"] * options.time_factor, options.running)
+    result = Result(label_of(test), cases, time.monotonic() - started)
+    report(result)
+    return result
+
+
+def report(result):
+    counts = ", ".join(f"{result.count(what)} {what}" for what in OUTCOMES if result.count(what))
+    text = [f"{result.label:<32} {counts} ({result.seconds:.1f} s)"]
+    for case in result.cases:
+        if case.outcome == "skipped":
+            text.append(f"    skipped: {case.name}: {case.detail}")
+        elif case.outcome == "failed":
+            text.append(f"    FAILED: {case.name}" + (f": {case.detail}" if case.detail else ""))
+            text += ["        | " + line for line in case.output[-SHOWN_LINES:]]
+    print("\n".join(text), flush=True)
+
+
+def run_all(tests, options):
+    # On a disk rather than in /tmp, which may be in memory and know no direct I/O.
+    scratch = tempfile.mkdtemp(prefix="test-files-", dir=options.build)
+    alone = [test for test in tests if not test["is_parallel"]]
+    together = [test for test in tests if test["is_parallel"]]
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
+        results = list(pool.map(lambda test: run_test(test, options, scratch), together))
+        return results + [run_test(test, options, scratch) for test in alone]
+    finally:
+        # Where the runner is interrupted, what has not started never does, and what runs is ended.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list(options.running):
+            terminate(process)
+        pool.shutdown()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Runs the tests of a build folder.")
+    parser.add_argument("build", help="the Meson build folder")
+    parser.add_argument("names", nargs="*", help="run the tests whose name contains one of these (default: all)")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2),
+                        help="programs at a time (default: half the cores, because tests use threads)")
+    parser.add_argument("--time-factor", type=float, default=1.0, help="multiplies every time limit (default: 1)")
+    options = parser.parse_args()
+    options.build = os.path.abspath(options.build)
+    options.running = set()
+    return options
+
+
+def main():
+    options = parse_arguments()
+    tests = sorted(declared_tests(options.build), key=lambda test: -test["priority"])
+    if options.names:
+        tests = [test for test in tests if any(name in label_of(test) for name in options.names)]
+    results = run_all(tests, options)
+    passed, failed, skipped = (sum(result.count(what) for result in results) for what in OUTCOMES)
+    bad = [result.label for result in results if result.count("failed")]
+    if bad:
+        print("failed in: " + ", ".join(bad))
+    if not results:
+        print("no test has such a name")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed or not results else 0
+
+
+if __name__ == "__main__":
+    # Being told to end ends the programs too, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
