@@ -1,0 +1,40 @@
+/* Commit: data made durable first, then the record that points to it. */
+#include "io/store_private.h"
+
+#include <string.h>
+
+static sw_status write_supers(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++) {
+        struct sw_store_file *target = &store->files[file];
+        const int slot = 1 - target->committed_slot;
+        requests[file] = (struct sw_ring_request){
+            .op = SW_RING_WRITE,
+            .file = file,
+            .offset_bytes = sw_super_offset(store, file, slot),
+            .bytes = target->super_bytes,
+            .buf = target->super + slot * target->super_bytes,
+        };
+    }
+    return sw_store_run(store, requests, store->file_count);
+}
+
+sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
+    if (step < 0 || generation < 0 || generation >= SW_STORE_GENERATIONS)
+        return sw_fail(SW_ERR_INTERNAL, "step %lld of generation %d cannot be committed", (long long)step, generation);
+    if (strlen(meta) >= SW_STORE_META_BYTES)
+        return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
+                       SW_STORE_META_BYTES - 1);
+    /* A number is used once, also when its commit fails: two attempts must never look alike. */
+    store->sequence++;
+    for (int file = 0; file < store->file_count; file++)
+        SW_TRY(sw_super_encode(store, file, step, generation, meta));
+    SW_TRY(sw_store_flush(store));
+    store->created = false;
+    SW_TRY(write_supers(store));
+    SW_TRY(sw_store_flush(store));
+    for (int file = 0; file < store->file_count; file++)
+        store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    sw_store_set_commit(store, step, generation, meta);
+    return SW_OK;
+}

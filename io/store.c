@@ -1,0 +1,174 @@
+#include "io/store_private.h"
+
+#include "io/file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+sw_status sw_store_alloc(int file_count, struct sw_store **out) {
+    struct sw_store *store = calloc(1, sizeof *store);
+    if (store == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a store");
+    store->file_count = file_count;
+    store->open_ring = sw_ring_open_uring;
+    for (int file = 0; file < file_count; file++)
+        store->files[file] = (struct sw_store_file){.fd = -1, .committed_slot = 1};
+    sw_store_set_commit(store, -1, 1, "");
+    *out = store;
+    return SW_OK;
+}
+
+sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory) {
+    struct sw_store_file *target = &store->files[file];
+    target->directory = strdup(directory);
+    target->path = sw_file_path(directory, SW_STORE_FILE_NAME);
+    if (target->directory == NULL || target->path == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store file");
+    return SW_OK;
+}
+
+void sw_store_free(struct sw_store *store, bool remove) {
+    sw_queue_close(store->queue);
+    for (int file = 0; file < store->file_count; file++) {
+        struct sw_store_file *target = &store->files[file];
+        if (remove && target->fd >= 0)
+            unlink(target->path);
+        if (target->fd >= 0)
+            sw_file_close(target->fd);
+        free(target->directory);
+        free(target->path);
+        free(target->super);
+    }
+    for (int kind = 0; kind < SW_STORE_KINDS; kind++)
+        for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+            sw_area_free(&store->areas[kind][generation]);
+    free(store->unit_grains);
+    free(store);
+}
+
+void sw_store_close(struct sw_store *store) {
+    if (store != NULL)
+        sw_store_free(store, false);
+}
+
+void sw_store_discard(struct sw_store *store) {
+    if (store != NULL)
+        sw_store_free(store, store->created);
+}
+
+sw_status sw_store_alloc_aligned(int64_t bytes, void **out) {
+    *out = NULL;
+    if (posix_memalign(out, SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld bytes of I/O buffer", (long long)bytes);
+    memset(*out, 0, (size_t)bytes);
+    return SW_OK;
+}
+
+void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
+    store->commit.step = step;
+    store->commit.generation = generation;
+    snprintf(store->commit.meta, sizeof store->commit.meta, "%s", meta);
+    atomic_store(&store->committed_step, step);
+    atomic_store(&store->committed_generation, generation);
+}
+
+sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out) {
+    int files[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        files[file] = store->files[file].fd;
+    const struct sw_ring_spec spec = {
+        .files = files,
+        .file_count = store->file_count,
+        .buffers = store->buffers,
+        .buffer_count = store->buffer_count,
+        .depth = depth,
+        .warned = &store->warned,
+    };
+    return sw_queue_open(store->open_ring, store->ring_context, &spec, out);
+}
+
+sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
+                            const struct sw_queue_result *result) {
+    static const char *const verbs[] = {
+        [SW_RING_READ] = "read", [SW_RING_WRITE] = "written", [SW_RING_FLUSH] = "flushed"};
+    const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
+    const char *reason = result->error == ENODATA ? "the file ends there" : strerror(result->error);
+    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path, verbs[op],
+                   (long long)result->offset_bytes, reason);
+}
+
+static void count_bytes(struct sw_store *store, const struct sw_ring_request *request) {
+    if (request->op == SW_RING_READ)
+        atomic_fetch_add_explicit(&store->read_bytes, request->bytes, memory_order_relaxed);
+    else if (request->op == SW_RING_WRITE)
+        atomic_fetch_add_explicit(&store->write_bytes, request->bytes, memory_order_relaxed);
+}
+
+/* Waits for all of them also when one fails: they use the caller's memory. */
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
+    assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
+    for (int i = 0; i < count; i++) {
+        struct sw_ring_request request = requests[i];
+        request.tag = (uint64_t)i;
+        sw_queue_put(store->queue, &request);
+    }
+    sw_status status = SW_OK;
+    while (sw_queue_in_flight(store->queue) > 0) {
+        struct sw_queue_result results[SW_STORE_MAX_FILES];
+        int done;
+        SW_TRY(sw_queue_reap(store->queue, true, results, SW_STORE_MAX_FILES, &done));
+        for (int i = 0; i < done; i++) {
+            const struct sw_ring_request *request = &requests[results[i].tag];
+            count_bytes(store, request);
+            if (results[i].error != 0)
+                status = sw_store_io_error(store, request->file, request->op, &results[i]);
+        }
+    }
+    return status;
+}
+
+sw_status sw_store_flush(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        requests[file] = (struct sw_ring_request){.op = SW_RING_FLUSH, .file = file};
+    return sw_store_run(store, requests, store->file_count);
+}
+
+int64_t sw_store_unit_count(const struct sw_store *store) {
+    return store->unit_count;
+}
+
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
+    assert(unit >= 0 && unit < store->unit_count);
+    return store->unit_grains[unit];
+}
+
+int64_t sw_store_file_bytes(const struct sw_store *store) {
+    int64_t bytes = 0;
+    for (int file = 0; file < store->file_count; file++)
+        bytes += store->files[file].end_bytes;
+    return bytes;
+}
+
+const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store) {
+    return &store->commit;
+}
+
+struct sw_store_counters sw_store_counters(const struct sw_store *store) {
+    return (struct sw_store_counters){
+        .read_bytes = atomic_load_explicit(&store->read_bytes, memory_order_relaxed),
+        .write_bytes = atomic_load_explicit(&store->write_bytes, memory_order_relaxed),
+    };
+}
+
+sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes) {
+    assert((uintptr_t)base % SW_BUFFER_ALIGN_BYTES == 0 && bytes > 0);
+    if (store->buffer_count == SW_RING_MAX_BUFFERS)
+        return sw_fail(SW_ERR_INTERNAL, "a store takes at most %d regions of memory", SW_RING_MAX_BUFFERS);
+    store->buffers[store->buffer_count++] = (struct sw_ring_buffer){.base = base, .bytes = bytes};
+    return SW_OK;
+}

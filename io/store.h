@@ -1,0 +1,123 @@
+/* The store: optimizer state and scratch state on NVMe, crash-safe.
+ *
+ * One file ("store.spillway") in each directory, striped. A file begins with a label (magic, version, run identity, the
+ * extents of everything it holds, XXH3 over all of it), written once at creation. Then two superblocks, each a commit
+ * record with its checksums by grain, and its own checksum. Then two generations of the optimizer's grain records.
+ * Behind them scratch areas for state that is never committed (gradients), laid anew each time the store is opened.
+ *
+ * A commit makes one generation the truth: all writes complete, fdatasync on every file, the record into the older
+ * superblock of every file, fdatasync again. Opening takes the newest step that every file has committed.
+ *
+ * Grains are addressed by kind, unit and index (and generation), never by file or rank. Buffers are aligned to
+ * SW_BUFFER_ALIGN_BYTES. Threads: a lane belongs to one thread; several lanes may run at once on one store as long as
+ * no two of them transfer the same grain at once. The other calls belong to the thread that owns the store, with no
+ * lane in a transfer, except sw_store_commit, which may run while other lanes read. */
+#ifndef SW_IO_STORE_H
+#define SW_IO_STORE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 1 };
+
+typedef enum { SW_STORE_OPTIMIZER = 0, SW_STORE_GRADS = 1, SW_STORE_KINDS = 2 } sw_store_kind;
+
+struct sw_store;
+struct sw_store_lane;
+
+struct sw_store_spec {
+    const char *const *directories; /* existing, writable; one file is made in each */
+    int directory_count;
+    const int64_t *unit_grains; /* grains of each unit */
+    int64_t unit_count;
+    bool allow_buffered; /* accept a file system without O_DIRECT, with a warning */
+};
+
+/* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,
+ * naming the directory, the bytes needed and available) before writing when a file system has not the room; refuses
+ * existing files, read-only directories, and file systems without O_DIRECT unless allowed. On failure nothing of the
+ * files is left. Nothing is committed yet. progress (may be NULL) is called with the bytes done and to do. */
+sw_status sw_store_create(const struct sw_store_spec *spec,
+                          void (*progress)(void *context, int64_t done, int64_t total), void *context,
+                          struct sw_store **out);
+
+/* Opens the files in these directories (any order) and reads the last commit. Locks them: SW_ERR_BUSY when another
+ * process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a commit is refused as
+ * such. */
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered,
+                        struct sw_store **out);
+void sw_store_close(struct sw_store *store);
+
+/* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
+void sw_store_discard(struct sw_store *store);
+
+int64_t sw_store_unit_count(const struct sw_store *store);
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
+int64_t sw_store_file_bytes(const struct sw_store *store); /* of all files */
+
+/* The last commit. Step -1 and generation 1 before the first one. meta is text of the caller (JSON), kept unread. */
+struct sw_store_commit {
+    int64_t step;
+    int generation;
+    char meta[SW_STORE_META_BYTES]; /* zero-terminated */
+};
+const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
+
+/* Takes room for scratch grains of a kind: unit_grains[unit] grains of grain_bytes (a multiple of 4096) each; 0 for
+ * units that have none. Once per kind after create or open, before any lane is opened. */
+sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const int64_t *unit_grains,
+                               int64_t grain_bytes);
+
+/* Memory that lanes will transfer from and to; registered with their rings where the limits allow it, which is faster.
+ * Before any lane is opened. */
+sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes);
+
+/* One transfer: `grains` consecutive grains between the store and buf, in disk layout (records, or grains of scratch).
+ */
+struct sw_store_transfer {
+    bool write;
+    sw_store_kind kind;
+    int generation; /* 0 for scratch */
+    int64_t unit, first_grain, grains;
+    void *buf;
+    int64_t step; /* for messages */
+    uint64_t tag; /* returned by reap */
+};
+
+/* depth: block requests in flight at once (for example 32). */
+sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out);
+void sw_store_lane_close(struct sw_store_lane *lane); /* waits for what is in flight */
+
+/* Queues a transfer. Writes record the XXH3 of every grain now; the buffer must not change until it is reaped. Never
+ * blocks: what exceeds the depth is kept and submitted as room comes; at most SW_STORE_LANE_TRANSFERS may be
+ * outstanding (SW_ERR_BUSY beyond). 0 means the transfer will be reaped; an error means it never will. */
+enum { SW_STORE_LANE_TRANSFERS = 256 };
+sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
+
+/* Moves what is in flight on and returns up to max tags of transfers that finished, in the order of completion; with
+ * wait, blocks until at least one did (returns none at once if nothing is outstanding). Reads are checked against the
+ * recorded sums; a grain that fails is read again once, then SW_ERR_CORRUPT names it, and says whether the other
+ * generation is the committed one. */
+sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count);
+int sw_store_outstanding(const struct sw_store_lane *lane);
+
+/* One transfer, start to end, on the lane. */
+sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
+
+/* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
+ * that generation has been written and reaped. Durable when it returns. */
+sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
+
+/* Bytes transferred since open, all lanes, superblocks included. */
+struct sw_store_counters {
+    int64_t read_bytes, write_bytes;
+};
+struct sw_store_counters sw_store_counters(const struct sw_store *store);
+
+/* Reads every committed grain and checks every sum. *out_grains gets their count. */
+sw_status sw_store_verify(struct sw_store *store, void (*progress)(void *context, int64_t done, int64_t total),
+                          void *context, int64_t *out_grains);
+
+#endif

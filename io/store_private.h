@@ -1,0 +1,92 @@
+/* What the parts of the store share. */
+#ifndef SW_IO_STORE_PRIVATE_H
+#define SW_IO_STORE_PRIVATE_H
+
+#include "io/format.h"
+#include "io/layout.h"
+#include "io/queue.h"
+#include "io/store.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_STORE_SLOTS = 2 }; /* superblocks of a file */
+
+struct sw_store_file {
+    char *directory, *path;
+    int fd;
+    int64_t sealed_bytes; /* what the label describes */
+    int64_t end_bytes;    /* with scratch behind it */
+    int64_t super_bytes;  /* of one superblock */
+    unsigned char *super; /* both superblocks, as they are on disk or were last tried */
+    int committed_slot;   /* which of them holds the last commit; the other is written next */
+};
+
+struct sw_store {
+    uint8_t id[SW_FORMAT_ID_BYTES];
+    int file_count;
+    struct sw_store_file files[SW_STORE_MAX_FILES];
+    int64_t label_bytes;
+    int64_t unit_count;
+    int64_t *unit_grains;                                       /* of the whole unit */
+    struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
+
+    struct sw_store_commit commit;
+    int64_t sequence; /* of the last attempt to commit */
+    /* The same for lanes, whose messages need it while a commit may run. */
+    _Atomic int64_t committed_step;
+    _Atomic int committed_generation;
+
+    sw_ring_opener open_ring; /* tests put rings here that fail */
+    void *ring_context;
+    struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
+    struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
+    int buffer_count;
+    bool warned;  /* that buffers were not registered */
+    bool trimmed; /* of scratch that an earlier process left */
+    bool created; /* by this process, and never committed to */
+    _Atomic int64_t read_bytes, write_bytes;
+};
+
+/* Takes a store with nothing in it, to be filled by create or open. */
+sw_status sw_store_alloc(int file_count, struct sw_store **out);
+sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
+/* Closes and frees; with remove, unlinks the files that are open. */
+void sw_store_free(struct sw_store *store, bool remove);
+
+sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out);
+
+/* Carries out count requests on the owner's queue, all at once, and waits for them. */
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
+sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
+
+/* Records what a failed request means. */
+sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
+                            const struct sw_queue_result *result);
+
+/* Aligned memory for direct I/O, zeroed; free() frees it. */
+sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
+
+/* Sizes of the label and of everything else from unit_grains; places both generations. */
+sw_status sw_store_lay_out(struct sw_store *store);
+
+void sw_label_encode(const struct sw_store *store, int file, void *label);
+/* Reads and checks one file's label as far as it can be judged alone. */
+sw_status sw_label_read(int fd, const char *path, void **out_label);
+const uint8_t *sw_label_store_id(const void *label);
+int sw_label_file_index(const void *label);
+int sw_label_file_count(const void *label);
+/* Takes the layout from the labels of all files, in the order of their indices. */
+sw_status sw_label_apply(struct sw_store *store, void *const *labels);
+
+/* The offset of a file's superblock. */
+int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
+/* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
+sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
+/* Reads the superblocks of every file and takes the newest commit that all have. */
+sw_status sw_super_load(struct sw_store *store);
+
+void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
+
+#endif

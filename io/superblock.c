@@ -1,0 +1,198 @@
+/* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
+#include "io/checksum.h"
+#include "io/store_private.h"
+
+#include <string.h>
+
+typedef enum { SLOT_EMPTY, SLOT_DAMAGED, SLOT_WHOLE } slot_state;
+
+struct commit_record {
+    slot_state state;
+    int64_t sequence, step;
+    int generation;
+    const char *meta;
+};
+
+int64_t sw_super_offset(const struct sw_store *store, int file, int slot) {
+    return store->label_bytes + slot * store->files[file].super_bytes;
+}
+
+static unsigned char *slot_buffer(const struct sw_store *store, int file, int slot) {
+    return store->files[file].super + slot * store->files[file].super_bytes;
+}
+
+static uint64_t sum_of(const unsigned char *super, int64_t super_bytes) {
+    return sw_checksum(super + SW_FORMAT_SUM_FROM, super_bytes - SW_FORMAT_SUM_FROM);
+}
+
+/* Visits the sums of a file's grains in the order of the table: a run of an area's sums at a time. */
+typedef sw_status (*visit_sums)(sw_le64 *table, uint64_t *sums, int64_t count);
+
+static sw_status each_sum_run(struct sw_store *store, int file, int generation, sw_le64 *table, visit_sums visit) {
+    struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
+    for (int64_t unit = 0; unit < store->unit_count; unit++) {
+        const struct sw_extent *extent = &area->extents[unit];
+        const int64_t end = extent->first_grain + extent->grains;
+        struct sw_run run;
+        for (int64_t grain = extent->first_grain; grain < end; grain += run.grains) {
+            run = sw_area_run(area, unit, grain, end - grain);
+            if (run.file != file)
+                continue;
+            const sw_status status = visit(table, sw_area_sums(area, unit, grain), run.grains);
+            if (status != SW_OK)
+                return sw_fail(status, "unit %lld has grains from %lld on that were never written in generation %d",
+                               (long long)unit, (long long)grain, generation);
+            table += run.grains;
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status put_sums(sw_le64 *table, uint64_t *sums, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        if (sums[i] == SW_CHECKSUM_UNKNOWN)
+            return SW_ERR_INTERNAL;
+        table[i] = sw_le64_of_sum(sums[i]);
+    }
+    return SW_OK;
+}
+
+static sw_status get_sums(sw_le64 *table, uint64_t *sums, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        sums[i] = sw_sum_from_le64(table[i]);
+    return SW_OK;
+}
+
+static sw_le64 *table_of(unsigned char *super) {
+    return (sw_le64 *)(super + SW_SUPER_SUMS_OFFSET);
+}
+
+sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta) {
+    struct sw_store_file *target = &store->files[file];
+    unsigned char *super = slot_buffer(store, file, 1 - target->committed_slot);
+    memset(super, 0, (size_t)target->super_bytes);
+    SW_TRY(each_sum_run(store, file, generation, table_of(super), put_sums));
+    const size_t meta_bytes = strlen(meta);
+    memcpy(super + SW_SUPER_META_OFFSET, meta, meta_bytes);
+    struct sw_super_header *header = (struct sw_super_header *)super;
+    *header = (struct sw_super_header){
+        .version = sw_le32_of(SW_STORE_VERSION),
+        .file_index = sw_le32_of((uint32_t)file),
+        .generation = sw_le32_of((uint32_t)generation),
+        .sequence = sw_le64_of(store->sequence),
+        .step = sw_le64_of(step),
+        .sum_count = sw_le64_of(sw_area_grains_in(&store->areas[SW_STORE_OPTIMIZER][generation], file)),
+        .meta_bytes = sw_le64_of((int64_t)meta_bytes),
+    };
+    memcpy(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES);
+    memcpy(header->store_id, store->id, SW_FORMAT_ID_BYTES);
+    header->sum = sw_le64_of_sum(sum_of(super, target->super_bytes));
+    return SW_OK;
+}
+
+static bool is_zero(const unsigned char *bytes, int64_t count) {
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)count - 1) == 0;
+}
+
+static struct commit_record decode(const struct sw_store *store, int file, int slot) {
+    const unsigned char *super = slot_buffer(store, file, slot);
+    const int64_t super_bytes = store->files[file].super_bytes;
+    const struct sw_super_header *header = (const struct sw_super_header *)super;
+    if (is_zero(super, super_bytes))
+        return (struct commit_record){.state = SLOT_EMPTY};
+    const struct commit_record record = {
+        .state = SLOT_WHOLE,
+        .sequence = sw_from_le64(header->sequence),
+        .step = sw_from_le64(header->step),
+        .generation = (int)(sw_from_le32(header->generation) & INT32_MAX),
+        .meta = (const char *)super + SW_SUPER_META_OFFSET,
+    };
+    const bool whole =
+        memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0 &&
+        sum_of(super, super_bytes) == sw_sum_from_le64(header->sum) &&
+        sw_from_le32(header->version) == SW_STORE_VERSION && sw_from_le32(header->file_index) == (uint32_t)file &&
+        memcmp(header->store_id, store->id, SW_FORMAT_ID_BYTES) == 0 && record.generation < SW_STORE_GENERATIONS &&
+        sw_from_le64(header->sum_count) == sw_area_grains_in(&store->areas[SW_STORE_OPTIMIZER][0], file) &&
+        record.sequence > 0 && record.step >= 0 && memchr(record.meta, '\0', SW_STORE_META_BYTES) != NULL;
+    return whole ? record : (struct commit_record){.state = SLOT_DAMAGED};
+}
+
+static sw_status read_supers(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        requests[file] = (struct sw_ring_request){
+            .op = SW_RING_READ,
+            .file = file,
+            .offset_bytes = sw_super_offset(store, file, 0),
+            .bytes = SW_STORE_SLOTS * store->files[file].super_bytes,
+            .buf = store->files[file].super,
+        };
+    return sw_store_run(store, requests, store->file_count);
+}
+
+/* The slot of the file with this commit, or -1. */
+static int slot_with(const struct commit_record records[SW_STORE_SLOTS], int64_t sequence) {
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+        if (records[slot].state == SLOT_WHOLE && records[slot].sequence == sequence)
+            return slot;
+    return -1;
+}
+
+typedef struct commit_record file_records[SW_STORE_SLOTS];
+
+static const struct commit_record *newest_common(const struct sw_store *store, const file_records *records) {
+    const struct commit_record *newest = NULL;
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+        const struct commit_record *candidate = &records[0][slot];
+        bool common = candidate->state == SLOT_WHOLE;
+        for (int file = 1; common && file < store->file_count; file++)
+            common = slot_with(records[file], candidate->sequence) >= 0;
+        if (common && (newest == NULL || candidate->sequence > newest->sequence))
+            newest = candidate;
+    }
+    return newest;
+}
+
+static sw_status explain_none(const struct sw_store *store, const file_records *records) {
+    bool first_unfinished = true;
+    for (int file = 0; file < store->file_count; file++)
+        first_unfinished = first_unfinished && records[file][1].state == SLOT_EMPTY;
+    if (first_unfinished)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has no finished commit: its run ended before its first one, and must be started "
+                       "again",
+                       store->files[0].path);
+    for (int file = 0; file < store->file_count; file++)
+        if (records[file][0].state != SLOT_WHOLE && records[file][1].state != SLOT_WHOLE)
+            return sw_fail(SW_ERR_CORRUPT, "%s has lost both of its superblocks: no commit can be read from it",
+                           store->files[file].path);
+    return sw_fail(SW_ERR_CORRUPT, "the files of the store of %s have no commit in common", store->files[0].path);
+}
+
+static sw_status adopt(struct sw_store *store, const file_records *records, const struct commit_record *commit) {
+    for (int file = 0; file < store->file_count; file++) {
+        const int slot = slot_with(records[file], commit->sequence);
+        const struct commit_record *here = &records[file][slot];
+        if (here->step != commit->step || here->generation != commit->generation ||
+            strcmp(here->meta, commit->meta) != 0)
+            return sw_fail(SW_ERR_CORRUPT, "%s and %s tell of different commits under the same number",
+                           store->files[0].path, store->files[file].path);
+        store->files[file].committed_slot = slot;
+        SW_TRY(each_sum_run(store, file, commit->generation, table_of(slot_buffer(store, file, slot)), get_sums));
+        for (int other = 0; other < SW_STORE_SLOTS; other++)
+            if (records[file][other].state == SLOT_WHOLE)
+                store->sequence = sw_max_i64(store->sequence, records[file][other].sequence);
+    }
+    sw_store_set_commit(store, commit->step, commit->generation, commit->meta);
+    return SW_OK;
+}
+
+sw_status sw_super_load(struct sw_store *store) {
+    file_records records[SW_STORE_MAX_FILES];
+    SW_TRY(read_supers(store));
+    for (int file = 0; file < store->file_count; file++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+            records[file][slot] = decode(store, file, slot);
+    const struct commit_record *commit = newest_common(store, records);
+    return commit != NULL ? adopt(store, records, commit) : explain_none(store, records);
+}
