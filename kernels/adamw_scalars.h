@@ -1,0 +1,29 @@
+/* The scalars of an AdamW step, computed in double as Python computes them and then rounded to fp32, as PyTorch rounds
+ * a scalar before it meets an fp32 tensor. Every implementation of the update starts from these. */
+#ifndef SW_KERNELS_ADAMW_SCALARS_H
+#define SW_KERNELS_ADAMW_SCALARS_H
+
+#include "kernels/device.h"
+
+struct sw_adamw_scalars {
+    float decay_factor; /* 1 - lr·weight_decay */
+    float one_minus_beta1;
+    float beta2;
+    float one_minus_beta2;
+    float minus_step_size;  /* -lr/(1-beta1^t) */
+    float correction2_sqrt; /* sqrt(1-beta2^t) */
+    float eps;
+    float grad_scale;
+};
+
+struct sw_adamw_scalars sw_adamw_scalars(const struct sw_adamw *adamw);
+
+/* The decay factor of the run that holds elem, and that run's end; past the last run there is no decay. */
+struct sw_decay_span {
+    int64_t end;
+    float factor;
+};
+struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const struct sw_decay_run *runs,
+                                   int64_t run_count, int64_t elem);
+
+#endif

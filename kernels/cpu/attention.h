@@ -1,0 +1,80 @@
+/* What the two directions of attention share: blocks of queries and keys in fp32, with the queries of a score block
+ * along the vector lanes, so that a row's statistics are lanes and no sum runs across a vector. */
+#ifndef SW_KERNELS_CPU_ATTENTION_H
+#define SW_KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/small_product.h"
+
+enum { SW_ATTENTION_BLOCK = 64 };
+
+/* A call: its shape, and the head dimension rounded up to whole vectors. */
+struct sw_attention_call {
+    sw_dtype type;
+    struct sw_attention shape;
+    int64_t padded_dim;
+    int64_t blocks; /* of a sequence */
+};
+
+struct sw_attention_call SW_ISA_NAME(sw_attention_call)(sw_dtype type, const struct sw_attention *shape);
+
+/* A thread's own working memory, carved from the caller's scratch. */
+int64_t SW_ISA_NAME(sw_attention_forward_floats)(const struct sw_attention_call *call);
+int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call);
+
+/* Where a block begins, and its tokens. */
+struct sw_block {
+    int64_t first, count;
+};
+
+static inline struct sw_block sw_block_at(const struct sw_attention_call *call, int64_t index) {
+    const int64_t first = index * SW_ATTENTION_BLOCK, rest = call->shape.seq - first;
+    return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
+}
+
+/* count rounded up to what a small product wants of its columns (and so of its rows). */
+static inline int64_t sw_padded(int64_t count) {
+    return (count + SW_SMALL_PRODUCT_COLUMNS - 1) / SW_SMALL_PRODUCT_COLUMNS * SW_SMALL_PRODUCT_COLUMNS;
+}
+
+/* A head's rows in a tensor: element (token, i) is at first + token·stride + i. */
+struct sw_head_rows {
+    int64_t first, stride;
+};
+
+static inline struct sw_head_rows sw_query_rows(const struct sw_attention *shape, int64_t batch, int64_t head) {
+    return (struct sw_head_rows){.first = batch * shape->seq * shape->q_stride + head * shape->head_dim,
+                                 .stride = shape->q_stride};
+}
+
+static inline struct sw_head_rows sw_output_rows(const struct sw_attention *shape, int64_t batch, int64_t head) {
+    return (struct sw_head_rows){.first = batch * shape->seq * shape->o_stride + head * shape->head_dim,
+                                 .stride = shape->o_stride};
+}
+
+static inline struct sw_head_rows sw_key_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
+    return (struct sw_head_rows){.first = batch * shape->seq * shape->kv_stride + kv_head * shape->head_dim,
+                                 .stride = shape->kv_stride};
+}
+
+/* Brings a block into fp32 [SW_ATTENTION_BLOCK, padded_dim], zeros around it up to whole vectors. */
+void SW_ISA_NAME(sw_block_load)(const struct sw_attention_call *call, const void *tensor, struct sw_head_rows rows,
+                                struct sw_block block, float *to);
+/* The reverse, without the padding. */
+void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const float *from, struct sw_head_rows rows,
+                                 struct sw_block block, void *tensor);
+/* to[i][token] = factor·from[token][i], rows of SW_ATTENTION_BLOCK. */
+void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, float factor,
+                                     const float *from, float *to);
+/* scores[key][query] = value where the key comes after the query, in a block on the diagonal. */
+void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores);
+
+sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                            const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                            void *scratch);
+sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                             const void *q, const void *k, const void *v, const void *o,
+                                             const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
+                                             void *scratch);
+
+#endif

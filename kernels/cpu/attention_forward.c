@@ -1,0 +1,178 @@
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/vector_math.h"
+
+#include <float.h>
+#include <math.h>
+#include <omp.h>
+
+enum { BLOCK = SW_ATTENTION_BLOCK };
+
+/* One thread's memory. Names as in the literature: O is unnormalised until the end. */
+struct forward_space {
+    float *q, *q_transposed; /* [BLOCK, dim] and [dim, BLOCK], the latter scaled */
+    float *k, *v, *o;        /* [BLOCK, dim] */
+    float *scores;           /* [key, query] */
+    float *largest, *sum;    /* of each query so far */
+};
+
+int64_t SW_ISA_NAME(sw_attention_forward_floats)(const struct sw_attention_call *call) {
+    return 5 * BLOCK * call->padded_dim + BLOCK * BLOCK + 2 * BLOCK;
+}
+
+static struct forward_space carve(const struct sw_attention_call *call, float *at) {
+    const int64_t block = BLOCK * call->padded_dim;
+    float *scores = at + 5 * block;
+    return (struct forward_space){.q = at,
+                                  .q_transposed = at + block,
+                                  .k = at + 2 * block,
+                                  .v = at + 3 * block,
+                                  .o = at + 4 * block,
+                                  .scores = scores,
+                                  .largest = scores + BLOCK * BLOCK,
+                                  .sum = scores + BLOCK * BLOCK + BLOCK};
+}
+
+struct forward_call {
+    struct sw_attention_call call;
+    const void *q, *k, *v;
+    void *o;
+    float *log_sum_exp;
+};
+
+/* Moves the running maximum on; what was summed under the old one is brought to the new. */
+static void raise_largest(const struct sw_attention_call *call, const struct forward_space *s, int64_t keys,
+                          int64_t queries) {
+    float rescale[BLOCK], largest[BLOCK];
+    memcpy(largest, s->largest, sizeof largest);
+    for (int64_t key = 0; key < keys; key++) {
+        const float *row = s->scores + key * BLOCK;
+#pragma omp simd
+        for (int64_t i = 0; i < queries; i++)
+            largest[i] = row[i] > largest[i] ? row[i] : largest[i];
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < queries; i++) {
+        rescale[i] = sw_exp(s->largest[i] - largest[i]);
+        s->sum[i] *= rescale[i];
+        s->largest[i] = largest[i];
+    }
+    for (int64_t i = 0; i < queries; i++) {
+        float *o = s->o + i * call->padded_dim;
+#pragma omp simd
+        for (int64_t j = 0; j < call->padded_dim; j++)
+            o[j] *= rescale[i];
+    }
+}
+
+static void exponentials(const struct forward_space *s, int64_t keys, int64_t queries) {
+    for (int64_t key = 0; key < keys; key++) {
+        float *row = s->scores + key * BLOCK;
+#pragma omp simd
+        for (int64_t i = 0; i < queries; i++) {
+            row[i] = sw_exp(row[i] - s->largest[i]);
+            s->sum[i] += row[i];
+        }
+    }
+}
+
+/* Takes one block of keys into the sums of a block of queries. */
+static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, int64_t keys,
+                      int64_t queries, bool diagonal, struct sw_block block) {
+    const int64_t dim = call->padded_dim;
+    SW_ISA_NAME(sw_small_product)
+    (&(struct sw_small_product){.m = keys,
+                                .n = queries,
+                                .k = call->shape.head_dim,
+                                .a = s->k,
+                                .a_row = dim,
+                                .a_term = 1,
+                                .b = s->q_transposed,
+                                .b_row = BLOCK,
+                                .c = s->scores,
+                                .c_row = BLOCK,
+                                .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
+    if (diagonal)
+        SW_ISA_NAME(sw_block_mask)(block, -INFINITY, s->scores);
+    raise_largest(call, s, keys, queries);
+    exponentials(s, keys, queries);
+    SW_ISA_NAME(sw_small_product)
+    (&(struct sw_small_product){.m = queries,
+                                .n = dim,
+                                .k = keys,
+                                .a = s->scores,
+                                .a_row = 1,
+                                .a_term = BLOCK,
+                                .b = s->v,
+                                .b_row = dim,
+                                .c = s->o,
+                                .c_row = dim,
+                                .accumulate = true,
+                                .part = diagonal ? SW_PART_TERMS_UP_TO_ROW : SW_PART_ALL});
+}
+
+static void start_queries(const struct sw_attention_call *call, const struct forward_space *s) {
+    memset(s->o, 0, (size_t)(BLOCK * call->padded_dim) * sizeof *s->o);
+    for (int64_t i = 0; i < BLOCK; i++) {
+        s->largest[i] = -FLT_MAX; /* finite, so that the difference of two of them is a number */
+        s->sum[i] = 0.0f;
+    }
+}
+
+static void finish_queries(const struct forward_call *f, const struct forward_space *s, int64_t batch, int64_t head,
+                           struct sw_block block) {
+    const struct sw_attention *shape = &f->call.shape;
+    float *lse = f->log_sum_exp + (batch * shape->heads + head) * shape->seq + block.first;
+    for (int64_t i = 0; i < block.count; i++) {
+        const float inverse = 1.0f / s->sum[i];
+        float *o = s->o + i * f->call.padded_dim;
+        lse[i] = s->largest[i] + logf(s->sum[i]);
+#pragma omp simd
+        for (int64_t j = 0; j < f->call.padded_dim; j++)
+            o[j] *= inverse;
+    }
+    SW_ISA_NAME(sw_block_store)(&f->call, s->o, sw_output_rows(shape, batch, head), block, f->o);
+}
+
+static void forward_block(const struct forward_call *f, const struct forward_space *s, int64_t batch, int64_t head,
+                          int64_t index) {
+    const struct sw_attention_call *call = &f->call;
+    const struct sw_attention *shape = &call->shape;
+    const struct sw_block queries = sw_block_at(call, index);
+    const struct sw_head_rows kv_rows = sw_key_rows(shape, batch, head / (shape->heads / shape->kv_heads));
+    SW_ISA_NAME(sw_block_load)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
+    SW_ISA_NAME(sw_block_transpose)(call, queries, shape->scale, s->q, s->q_transposed);
+    start_queries(call, s);
+    for (int64_t key_index = 0; key_index <= index; key_index++) {
+        const struct sw_block keys = sw_block_at(call, key_index);
+        SW_ISA_NAME(sw_block_load)(call, f->k, kv_rows, keys, s->k);
+        SW_ISA_NAME(sw_block_load)(call, f->v, kv_rows, keys, s->v);
+        take_keys(call, s, sw_padded(keys.count), sw_padded(queries.count), key_index == index, queries);
+    }
+    finish_queries(f, s, batch, head, queries);
+}
+
+sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                            const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                            void *scratch) {
+    const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(type, shape),
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .o = o,
+                                   .log_sum_exp = log_sum_exp};
+    const int threads = stream->device->info.threads;
+    const int64_t per_thread = SW_ISA_NAME(sw_attention_forward_floats)(&f.call);
+    const int64_t pairs = shape->batch * shape->heads, items = pairs * f.call.blocks;
+#pragma omp parallel num_threads(threads)
+    {
+        const struct forward_space space = carve(&f.call, (float *)scratch + omp_get_thread_num() * per_thread);
+        /* The longest rows first, so that the threads end together. */
+#pragma omp for schedule(dynamic)
+        for (int64_t item = 0; item < items; item++) {
+            const int64_t pair = item % pairs, index = f.call.blocks - 1 - item / pairs;
+            forward_block(&f, &space, pair / shape->heads, pair % shape->heads, index);
+        }
+    }
+    return SW_OK;
+}

@@ -1,0 +1,21 @@
+/* The CPU device: vector code for the machine's instruction set, and oneDNN for matrix products. */
+#ifndef SW_KERNELS_CPU_CPU_H
+#define SW_KERNELS_CPU_CPU_H
+
+#include "kernels/device_ops.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+struct sw_cpu {
+    dnnl_engine_t engine;
+};
+
+/* Matrix products by oneDNN; sw_cpu_gemm_close undoes the opening. */
+sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
+void sw_cpu_gemm_close(struct sw_cpu *cpu);
+void sw_cpu_add_gemm(struct sw_device_ops *ops);
+
+/* Whether oneDNN multiplies bf16 with this machine's own instructions. */
+bool sw_cpu_has_bf16_products(void);
+
+#endif

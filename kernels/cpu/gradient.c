@@ -1,0 +1,47 @@
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/tiling.h"
+
+#include <math.h>
+
+static_assert((int)SW_GRAIN_PARTIAL_SUMS <= (int)SW_TILE_ELEMS, "a round of partial sums fits a tile");
+
+static void add_squares(const float *restrict values, double *restrict partial) {
+#pragma omp simd
+    for (int64_t i = 0; i < SW_GRAIN_PARTIAL_SUMS; i++)
+        partial[i] = fma((double)values[i], (double)values[i], partial[i]);
+}
+
+static double sum_in_halves(double *partial) {
+    for (int64_t half = SW_GRAIN_PARTIAL_SUMS / 2; half >= 1; half /= 2) {
+        for (int64_t i = 0; i < half; i++)
+            partial[i] += partial[i + half];
+    }
+    return partial[0];
+}
+
+static double finish_grain(sw_dtype type, const float *restrict acc, void *grads, int64_t at) {
+    _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
+    for (int64_t i = at; i < at + SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS) {
+        struct sw_tile tile;
+        if (type == SW_F32)
+            memcpy((float *)grads + i, acc + i, SW_GRAIN_PARTIAL_SUMS * sizeof *acc);
+        else
+            sw_narrow(SW_GRAIN_PARTIAL_SUMS, acc + i, (sw_bf16 *)grads + i);
+        add_squares(sw_tile_load(type, grads, i, SW_GRAIN_PARTIAL_SUMS, &tile), partial);
+    }
+    return sum_in_halves(partial);
+}
+
+static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
+                                 double *sums) {
+    const int threads = stream->device->info.threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t grain = 0; grain < elems / SW_GRAIN_ELEMS; grain++)
+        sums[grain] = finish_grain(type, acc, grads, grain * SW_GRAIN_ELEMS);
+    return SW_OK;
+}
+
+void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops) {
+    ops->finish_gradient = finish_gradient;
+}

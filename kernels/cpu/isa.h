@@ -1,0 +1,28 @@
+/* One source for several instruction sets: the files that include this are compiled once for each, with SW_ISA as the
+ * suffix of their public names and the compiler's flags for that set, and the table of ops picks at run time. */
+#ifndef SW_KERNELS_CPU_ISA_H
+#define SW_KERNELS_CPU_ISA_H
+
+#include "kernels/device_ops.h"
+
+#ifndef SW_ISA
+#define SW_ISA baseline
+#endif
+
+#define SW_ISA_JOIN_(name, isa) name##_##isa
+#define SW_ISA_JOIN(name, isa) SW_ISA_JOIN_(name, isa)
+#define SW_ISA_NAME(name) SW_ISA_JOIN(name, SW_ISA)
+
+/* Each adds the ops of one file to a table; sw_cpu_add_ops calls them all. */
+void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_columns)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_embedding)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_cross_entropy)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_update)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops);
+
+#endif

@@ -1,0 +1,38 @@
+/* Products of small fp32 matrices that stay in cache: what attention is made of. */
+#ifndef SW_KERNELS_CPU_SMALL_PRODUCT_H
+#define SW_KERNELS_CPU_SMALL_PRODUCT_H
+
+#include "kernels/cpu/isa.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Which part of a product is needed, when a triangle of zeros or of unwanted results is known. */
+typedef enum {
+    SW_PART_ALL,
+    SW_PART_COLUMNS_FROM_ROW, /* only C[i][j] with j >= i; others may keep what they held */
+    SW_PART_TERMS_FROM_ROW,   /* A[i][k] is zero for k < i */
+    SW_PART_TERMS_UP_TO_ROW   /* A[i][k] is zero for k > i */
+} sw_part;
+
+enum {
+    SW_SMALL_PRODUCT_ROWS = 8,    /* m is rounded up to this: A and C have that many rows */
+    SW_SMALL_PRODUCT_COLUMNS = 16 /* n is a multiple of this */
+};
+
+/* C[m,n] = or += A[m,k]·B[k,n]. A[i][k] is a[i·a_row + k·a_term]; rows of B and C are contiguous. */
+struct sw_small_product {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_term;
+    const float *b;
+    int64_t b_row;
+    float *c;
+    int64_t c_row;
+    bool accumulate;
+    sw_part part;
+};
+
+void SW_ISA_NAME(sw_small_product)(const struct sw_small_product *product);
+
+#endif

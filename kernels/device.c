@@ -1,0 +1,140 @@
+/* Opening devices and streams, copies and matrix products: the wrappers that check and dispatch. */
+#include "kernels/device.h"
+
+#include "core/size.h"
+#include "kernels/device_ops.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sw_status init_by_name(struct sw_device *device, const char *name, int threads) {
+    static const char cpu_prefix[] = "cpu:";
+    if (strcmp(name, "ref") == 0)
+        return sw_ref_device_init(device);
+    if (strcmp(name, "cpu") == 0)
+        return sw_cpu_device_init(device, NULL, threads);
+    if (strncmp(name, cpu_prefix, sizeof cpu_prefix - 1) == 0)
+        return sw_cpu_device_init(device, name + sizeof cpu_prefix - 1, threads);
+    return sw_fail(SW_ERR_UNSUPPORTED, "there is no device named '%s' in this build; 'cpu' and 'ref' are there", name);
+}
+
+sw_status sw_device_open(const char *name, int threads, struct sw_device **out) {
+    assert(name != NULL && out != NULL);
+    *out = NULL;
+    if (threads < 0)
+        return sw_fail(SW_ERR_ARG, "a device cannot use %d threads; 0 means all cores", threads);
+    struct sw_device *device = calloc(1, sizeof *device);
+    if (device == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the device '%s'", name);
+    const sw_status status = init_by_name(device, name, threads);
+    if (status != SW_OK) {
+        free(device);
+        return status;
+    }
+    *out = device;
+    return SW_OK;
+}
+
+void sw_device_close(struct sw_device *device) {
+    if (device == NULL)
+        return;
+    for (int64_t i = 0; i < device->gemms.count; i++)
+        device->ops.release_gemm(device, device->gemms.entries[i]);
+    sw_gemm_cache_free(&device->gemms);
+    device->ops.close(device);
+    free(device);
+}
+
+struct sw_device_info sw_device_info(const struct sw_device *device) {
+    return device->info;
+}
+
+sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out) {
+    assert(device != NULL && out != NULL);
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a stream");
+    (*out)->device = device;
+    return SW_OK;
+}
+
+void sw_stream_close(struct sw_stream *stream) {
+    free(stream);
+}
+
+sw_status sw_stream_synchronize(struct sw_stream *stream) {
+    const sw_status status = stream->device->ops.synchronize(stream);
+    return stream->first_error != SW_OK ? stream->first_error : status;
+}
+
+/* Two ranges of bytes apart from each other. */
+static bool apart(const void *a, const void *b, int64_t bytes) {
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x >= y + (uintptr_t)bytes || y >= x + (uintptr_t)bytes;
+}
+
+sw_status sw_copy_to_device(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes) {
+    assert(bytes >= 0 && (bytes == 0 || (device_to != NULL && host_from != NULL)));
+    assert(apart(device_to, host_from, bytes));
+    return bytes == 0 ? SW_OK : stream->device->ops.copy_to_device(stream, device_to, host_from, bytes);
+}
+
+sw_status sw_copy_to_host(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes) {
+    assert(bytes >= 0 && (bytes == 0 || (host_to != NULL && device_from != NULL)));
+    assert(apart(host_to, device_from, bytes));
+    return bytes == 0 ? SW_OK : stream->device->ops.copy_to_host(stream, host_to, device_from, bytes);
+}
+
+sw_status sw_copy_on_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes) {
+    assert(bytes >= 0 && (bytes == 0 || (to != NULL && from != NULL)));
+    assert(apart(to, from, bytes));
+    return bytes == 0 ? SW_OK : stream->device->ops.copy_on_device(stream, to, from, bytes);
+}
+
+sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes) {
+    assert(bytes >= 0 && (bytes == 0 || to != NULL));
+    return bytes == 0 ? SW_OK : stream->device->ops.zero(stream, to, bytes);
+}
+
+static sw_status check_gemm(const struct sw_gemm *shape) {
+    assert(shape->m > 0 && shape->n > 0 && shape->k > 0);
+    assert(!(shape->bias && shape->accumulate));
+    assert(shape->out == shape->in || shape->out == SW_F32);
+    if (shape->in == SW_F16)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "matrix products in fp16 are not available on this device; use bf16 or fp32");
+    return SW_OK;
+}
+
+sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes) {
+    assert(device != NULL && shape != NULL && out_scratch_bytes != NULL);
+    SW_TRY(check_gemm(shape));
+    struct sw_gemm_entry *entry = sw_gemm_cache_find(&device->gemms, shape);
+    if (entry == NULL) {
+        SW_TRY(sw_gemm_cache_add(&device->gemms, shape, &entry));
+        const sw_status status = device->ops.prepare_gemm(device, entry);
+        if (status != SW_OK) {
+            sw_gemm_cache_remove(&device->gemms, entry);
+            return status;
+        }
+        entry->scratch_bytes = sw_round_up(entry->scratch_bytes, SW_BUFFER_ALIGN_BYTES);
+    }
+    *out_scratch_bytes = entry->scratch_bytes;
+    return SW_OK;
+}
+
+sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
+                  void *c, void *scratch) {
+    assert(stream != NULL && shape != NULL && a != NULL && b != NULL && c != NULL);
+    assert(shape->bias == (bias != NULL));
+    struct sw_gemm_entry *entry = sw_gemm_cache_find(&stream->device->gemms, shape);
+    if (entry == NULL)
+        return sw_fail(SW_ERR_INTERNAL, "a matrix product of %lld x %lld x %lld was not prepared before the first step",
+                       (long long)shape->m, (long long)shape->n, (long long)shape->k);
+    assert(entry->scratch_bytes == 0 || scratch != NULL);
+    const sw_status status = stream->device->ops.gemm(stream, entry, a, b, bias, c, scratch);
+    if (stream->first_error == SW_OK)
+        stream->first_error = status;
+    return status;
+}

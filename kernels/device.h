@@ -1,0 +1,155 @@
+/* The device interface: memory-agnostic arithmetic and copies, behind one table of functions.
+ *
+ * Pointers are plain pointers into the device's memory (for the CPU device, the host's), rows are contiguous unless
+ * a stride says otherwise, sizes are 64-bit and in elements unless they end in `_bytes`. Buffers are aligned to at
+ * least 64 bytes, inputs and outputs do not overlap unless a comment says so. Work is ordered within a stream; the
+ * CPU device has finished when the call returns. A stream is used by one thread at a time, different streams by
+ * different threads at once. Calls allocate nothing once sw_device_prepare_gemm has seen every shape.
+ * "type" is the compute type of the activations and weights: SW_F32 or SW_BF16 here. Accumulators, statistics,
+ * logits and losses are fp32 whatever the type. */
+#ifndef SW_KERNELS_DEVICE_H
+#define SW_KERNELS_DEVICE_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_device;
+struct sw_stream;
+
+/* Opens a device by name: "cpu", or "ref" (the plain C reference, single-threaded, for tests). "cpu:ISA" limits the CPU
+ * device to an instruction set: baseline, avx2, avx512 or avx512_bf16. threads: OpenMP threads an op may use, 0 for all
+ * cores. The caller closes it, after its streams. */
+sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
+void sw_device_close(struct sw_device *device);
+
+struct sw_device_info {
+    const char *name; /* "cpu" */
+    const char *isa;  /* "avx512_bf16", ... what the arithmetic uses */
+    int threads;
+    bool bf16_fast;   /* the device has bf16 matrix instructions */
+    bool host_memory; /* its memory is the host's memory */
+};
+struct sw_device_info sw_device_info(const struct sw_device *device);
+
+sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out);
+void sw_stream_close(struct sw_stream *stream);
+/* Waits for all work of the stream and returns its first error. */
+sw_status sw_stream_synchronize(struct sw_stream *stream);
+
+/* Copies between host memory and device memory. */
+sw_status sw_copy_to_device(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes);
+sw_status sw_copy_to_host(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes);
+/* Within the device. */
+sw_status sw_copy_on_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes);
+sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
+
+/* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate), row-major and dense. op(A) is [m,k]: A is stored [m,k], or
+ * [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias have type `in`, C
+ * type `out` (equal to in, or SW_F32). Products are summed in fp32. bias and accumulate exclude each other. */
+struct sw_gemm {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+    bool bias;
+    bool accumulate;
+    sw_dtype in, out;
+};
+
+/* Makes the shape ready and returns the scratch memory (device memory, SW_BUFFER_ALIGN_BYTES aligned) that a call
+ * needs. Not thread-safe; before the first step. */
+sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes);
+/* SW_ERR_INTERNAL for a shape that was not prepared. */
+sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
+                  void *c, void *scratch);
+
+/* y = (x - mean)·rstd·gamma + beta over rows of `cols`; mean and rstd (fp32, one a row) are written for the backward
+ * pass. Statistics in fp32 with the variance from centred values. (torch.nn.LayerNorm) */
+sw_status sw_layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                               const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd);
+/* dx (+)= gradient at x (added to what dx holds where add_to_dx: the residual path); gamma_acc and beta_acc += their
+ * gradients, fp32, summed in row order whatever the threads. dx may not alias dy. */
+sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
+                                void *dx, float *gamma_acc, float *beta_acc);
+
+/* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
+ * whose rows are q_stride, kv_stride and o_stride elements apart; head h occupies columns [h·head_dim, (h+1)·head_dim).
+ * Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v in fp32. log_sum_exp[batch, heads, seq] is kept
+ * for the backward pass. Scores are never whole: memory is linear in seq. */
+enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
+struct sw_attention {
+    int64_t batch, seq;
+    int64_t heads, kv_heads, head_dim;
+    int64_t q_stride, kv_stride, o_stride;
+    float scale;
+};
+/* Scratch of a forward or backward call, device memory. */
+int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
+sw_status sw_attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q,
+                               const void *k, const void *v, void *o, float *log_sum_exp, void *scratch);
+/* dq, dk, dv have the strides of q, k, v and are overwritten. (FlashAttention-2, algorithm 2) */
+sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);
+
+typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2 } sw_activation;
+sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                const void *x, void *y);
+/* dx = dy · f'(x). dx may be dy. */
+sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                 const void *x, const void *dy, void *dx);
+
+/* y = a + b; y may be a or b. */
+sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
+
+/* acc[cols] += sum of the rows of dy, in row order within a fixed tiling that does not depend on threads. */
+sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                           float *acc);
+
+/* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t] (positions may be NULL). */
+sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                               const int32_t *tokens, const void *table, const void *positions, void *out);
+/* table_acc[tokens[i]] += d_out[i] in order of i; positions_acc[t] += (NULL to leave out). Deterministic. */
+sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc);
+
+/* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and where d_logits is not NULL,
+ * d_logits (of `type`) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].
+ */
+sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
+                           const int32_t *targets, float scale, float *loss, void *d_logits);
+
+/* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
+ * fp64. elems is a multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums,
+ * element i to partial i mod 256 by fused multiply-add in index order, then halves added pairwise (128, 64, ... 1). */
+sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
+                             double *sums);
+
+/* round(from) to type. */
+sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
+
+/* AdamW as torch.optim.AdamW (decoupled weight decay, no amsgrad), fused with unscaling, clipping and rounding:
+ *   g = grad·grad_scale;  p -= lr·decay·p;  m += (1-beta1)·(g-m);  v = beta2·v + (1-beta2)·g·g;
+ *   p -= (lr/(1-beta1^t))·m / (sqrt(v)/sqrt(1-beta2^t) + eps)
+ * in fp32 with the fused multiply-adds written out in ref/update.c, which every implementation reproduces bit by bit.
+ */
+struct sw_adamw {
+    double lr, beta1, beta2, eps, weight_decay; /* doubles, as Python's: 1 - beta2 loses five digits in fp32 */
+    float grad_scale;                           /* clip coefficient over loss scale */
+    int64_t step;                               /* t, from 1 */
+    bool skip;                                  /* a step that is skipped: state unchanged, weights rounded again */
+};
+/* A run of elements with or without weight decay; runs cover [0, elems) of a unit in order. */
+struct sw_decay_run {
+    int64_t end; /* first element after the run */
+    bool decay;
+};
+/* Updates `grains` grains of a unit starting at element first_elem: records holds them as master|m|v each
+ * (SW_RECORD_BYTES), grads and weights are of `type`, weights receives the rounded master. runs are the unit's. */
+sw_status sw_update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                          int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                          float *records, void *weights);
+
+#endif

@@ -1,0 +1,77 @@
+/* What stands behind the device interface: the table of ops, and the objects that the wrappers in device.c fill.
+ * Arguments are checked by the wrappers, so an op may rely on the contract of device.h. */
+#ifndef SW_KERNELS_DEVICE_OPS_H
+#define SW_KERNELS_DEVICE_OPS_H
+
+#include "kernels/device.h"
+#include "kernels/gemm_cache.h"
+
+struct sw_device_ops {
+    void (*close)(struct sw_device *device);
+
+    sw_status (*copy_to_device)(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes);
+    sw_status (*copy_to_host)(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes);
+    sw_status (*copy_on_device)(struct sw_stream *stream, void *to, const void *from, int64_t bytes);
+    sw_status (*zero)(struct sw_stream *stream, void *to, int64_t bytes);
+    sw_status (*synchronize)(struct sw_stream *stream);
+
+    /* A device may keep what it prepared for a shape in entry->prepared; release_gemm frees it. */
+    sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
+    void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
+    sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
+                      const void *bias, void *c, void *scratch);
+
+    sw_status (*layernorm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                   const void *x, const void *gamma, const void *beta, void *y, float *mean,
+                                   float *rstd);
+    sw_status (*layernorm_backward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                    const void *x, const void *gamma, const float *mean, const float *rstd,
+                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc);
+
+    int64_t (*attention_scratch_bytes)(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
+    sw_status (*attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                   void *scratch);
+    sw_status (*attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);
+
+    sw_status (*activation_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                    const void *x, void *y);
+    sw_status (*activation_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                     const void *x, const void *dy, void *dx);
+    sw_status (*add)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
+    sw_status (*bias_gradient)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                               float *acc);
+    sw_status (*embedding_forward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                   const int32_t *tokens, const void *table, const void *positions, void *out);
+    sw_status (*embedding_backward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                    const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc);
+    sw_status (*cross_entropy)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
+                               const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits);
+
+    sw_status (*finish_gradient)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
+                                 double *sums);
+    sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
+    sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                              float *records, void *weights);
+};
+
+struct sw_device {
+    struct sw_device_ops ops;
+    struct sw_device_info info;
+    struct sw_gemm_cache gemms;
+    void *backend; /* the device's own data; its close frees it */
+};
+
+struct sw_stream {
+    struct sw_device *device;
+    sw_status first_error;
+};
+
+/* Each fills ops, info and backend of a zeroed device. */
+sw_status sw_ref_device_init(struct sw_device *device);
+sw_status sw_cpu_device_init(struct sw_device *device, const char *isa, int threads);
+
+#endif

@@ -1,0 +1,30 @@
+/* The matrix products that were prepared: a shape, its scratch, and what the device keeps for it. */
+#ifndef SW_KERNELS_GEMM_CACHE_H
+#define SW_KERNELS_GEMM_CACHE_H
+
+#include "kernels/device.h"
+
+struct sw_gemm_entry {
+    struct sw_gemm shape;
+    int64_t scratch_bytes;
+    void *prepared;
+};
+
+/* Entries never move once made, and are found in a sorted index of them. */
+struct sw_gemm_cache {
+    struct sw_gemm_entry **entries;
+    int64_t count, capacity;
+};
+
+/* NULL where the shape was not prepared. */
+struct sw_gemm_entry *sw_gemm_cache_find(const struct sw_gemm_cache *cache, const struct sw_gemm *shape);
+
+/* Adds a shape that is not there. */
+sw_status sw_gemm_cache_add(struct sw_gemm_cache *cache, const struct sw_gemm *shape, struct sw_gemm_entry **out);
+
+/* Takes out and frees an entry that was just added. */
+void sw_gemm_cache_remove(struct sw_gemm_cache *cache, struct sw_gemm_entry *entry);
+
+void sw_gemm_cache_free(struct sw_gemm_cache *cache);
+
+#endif

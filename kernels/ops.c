@@ -1,0 +1,149 @@
+/* The wrappers of the model's ops and of the update: they check and dispatch. */
+#include "core/size.h"
+#include "kernels/device.h"
+#include "kernels/device_ops.h"
+
+#include <assert.h>
+
+static sw_status check_type(const struct sw_stream *stream, sw_dtype type) {
+    if (type == SW_F32 || type == SW_BF16)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s compute is not available on the %s device; use bf16 or fp32",
+                   sw_dtype_name(type), stream->device->info.name);
+}
+
+/* Keeps the first error for sw_stream_synchronize. */
+static sw_status record(struct sw_stream *stream, sw_status status) {
+    if (stream->first_error == SW_OK)
+        stream->first_error = status;
+    return status;
+}
+
+sw_status sw_layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                               const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
+    assert(rows >= 0 && cols > 0 && epsilon >= 0.0f);
+    assert(x != NULL && gamma != NULL && beta != NULL && y != NULL && mean != NULL && rstd != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.layernorm_forward(stream, type, rows, cols, epsilon, x, gamma, beta, y,
+                                                                mean, rstd));
+}
+
+sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
+                                void *dx, float *gamma_acc, float *beta_acc) {
+    assert(rows >= 0 && cols > 0 && dx != dy);
+    assert(dy != NULL && x != NULL && gamma != NULL && mean != NULL && rstd != NULL && dx != NULL);
+    assert(gamma_acc != NULL && beta_acc != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.layernorm_backward(stream, type, rows, cols, dy, x, gamma, mean, rstd,
+                                                                 add_to_dx, dx, gamma_acc, beta_acc));
+}
+
+static void check_attention(const struct sw_attention *shape) {
+    assert(shape->batch > 0 && shape->seq > 0 && shape->heads > 0 && shape->kv_heads > 0);
+    assert(shape->head_dim > 0 && shape->head_dim <= SW_ATTENTION_MAX_HEAD_DIM);
+    assert(shape->heads % shape->kv_heads == 0);
+    assert(shape->q_stride >= shape->heads * shape->head_dim && shape->o_stride >= shape->heads * shape->head_dim);
+    assert(shape->kv_stride >= shape->kv_heads * shape->head_dim);
+    (void)shape;
+}
+
+int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type) {
+    check_attention(shape);
+    const int64_t bytes = device->ops.attention_scratch_bytes(device, shape, type);
+    return sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
+}
+
+sw_status sw_attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q,
+                               const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
+    check_attention(shape);
+    assert(q != NULL && k != NULL && v != NULL && o != NULL && log_sum_exp != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.attention_forward(stream, type, shape, q, k, v, o, log_sum_exp, scratch));
+}
+
+sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
+    check_attention(shape);
+    assert(q != NULL && k != NULL && v != NULL && o != NULL && d_o != NULL && log_sum_exp != NULL);
+    assert(dq != NULL && dk != NULL && dv != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.attention_backward(stream, type, shape, q, k, v, o, d_o, log_sum_exp, dq,
+                                                                 dk, dv, scratch));
+}
+
+sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                const void *x, void *y) {
+    assert(elems >= 0 && x != NULL && y != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.activation_forward(stream, type, which, elems, x, y));
+}
+
+sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                 const void *x, const void *dy, void *dx) {
+    assert(elems >= 0 && x != NULL && dy != NULL && dx != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx));
+}
+
+sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
+    assert(elems >= 0 && a != NULL && b != NULL && y != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.add(stream, type, elems, a, b, y));
+}
+
+sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                           float *acc) {
+    assert(rows >= 0 && cols > 0 && dy != NULL && acc != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.bias_gradient(stream, type, rows, cols, dy, acc));
+}
+
+sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                               const int32_t *tokens, const void *table, const void *positions, void *out) {
+    assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && table != NULL && out != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream,
+                  stream->device->ops.embedding_forward(stream, type, batch, seq, cols, tokens, table, positions, out));
+}
+
+sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc) {
+    assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && d_out != NULL && table_acc != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.embedding_backward(stream, type, batch, seq, cols, tokens, d_out,
+                                                                 table_acc, positions_acc));
+}
+
+sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
+                           const int32_t *targets, float scale, float *loss, void *d_logits) {
+    assert(rows >= 0 && vocab > 0 && vocab <= INT32_MAX && logits != NULL && targets != NULL && loss != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream,
+                  stream->device->ops.cross_entropy(stream, type, rows, vocab, logits, targets, scale, loss, d_logits));
+}
+
+sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
+                             double *sums) {
+    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL && sums != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.finish_gradient(stream, type, elems, acc, grads, sums));
+}
+
+sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
+    assert(elems >= 0 && from != NULL && to != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, from, to));
+}
+
+sw_status sw_update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                          int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                          float *records, void *weights) {
+    assert(adamw != NULL && (adamw->skip || adamw->step >= 1) && grains >= 0 && run_count >= 0);
+    assert(first_elem >= 0 && first_elem % SW_GRAIN_ELEMS == 0);
+    assert((runs != NULL || run_count == 0) && (grads != NULL || adamw->skip) && records != NULL && weights != NULL);
+    SW_TRY(check_type(stream, type));
+    return record(stream, stream->device->ops.update_adamw(stream, type, adamw, first_elem, grains, runs, run_count,
+                                                           grads, records, weights));
+}

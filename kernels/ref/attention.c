@@ -1,0 +1,162 @@
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+/* One query row of one head: its sequence, head and token, and where its vectors begin. */
+struct row {
+    int64_t seq_first; /* the row of the sequence's first token */
+    int64_t token;
+    int64_t q_at, o_at, lse_at;
+    int64_t kv_column;
+};
+
+static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_t head, int64_t token) {
+    const int64_t seq_first = batch * shape->seq;
+    const int64_t kv_head = head / (shape->heads / shape->kv_heads);
+    return (struct row){
+        .seq_first = seq_first,
+        .token = token,
+        .q_at = (seq_first + token) * shape->q_stride + head * shape->head_dim,
+        .o_at = (seq_first + token) * shape->o_stride + head * shape->head_dim,
+        .lse_at = (batch * shape->heads + head) * shape->seq + token,
+        .kv_column = kv_head * shape->head_dim,
+    };
+}
+
+static int64_t kv_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
+    return (row->seq_first + key) * shape->kv_stride + row->kv_column;
+}
+
+static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, const void *b, int64_t b_at) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)sw_ref_load(type, a, a_at + i) * sw_ref_load(type, b, b_at + i);
+    return sum;
+}
+
+static double score(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
+                    const void *k, int64_t key) {
+    return shape->scale * dot(type, shape->head_dim, q, row->q_at, k, kv_at(shape, row, key));
+}
+
+static double log_sum_exp_of(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
+                             const void *k) {
+    double largest = -INFINITY, sum = 0.0;
+    for (int64_t key = 0; key <= row->token; key++)
+        largest = fmax(largest, score(type, shape, row, q, k, key));
+    for (int64_t key = 0; key <= row->token; key++)
+        sum += exp(score(type, shape, row, q, k, key) - largest);
+    return largest + log(sum);
+}
+
+static void forward_row(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
+                        const void *k, const void *v, void *o, float *log_sum_exp) {
+    double sum[SW_ATTENTION_MAX_HEAD_DIM] = {0};
+    const double lse = log_sum_exp_of(type, shape, row, q, k);
+    for (int64_t key = 0; key <= row->token; key++) {
+        const double p = exp(score(type, shape, row, q, k, key) - lse);
+        for (int64_t i = 0; i < shape->head_dim; i++)
+            sum[i] += p * sw_ref_load(type, v, kv_at(shape, row, key) + i);
+    }
+    for (int64_t i = 0; i < shape->head_dim; i++)
+        sw_ref_store(type, o, row->o_at + i, (float)sum[i]);
+    log_sum_exp[row->lse_at] = (float)lse;
+}
+
+static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                   void *scratch) {
+    (void)stream;
+    (void)scratch;
+    for (int64_t batch = 0; batch < shape->batch; batch++) {
+        for (int64_t head = 0; head < shape->heads; head++) {
+            for (int64_t token = 0; token < shape->seq; token++) {
+                const struct row row = row_of(shape, batch, head, token);
+                forward_row(type, shape, &row, q, k, v, o, log_sum_exp);
+            }
+        }
+    }
+    return SW_OK;
+}
+
+/* The tensors of a backward call. dk and dv are summed over many rows, so they have doubles in the scratch. */
+struct backward {
+    const void *q, *k, *v, *o, *d_o;
+    const float *log_sum_exp;
+    void *dq;
+    double *dk, *dv; /* [seq, head_dim] of one key head */
+};
+
+static void backward_row(sw_dtype type, const struct sw_attention *shape, const struct row *row,
+                         const struct backward *t) {
+    const int64_t dim = shape->head_dim;
+    double dq[SW_ATTENTION_MAX_HEAD_DIM] = {0};
+    const double delta = dot(type, dim, t->o, row->o_at, t->d_o, row->o_at);
+    for (int64_t key = 0; key <= row->token; key++) {
+        const int64_t at = kv_at(shape, row, key);
+        const double p = exp(score(type, shape, row, t->q, t->k, key) - t->log_sum_exp[row->lse_at]);
+        const double dp = dot(type, dim, t->d_o, row->o_at, t->v, at);
+        const double ds = p * (dp - delta) * shape->scale;
+        for (int64_t i = 0; i < dim; i++) {
+            dq[i] += ds * sw_ref_load(type, t->k, at + i);
+            t->dk[key * dim + i] += ds * sw_ref_load(type, t->q, row->q_at + i);
+            t->dv[key * dim + i] += p * sw_ref_load(type, t->d_o, row->o_at + i);
+        }
+    }
+    for (int64_t i = 0; i < dim; i++)
+        sw_ref_store(type, t->dq, row->q_at + i, (float)dq[i]);
+}
+
+static void backward_kv_head(sw_dtype type, const struct sw_attention *shape, int64_t batch, int64_t kv_head,
+                             const struct backward *t, void *dk, void *dv) {
+    const int64_t group = shape->heads / shape->kv_heads;
+    for (int64_t i = 0; i < shape->seq * shape->head_dim; i++)
+        t->dk[i] = t->dv[i] = 0.0;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        for (int64_t token = 0; token < shape->seq; token++) {
+            const struct row row = row_of(shape, batch, head, token);
+            backward_row(type, shape, &row, t);
+        }
+    }
+    const struct row first = row_of(shape, batch, kv_head * group, 0);
+    for (int64_t key = 0; key < shape->seq; key++) {
+        for (int64_t i = 0; i < shape->head_dim; i++) {
+            sw_ref_store(type, dk, kv_at(shape, &first, key) + i, (float)t->dk[key * shape->head_dim + i]);
+            sw_ref_store(type, dv, kv_at(shape, &first, key) + i, (float)t->dv[key * shape->head_dim + i]);
+        }
+    }
+}
+
+static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
+    (void)stream;
+    double *sums = scratch;
+    const struct backward tensors = {.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .o = o,
+                                     .d_o = d_o,
+                                     .log_sum_exp = log_sum_exp,
+                                     .dq = dq,
+                                     .dk = sums,
+                                     .dv = sums + shape->seq * shape->head_dim};
+    for (int64_t batch = 0; batch < shape->batch; batch++) {
+        for (int64_t kv_head = 0; kv_head < shape->kv_heads; kv_head++)
+            backward_kv_head(type, shape, batch, kv_head, &tensors, dk, dv);
+    }
+    return SW_OK;
+}
+
+static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
+                                       sw_dtype type) {
+    (void)device;
+    (void)type;
+    return 2 * shape->seq * shape->head_dim * (int64_t)sizeof(double);
+}
+
+void sw_ref_add_attention(struct sw_device_ops *ops) {
+    ops->attention_scratch_bytes = attention_scratch_bytes;
+    ops->attention_forward = attention_forward;
+    ops->attention_backward = attention_backward;
+}

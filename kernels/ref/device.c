@@ -1,0 +1,20 @@
+#include "kernels/ref/ref.h"
+
+void sw_ref_ops(struct sw_device_ops *ops) {
+    sw_ref_add_memory(ops);
+    sw_ref_add_gemm(ops);
+    sw_ref_add_layernorm(ops);
+    sw_ref_add_attention(ops);
+    sw_ref_add_elementwise(ops);
+    sw_ref_add_columns(ops);
+    sw_ref_add_embedding(ops);
+    sw_ref_add_cross_entropy(ops);
+    sw_ref_add_gradient(ops);
+    sw_ref_add_update(ops);
+}
+
+sw_status sw_ref_device_init(struct sw_device *device) {
+    sw_ref_ops(&device->ops);
+    device->info = (struct sw_device_info){.name = "ref", .isa = "plain C", .threads = 1, .host_memory = true};
+    return SW_OK;
+}

@@ -1,0 +1,46 @@
+#include "core/size.h"
+#include "kernels/adamw_scalars.h"
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+/* The definition of the update, operation by operation: each line below rounds where it says, and every other
+ * implementation gives the same bits. */
+static void update_elem(const struct sw_adamw_scalars *s, float decay_factor, float gradient, float *master, float *m,
+                        float *v) {
+    const float g = gradient * s->grad_scale;
+    *m = fmaf(s->one_minus_beta1, g - *m, *m);
+    *v = fmaf(s->one_minus_beta2 * g, g, s->beta2 * *v);
+    const float denominator = sqrtf(*v) / s->correction2_sqrt + s->eps;
+    *master = fmaf(s->minus_step_size, *m / denominator, *master * decay_factor);
+}
+
+static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, bool skip, int64_t unit_elem,
+                         const struct sw_decay_run *runs, int64_t run_count, const void *grads, int64_t grads_at,
+                         float *record, void *weights) {
+    float *master = record, *m = master + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
+        if (!skip) {
+            const struct sw_decay_span span = sw_decay_span(scalars, runs, run_count, unit_elem + i);
+            update_elem(scalars, span.factor, sw_ref_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
+        }
+        sw_ref_store(type, weights, grads_at + i, master[i]);
+    }
+}
+
+static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                              float *records, void *weights) {
+    (void)stream;
+    const struct sw_adamw_scalars scalars = sw_adamw_scalars(adamw);
+    for (int64_t grain = 0; grain < grains; grain++) {
+        const int64_t at = grain * SW_GRAIN_ELEMS;
+        update_grain(type, &scalars, adamw->skip, first_elem + at, runs, run_count, grads, at,
+                     records + SW_RECORD_STREAMS * at, weights);
+    }
+    return SW_OK;
+}
+
+void sw_ref_add_update(struct sw_device_ops *ops) {
+    ops->update_adamw = update_adamw;
+}

@@ -1,0 +1,143 @@
+#include "tests/kernels/support.h"
+
+#include "core/rng.h"
+#include "core/size.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff };
+
+uint64_t test_seed(void) {
+    const char *text = getenv("SW_TEST_SEED");
+    return text == NULL ? 20240607 : strtoull(text, NULL, 10);
+}
+
+void assert_ok(sw_status status) {
+    if (status != SW_OK)
+        fail_msg("%s: %s", sw_status_name(status), sw_error_message(status));
+}
+
+static void open_pair(struct pair *pair, const char *name, int threads) {
+    assert_ok(sw_device_open(name, threads, &pair->device));
+    assert_ok(sw_device_open("ref", 0, &pair->ref_device));
+    assert_ok(sw_stream_open(pair->device, &pair->stream));
+    assert_ok(sw_stream_open(pair->ref_device, &pair->ref));
+    snprintf(pair->label, sizeof pair->label, "%s with %d threads", name, threads);
+}
+
+static void close_pair(struct pair *pair) {
+    assert_ok(sw_stream_synchronize(pair->stream));
+    sw_stream_close(pair->stream);
+    sw_stream_close(pair->ref);
+    sw_device_close(pair->device);
+    sw_device_close(pair->ref_device);
+}
+
+/* Whether this machine can run the device; one that it lacks is not an error here. */
+static bool available(const char *name) {
+    struct sw_device *device = NULL;
+    const sw_status status = sw_device_open(name, 1, &device);
+    sw_device_close(device);
+    if (status == SW_ERR_UNSUPPORTED)
+        sw_error_clear();
+    else
+        assert_ok(status);
+    return status == SW_OK;
+}
+
+void for_each_device(void (*body)(struct pair *pair)) {
+    static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!available(names[i]))
+            continue;
+        for (int threads = 1; threads <= 3; threads += 2) {
+            struct pair pair;
+            open_pair(&pair, names[i], threads);
+            body(&pair);
+            close_pair(&pair);
+        }
+    }
+}
+
+struct buffer buffer_make(int64_t bytes) {
+    const int64_t all = sw_round_up(bytes + 2 * GUARD_BYTES, SW_BUFFER_ALIGN_BYTES);
+    char *base = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)all);
+    assert_non_null(base);
+    memset(base, GUARD_VALUE, (size_t)all);
+    memset(base + GUARD_BYTES, NAN_BYTE, (size_t)bytes);
+    return (struct buffer){.data = base + GUARD_BYTES, .bytes = bytes};
+}
+
+void buffer_free(struct buffer *buffer) {
+    unsigned char *data = buffer->data;
+    for (int64_t i = 0; i < GUARD_BYTES; i++) {
+        if (data[-1 - i] != GUARD_VALUE || data[buffer->bytes + i] != GUARD_VALUE)
+            fail_msg("a byte outside a buffer of %lld bytes was written, at distance %lld", (long long)buffer->bytes,
+                     (long long)i);
+    }
+    free(data - GUARD_BYTES);
+    *buffer = (struct buffer){0};
+}
+
+float element(sw_dtype type, const void *data, int64_t index) {
+    return type == SW_F32 ? ((const float *)data)[index] : sw_bf16_to_f32(((const sw_bf16 *)data)[index]);
+}
+
+void set_element(sw_dtype type, void *data, int64_t index, float value) {
+    if (type == SW_F32)
+        ((float *)data)[index] = value;
+    else
+        ((sw_bf16 *)data)[index] = sw_f32_to_bf16(value);
+}
+
+struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation) {
+    struct buffer buffer = buffer_make(elems * sw_dtype_bytes(type));
+    for (int64_t i = 0; i < elems; i++)
+        set_element(type, buffer.data, i, deviation * sw_rng_normal(test_seed(), stream, (uint64_t)i));
+    return buffer;
+}
+
+struct buffer buffer_copy(const struct buffer *from) {
+    struct buffer buffer = buffer_make(from->bytes);
+    memcpy(buffer.data, from->data, (size_t)from->bytes);
+    return buffer;
+}
+
+struct buffer buffer_zeros(int64_t bytes) {
+    struct buffer buffer = buffer_make(bytes);
+    memset(buffer.data, 0, (size_t)bytes);
+    return buffer;
+}
+
+/* bf16 keeps 8 bits: two values that round to neighbours differ by up to 2^-7 of themselves. */
+static const float BF16_NEIGHBOUR = 0x1p-7f;
+
+void assert_close(const char *what, const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
+                  const void *want, float rtol, float atol) {
+    const float relative = rtol + (type == SW_F32 ? 0.0f : BF16_NEIGHBOUR);
+    for (int64_t i = 0; i < elems; i++) {
+        const float x = element(type, got, i), y = element(type, want, i);
+        if (!(fabsf(x - y) <= atol + relative * fabsf(y)))
+            fail_msg("%s of %s on %s, element %lld of %lld: %.9g, and the reference has %.9g (seed %llu)", what,
+                     sw_dtype_name(type), pair->label, (long long)i, (long long)elems, (double)x, (double)y,
+                     (unsigned long long)test_seed());
+    }
+}
+
+void assert_same_bits(const char *what, const struct pair *pair, int64_t bytes, const void *got, const void *want) {
+    const unsigned char *x = got, *y = want;
+    for (int64_t i = 0; i < bytes; i++) {
+        if (x[i] != y[i])
+            fail_msg("%s on %s: byte %lld of %lld is 0x%02x, and the reference has 0x%02x (seed %llu)", what,
+                     pair->label, (long long)i, (long long)bytes, x[i], y[i], (unsigned long long)test_seed());
+    }
+}
+
+void assert_near(const char *what, int64_t index, double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance * (1.0 + fabs(want))))
+        fail_msg("%s, element %lld: %.12g, and the difference quotient is %.12g (seed %llu)", what, (long long)index,
+                 got, want, (unsigned long long)test_seed());
+}

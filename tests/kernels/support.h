@@ -1,0 +1,58 @@
+/* What the kernel tests share: devices to compare, buffers that notice writes outside, random inputs, comparisons. */
+#ifndef SW_TESTS_KERNELS_SUPPORT_H
+#define SW_TESTS_KERNELS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+
+#include <stdbool.h>
+
+/* The seed of all inputs: SW_TEST_SEED, or a fixed one. It is printed when a comparison fails. */
+uint64_t test_seed(void);
+
+/* A device under test and the reference, each with a stream. */
+struct pair {
+    struct sw_device *device, *ref_device;
+    struct sw_stream *stream, *ref;
+    char label[64];
+};
+
+/* Calls body with every instruction set that this machine has, and with 1 and 3 threads. */
+void for_each_device(void (*body)(struct pair *pair));
+
+/* Fails the test with the recorded message where status is an error. */
+void assert_ok(sw_status status);
+
+/* Memory with guards on both sides, filled with NaN in every type. */
+struct buffer {
+    void *data;
+    int64_t bytes;
+};
+struct buffer buffer_make(int64_t bytes);
+/* Checks the guards and frees. */
+void buffer_free(struct buffer *buffer);
+
+/* Elements of a type drawn from a normal distribution of the given deviation; `stream` tells tensors apart. */
+struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation);
+/* The same bytes again. */
+struct buffer buffer_copy(const struct buffer *from);
+struct buffer buffer_zeros(int64_t bytes);
+
+float element(sw_dtype type, const void *data, int64_t index);
+void set_element(sw_dtype type, void *data, int64_t index, float value);
+
+/* Every |got - want| <= atol + rtol·|want|, to which a bf16 result adds one rounding. */
+void assert_close(const char *what, const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
+                  const void *want, float rtol, float atol);
+void assert_same_bits(const char *what, const struct pair *pair, int64_t bytes, const void *got, const void *want);
+
+/* |got - want| <= tolerance·(1 + |want|), for derivatives. */
+void assert_near(const char *what, int64_t index, double got, double want, double tolerance);
+
+#endif

@@ -1,0 +1,124 @@
+/* Activations, their slopes, and sums of tensors. */
+#include "tests/kernels/support.h"
+
+#include <math.h>
+#include <string.h>
+
+static const int64_t sizes[] = {1, 15, 16, 17, 63, 65, 511, 512, 513, 20011};
+static const sw_activation kinds[] = {SW_GELU_TANH, SW_GELU_ERF, SW_RELU};
+
+/* Random values, and at the front those where formulas break. */
+static struct buffer inputs(sw_dtype type, int64_t elems) {
+    static const float special[] = {0.0f,  -0.0f, 1e-30f, -1e-30f, 5.0f, -5.0f,
+                                    -9.5f, 12.0f, -40.0f, 40.0f,   1e4f, -1e4f};
+    struct buffer x = buffer_random(type, elems, 1, 2.0f);
+    for (size_t i = 0; i < sizeof special / sizeof special[0] && (int64_t)i < elems; i++)
+        set_element(type, x.data, elems - 1 - (int64_t)i, special[i]);
+    return x;
+}
+
+static void compare(struct pair *pair, sw_dtype type, sw_activation which, int64_t elems) {
+    const float rtol = 2e-6f, atol = 1e-6f;
+    struct buffer x = inputs(type, elems), dy = buffer_random(type, elems, 2, 1.0f);
+    struct buffer got = buffer_make(x.bytes), want = buffer_make(x.bytes);
+    assert_ok(sw_activation_forward(pair->stream, type, which, elems, x.data, got.data));
+    assert_ok(sw_activation_forward(pair->ref, type, which, elems, x.data, want.data));
+    assert_close("an activation", pair, type, elems, got.data, want.data, rtol, atol);
+    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, got.data));
+    assert_ok(sw_activation_backward(pair->ref, type, which, elems, x.data, dy.data, want.data));
+    assert_close("an activation's gradient", pair, type, elems, got.data, want.data, rtol, 4.0f * atol);
+    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, dy.data));
+    assert_same_bits("a gradient in place", pair, dy.bytes, dy.data, got.data);
+    buffer_free(&x);
+    buffer_free(&dy);
+    buffer_free(&got);
+    buffer_free(&want);
+}
+
+static void compare_all(struct pair *pair) {
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            compare(pair, SW_F32, kinds[k], sizes[s]);
+            compare(pair, SW_BF16, kinds[k], sizes[s]);
+        }
+    }
+}
+
+static void against_reference(void **state) {
+    (void)state;
+    for_each_device(compare_all);
+}
+
+/* The textbook forms, not those of the code under test. */
+static double textbook(sw_activation which, double x) {
+    if (which == SW_RELU)
+        return fmax(x, 0.0);
+    if (which == SW_GELU_ERF)
+        return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * pow(x, 3.0))));
+}
+
+static void slopes_of_reference(void **state) {
+    (void)state;
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (int64_t i = 0; i < 401; i++) {
+            const float x = -6.0f + 0.03f * (float)i + 0.001f, one = 1.0f;
+            float y = NAN, dx = NAN;
+            assert_ok(sw_activation_forward(stream, SW_F32, kinds[k], 1, &x, &y));
+            assert_ok(sw_activation_backward(stream, SW_F32, kinds[k], 1, &x, &one, &dx));
+            const double step = 1e-5, above = textbook(kinds[k], x + step), below = textbook(kinds[k], x - step);
+            assert_near("an activation", i, y, textbook(kinds[k], x), 1e-7);
+            assert_near("a slope", i, dx, (above - below) / (2.0 * step), 1e-6);
+        }
+    }
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+static void nan_spreads(struct pair *pair) {
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const float x[3] = {1.0f, NAN, 2.0f};
+        float y[3];
+        assert_ok(sw_activation_forward(pair->stream, SW_F32, kinds[k], 3, x, y));
+        assert_true(isnan(y[1]) && !isnan(y[0]) && !isnan(y[2]));
+    }
+}
+
+static void nan_is_kept(void **state) {
+    (void)state;
+    for_each_device(nan_spreads);
+}
+
+static void add_sizes(struct pair *pair) {
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (int t = 0; t < 2; t++) {
+            const sw_dtype type = t == 0 ? SW_F32 : SW_BF16;
+            struct buffer a = buffer_random(type, sizes[s], 3, 1.0f), b = buffer_random(type, sizes[s], 4, 1.0f);
+            struct buffer got = buffer_make(a.bytes), want = buffer_make(a.bytes);
+            assert_ok(sw_add(pair->stream, type, sizes[s], a.data, b.data, got.data));
+            assert_ok(sw_add(pair->ref, type, sizes[s], a.data, b.data, want.data));
+            assert_same_bits("a sum", pair, a.bytes, got.data, want.data);
+            assert_ok(sw_add(pair->stream, type, sizes[s], a.data, b.data, b.data));
+            assert_same_bits("a sum in place of b", pair, a.bytes, b.data, want.data);
+            buffer_free(&a);
+            buffer_free(&b);
+            buffer_free(&got);
+            buffer_free(&want);
+        }
+    }
+}
+
+static void add(void **state) {
+    (void)state;
+    for_each_device(add_sizes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(slopes_of_reference),
+                                       cmocka_unit_test(nan_is_kept), cmocka_unit_test(add)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* Attention against the reference, the reference against difference quotients, and bits against the threads. */
+#include "tests/kernels/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Batch, sequence, heads, key heads, head dimension; `gap` extra columns between rows. */
+struct shape {
+    int64_t batch, seq, heads, kv_heads, dim, gap;
+};
+static const struct shape shapes[] = {{1, 1, 1, 1, 1, 0},   {2, 17, 3, 3, 16, 0},   {1, 63, 2, 1, 15, 5},
+                                      {1, 64, 4, 2, 17, 0}, {1, 65, 2, 2, 63, 3},   {1, 129, 2, 2, 64, 64},
+                                      {2, 80, 6, 2, 65, 0}, {1, 200, 2, 1, 128, 0}, {1, 70, 1, 1, 256, 0}};
+
+static struct sw_attention attention_of(const struct shape *s) {
+    return (struct sw_attention){.batch = s->batch,
+                                 .seq = s->seq,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->dim,
+                                 .q_stride = s->heads * s->dim + s->gap,
+                                 .kv_stride = s->kv_heads * s->dim + 2 * s->gap,
+                                 .o_stride = s->heads * s->dim + 3 * s->gap,
+                                 .scale = 1.0f / sqrtf((float)s->dim)};
+}
+
+/* The tensors of one device; rows are exactly as long as strides say, so guards see the last row's end. */
+struct tensors {
+    struct buffer q, k, v, o, d_o, lse, dq, dk, dv, scratch;
+};
+
+static int64_t elems(const struct sw_attention *a, int64_t stride, int64_t width) {
+    return (a->batch * a->seq - 1) * stride + width;
+}
+
+static struct tensors make_tensors(const struct sw_device *device, const struct sw_attention *a, sw_dtype type) {
+    const int64_t size = sw_dtype_bytes(type), wide = a->heads * a->head_dim, narrow = a->kv_heads * a->head_dim;
+    const int64_t q = elems(a, a->q_stride, wide), kv = elems(a, a->kv_stride, narrow), o = elems(a, a->o_stride, wide);
+    return (struct tensors){.q = buffer_random(type, q, 1, 1.5f),
+                            .k = buffer_random(type, kv, 2, 1.5f),
+                            .v = buffer_random(type, kv, 3, 1.0f),
+                            .d_o = buffer_random(type, o, 4, 1.0f),
+                            .o = buffer_make(o * size),
+                            .dq = buffer_make(q * size),
+                            .dk = buffer_make(kv * size),
+                            .dv = buffer_make(kv * size),
+                            .lse = buffer_make(a->batch * a->heads * a->seq * 4),
+                            .scratch = buffer_make(sw_attention_scratch_bytes(device, a, type))};
+}
+
+static void free_tensors(struct tensors *t) {
+    struct buffer *all[] = {&t->q, &t->k, &t->v, &t->o, &t->d_o, &t->lse, &t->dq, &t->dk, &t->dv, &t->scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void run(struct sw_stream *stream, const struct sw_attention *a, sw_dtype type, struct tensors *t) {
+    assert_ok(sw_attention_forward(stream, type, a, t->q.data, t->k.data, t->v.data, t->o.data, t->lse.data,
+                                   t->scratch.data));
+    assert_ok(sw_attention_backward(stream, type, a, t->q.data, t->k.data, t->v.data, t->o.data, t->d_o.data,
+                                    t->lse.data, t->dq.data, t->dk.data, t->dv.data, t->scratch.data));
+}
+
+/* Rows only; what lies between them must still be the NaN that was there. */
+static void close_rows(const char *what, const struct pair *pair, sw_dtype type, const struct sw_attention *a,
+                       int64_t stride, int64_t width, const struct buffer *got, const struct buffer *want,
+                       float tolerance) {
+    const int64_t size = sw_dtype_bytes(type);
+    for (int64_t row = 0; row < a->batch * a->seq; row++) {
+        const char *x = (const char *)got->data + row * stride * size,
+                   *y = (const char *)want->data + row * stride * size;
+        assert_close(what, pair, type, width, x, y, tolerance, tolerance);
+        for (int64_t i = width; i < stride && row + 1 < a->batch * a->seq; i++)
+            assert_true(isnan(element(type, x, i)));
+    }
+}
+
+static void compare(struct pair *pair, const struct shape *shape, sw_dtype type) {
+    const struct sw_attention a = attention_of(shape);
+    struct tensors got = make_tensors(pair->device, &a, type), want = make_tensors(pair->ref_device, &a, type);
+    run(pair->stream, &a, type, &got);
+    run(pair->ref, &a, type, &want);
+    /* bf16: o is rounded before the backward pass reads it, so o·d_o differs by roundings of o. */
+    const float tolerance = type == SW_F32 ? 3e-5f : 3e-2f;
+    const int64_t wide = a.heads * a.head_dim, narrow = a.kv_heads * a.head_dim;
+    assert_close("log-sum-exp", pair, SW_F32, a.batch * a.heads * a.seq, got.lse.data, want.lse.data, 1e-5f, 1e-5f);
+    close_rows("o", pair, type, &a, a.o_stride, wide, &got.o, &want.o, 3e-5f);
+    close_rows("dq", pair, type, &a, a.q_stride, wide, &got.dq, &want.dq, tolerance);
+    close_rows("dk", pair, type, &a, a.kv_stride, narrow, &got.dk, &want.dk, tolerance);
+    close_rows("dv", pair, type, &a, a.kv_stride, narrow, &got.dv, &want.dv, tolerance);
+    free_tensors(&got);
+    free_tensors(&want);
+}
+
+static void compare_all(struct pair *pair) {
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        compare(pair, &shapes[s], SW_F32);
+        compare(pair, &shapes[s], SW_BF16);
+    }
+}
+
+static void against_reference(void **state) {
+    (void)state;
+    for_each_device(compare_all);
+}
+
+/* Small enough for difference quotients, in double and with whole scores. */
+enum { SEQ = 5, HEADS = 2, DIM = 3, Q_ELEMS = SEQ * HEADS * DIM, KV_ELEMS = SEQ * DIM };
+static const double SCALE = 0.6;
+
+static double weighted(const double *q, const double *k, const double *v, const double *w) {
+    double total = 0.0;
+    for (int t = 0; t < SEQ; t++) {
+        for (int h = 0; h < HEADS; h++) {
+            double p[SEQ], sum = 0.0;
+            for (int s = 0; s <= t; s++) {
+                double score = 0.0;
+                for (int i = 0; i < DIM; i++)
+                    score += q[(t * HEADS + h) * DIM + i] * k[s * DIM + i];
+                p[s] = exp(SCALE * score);
+                sum += p[s];
+            }
+            for (int s = 0; s <= t; s++) {
+                for (int i = 0; i < DIM; i++)
+                    total += p[s] / sum * v[s * DIM + i] * w[(t * HEADS + h) * DIM + i];
+            }
+        }
+    }
+    return total;
+}
+
+static double quotient(const double *q, const double *k, const double *v, const double *w, double *at) {
+    const double step = 1e-5, middle = *at;
+    *at = middle + step;
+    const double above = weighted(q, k, v, w);
+    *at = middle - step;
+    const double below = weighted(q, k, v, w);
+    *at = middle;
+    return (above - below) / (2.0 * step);
+}
+
+static void to_double(int64_t count, const struct buffer *from, double *to) {
+    for (int64_t i = 0; i < count; i++)
+        to[i] = ((float *)from->data)[i];
+}
+
+static void gradients_of_reference(void **state) {
+    (void)state;
+    const struct sw_attention a = {.batch = 1,
+                                   .seq = SEQ,
+                                   .heads = HEADS,
+                                   .kv_heads = 1,
+                                   .head_dim = DIM,
+                                   .q_stride = HEADS * DIM,
+                                   .kv_stride = DIM,
+                                   .o_stride = HEADS * DIM,
+                                   .scale = (float)SCALE};
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    struct tensors t = make_tensors(device, &a, SW_F32);
+    run(stream, &a, SW_F32, &t);
+    double q[Q_ELEMS], k[KV_ELEMS], v[KV_ELEMS], w[Q_ELEMS], o_w = 0.0;
+    to_double(Q_ELEMS, &t.q, q);
+    to_double(KV_ELEMS, &t.k, k);
+    to_double(KV_ELEMS, &t.v, v);
+    to_double(Q_ELEMS, &t.d_o, w);
+    for (int i = 0; i < Q_ELEMS; i++)
+        o_w += w[i] * ((float *)t.o.data)[i];
+    assert_near("o", 0, o_w, weighted(q, k, v, w), 1e-5);
+    for (int i = 0; i < Q_ELEMS; i++)
+        assert_near("dq", i, ((float *)t.dq.data)[i], quotient(q, k, v, w, &q[i]), 1e-5);
+    for (int i = 0; i < KV_ELEMS; i++) {
+        assert_near("dk", i, ((float *)t.dk.data)[i], quotient(q, k, v, w, &k[i]), 1e-5);
+        assert_near("dv", i, ((float *)t.dv.data)[i], quotient(q, k, v, w, &v[i]), 1e-5);
+    }
+    free_tensors(&t);
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+static void run_on(int threads, const struct sw_attention *a, sw_dtype type, struct tensors *t) {
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("cpu", threads, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    *t = make_tensors(device, a, type);
+    run(stream, a, type, t);
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+/* Threads decide who computes, never what. */
+static void same_bits_for_any_threads(void **state) {
+    (void)state;
+    const struct shape shape = {2, 150, 4, 2, 40, 0};
+    const struct sw_attention a = attention_of(&shape);
+    struct tensors one, many;
+    run_on(1, &a, SW_F32, &one);
+    for (int threads = 2; threads <= 5; threads++) {
+        run_on(threads, &a, SW_F32, &many);
+        assert_memory_equal(one.o.data, many.o.data, (size_t)one.o.bytes);
+        assert_memory_equal(one.dq.data, many.dq.data, (size_t)one.dq.bytes);
+        assert_memory_equal(one.dk.data, many.dk.data, (size_t)one.dk.bytes);
+        assert_memory_equal(one.dv.data, many.dv.data, (size_t)one.dv.bytes);
+        free_tensors(&many);
+    }
+    free_tensors(&one);
+}
+
+/* Scores of some thousands: exponentials must not overflow, and one key takes all. */
+static void large_scores(struct pair *pair) {
+    const struct shape shape = {1, 70, 1, 1, 8, 0};
+    struct sw_attention a = attention_of(&shape);
+    a.scale = 300.0f;
+    struct tensors got = make_tensors(pair->device, &a, SW_F32), want = make_tensors(pair->ref_device, &a, SW_F32);
+    run(pair->stream, &a, SW_F32, &got);
+    run(pair->ref, &a, SW_F32, &want);
+    close_rows("o", pair, SW_F32, &a, a.o_stride, a.head_dim, &got.o, &want.o, 2e-2f);
+    for (int64_t i = 0; i < a.seq * a.head_dim; i++)
+        assert_true(isfinite(((float *)got.dq.data)[i]) && isfinite(((float *)got.dk.data)[i]));
+    free_tensors(&got);
+    free_tensors(&want);
+}
+
+static void large(void **state) {
+    (void)state;
+    for_each_device(large_scores);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradients_of_reference),
+                                       cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(large)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* Sums over rows: bias gradients, embeddings and their gradients. Orders are fixed, so bits are compared. */
+#include "tests/kernels/support.h"
+
+static const int64_t row_counts[] = {1, 63, 64, 65, 200}, col_counts[] = {1, 15, 17, 127, 128, 129, 255, 257, 1031};
+
+static void compare_bias(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols) {
+    struct buffer dy = buffer_random(type, rows * cols, 1, 1.0f), got = buffer_random(SW_F32, cols, 2, 1.0f);
+    struct buffer want = buffer_copy(&got);
+    assert_ok(sw_bias_gradient(pair->stream, type, rows, cols, dy.data, got.data));
+    assert_ok(sw_bias_gradient(pair->ref, type, rows, cols, dy.data, want.data));
+    assert_same_bits("a bias gradient", pair, got.bytes, got.data, want.data);
+    double sum = 0.0;
+    for (int64_t row = 0; row < rows; row++)
+        sum += element(type, dy.data, row * cols + cols - 1);
+    buffer_free(&want);
+    want = buffer_random(SW_F32, cols, 2, 1.0f);
+    assert_near("a column sum", cols - 1, ((float *)got.data)[cols - 1], sum + ((float *)want.data)[cols - 1], 1e-5);
+    buffer_free(&dy);
+    buffer_free(&got);
+    buffer_free(&want);
+}
+
+static void compare_biases(struct pair *pair) {
+    for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
+        for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
+            compare_bias(pair, SW_F32, row_counts[r], col_counts[c]);
+            compare_bias(pair, SW_BF16, row_counts[r], col_counts[c]);
+        }
+    }
+}
+
+static void bias_gradient(void **state) {
+    (void)state;
+    for_each_device(compare_biases);
+}
+
+enum { BATCH = 3, SEQ = 41, VOCAB = 29 };
+
+static struct buffer make_tokens(void) {
+    struct buffer tokens = buffer_make(BATCH * SEQ * 4);
+    for (int64_t i = 0; i < BATCH * SEQ; i++)
+        ((int32_t *)tokens.data)[i] = (int32_t)(i * i % VOCAB); /* squares repeat, so rows collide */
+    return tokens;
+}
+
+static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bool with_positions) {
+    struct buffer tokens = make_tokens(), table = buffer_random(type, VOCAB * cols, 1, 1.0f);
+    struct buffer positions = buffer_random(type, SEQ * cols, 2, 1.0f);
+    struct buffer got = buffer_make(BATCH * SEQ * cols * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
+    const void *places = with_positions ? positions.data : NULL;
+    assert_ok(sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, table.data, places, got.data));
+    assert_ok(sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, table.data, places, want.data));
+    assert_same_bits("an embedding", pair, got.bytes, got.data, want.data);
+    struct buffer d_out = buffer_random(type, BATCH * SEQ * cols, 3, 1.0f);
+    struct buffer got_table = buffer_random(SW_F32, VOCAB * cols, 4, 1.0f), want_table = buffer_copy(&got_table);
+    struct buffer got_places = buffer_random(SW_F32, SEQ * cols, 5, 1.0f), want_places = buffer_copy(&got_places);
+    assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, d_out.data, got_table.data,
+                                    with_positions ? got_places.data : NULL));
+    assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, d_out.data, want_table.data,
+                                    with_positions ? want_places.data : NULL));
+    assert_same_bits("a table's gradient", pair, got_table.bytes, got_table.data, want_table.data);
+    assert_same_bits("the positions' gradient", pair, got_places.bytes, got_places.data, want_places.data);
+    struct buffer *all[] = {&tokens, &table,     &positions,  &got,        &want,
+                            &d_out,  &got_table, &want_table, &got_places, &want_places};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void compare_embeddings(struct pair *pair) {
+    for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
+        for (int i = 0; i < 4; i++)
+            compare_embedding(pair, i % 2 == 0 ? SW_F32 : SW_BF16, col_counts[c], i >= 2);
+    }
+}
+
+static void embedding(void **state) {
+    (void)state;
+    for_each_device(compare_embeddings);
+}
+
+/* Written out for one case, independent of the reference. */
+static void embedding_by_hand(void **state) {
+    (void)state;
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    const int32_t tokens[4] = {2, 0, 2, 1};
+    const float table[3][2] = {{1, 2}, {3, 4}, {5, 6}}, positions[2][2] = {{10, 20}, {30, 40}};
+    const float d_out[4][2] = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
+    float out[4][2], table_acc[3][2] = {{0}}, positions_acc[2][2] = {{0}};
+    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, table, positions, out));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, d_out, table_acc[0], positions_acc[0]));
+    static const float want_out[4][2] = {{15, 26}, {31, 42}, {15, 26}, {33, 44}};
+    static const float want_table[3][2] = {{3, 4}, {7, 8}, {6, 8}}, want_positions[2][2] = {{6, 8}, {10, 12}};
+    assert_memory_equal(out, want_out, sizeof out);
+    assert_memory_equal(table_acc, want_table, sizeof table_acc);
+    assert_memory_equal(positions_acc, want_positions, sizeof positions_acc);
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding),
+                                       cmocka_unit_test(embedding_by_hand)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

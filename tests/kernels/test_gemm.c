@@ -1,0 +1,154 @@
+/* Matrix products: every transposition, type, bias and accumulation, against sums in double. */
+#include "tests/kernels/support.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+struct shape {
+    int64_t m, n, k;
+};
+static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65},  {15, 16, 17}, {64, 64, 64},
+                                      {63, 65, 31}, {97, 3, 128}, {5, 257, 9},  {128, 48, 1009}};
+
+static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
+    struct buffer a = buffer_random(shape->in, shape->m * shape->k, 1, 1.0f);
+    struct buffer b = buffer_random(shape->in, shape->k * shape->n, 2, 1.0f);
+    struct buffer bias = buffer_random(shape->in, shape->n, 3, 1.0f);
+    struct buffer before = buffer_random(shape->out, shape->m * shape->n, 4, 1.0f);
+    struct buffer got = shape->accumulate ? buffer_copy(&before) : buffer_make(before.bytes);
+    struct buffer want = shape->accumulate ? buffer_copy(&before) : buffer_make(before.bytes);
+    int64_t scratch_bytes = 0, ref_scratch_bytes = 0;
+    assert_ok(sw_device_prepare_gemm(pair->device, shape, &scratch_bytes));
+    assert_ok(sw_device_prepare_gemm(pair->ref_device, shape, &ref_scratch_bytes));
+    struct buffer scratch = buffer_make(scratch_bytes);
+    const void *bias_or_null = shape->bias ? bias.data : NULL;
+    assert_ok(sw_gemm(pair->stream, shape, a.data, b.data, bias_or_null, got.data, scratch.data));
+    assert_ok(sw_gemm(pair->ref, shape, a.data, b.data, bias_or_null, want.data, NULL));
+    char what[128];
+    snprintf(what, sizeof what, "%lldx%lldx%lld %c%c%s%s", (long long)shape->m, (long long)shape->n,
+             (long long)shape->k, shape->transpose_a ? 'T' : 'N', shape->transpose_b ? 'T' : 'N',
+             shape->bias ? " with bias" : "", shape->accumulate ? " accumulated" : "");
+    /* fp32 sums of k products of deviation 1 lose a few units times the square root of k. */
+    assert_close(what, pair, shape->out, shape->m * shape->n, got.data, want.data, 1e-5f,
+                 5e-6f * sqrtf((float)shape->k));
+    struct buffer *all[] = {&a, &b, &bias, &before, &got, &want, &scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void all_products(struct pair *pair) {
+    static const sw_dtype types[][2] = {{SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}};
+    enum { TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        for (int t = 0; t < 3; t++) {
+            for (int i = 0; i < TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE; i++) {
+                const int transposition = i % TRANSPOSITIONS, mode = i / TRANSPOSITIONS;
+                const struct sw_gemm shape = {.m = shapes[s].m,
+                                              .n = shapes[s].n,
+                                              .k = shapes[s].k,
+                                              .transpose_a = transposition & 1,
+                                              .transpose_b = transposition & 2,
+                                              .bias = mode == 1,
+                                              .accumulate = mode == 2,
+                                              .in = types[t][0],
+                                              .out = types[t][1]};
+                compare_products(pair, &shape);
+            }
+        }
+    }
+}
+
+static void products(void **state) {
+    (void)state;
+    for_each_device(all_products);
+}
+
+static void unprepared_shape(struct pair *pair) {
+    float a[4] = {1, 2, 3, 4}, c[4];
+    struct sw_gemm shape = {.m = 2, .n = 2, .k = 2};
+    int64_t scratch_bytes = 0;
+    assert_ok(sw_device_prepare_gemm(pair->device, &shape, &scratch_bytes));
+    shape.k = 1;
+    assert_int_equal(sw_gemm(pair->stream, &shape, a, a, NULL, c, NULL), SW_ERR_INTERNAL);
+    sw_error_clear();
+}
+
+static void unprepared(void **state) {
+    (void)state;
+    for_each_device(unprepared_shape);
+}
+
+/* Two threads, one shape, two streams at once. The product is small, so that most of a call is the part where threads
+ * could take each other's operands. */
+enum { ROUNDS = 20000, NAN_BYTE = 0xff };
+struct user {
+    struct sw_device *device;
+    const struct sw_gemm *shape;
+    int64_t scratch_bytes;
+    const float *a, *b, *want;
+    bool failed;
+};
+
+static void *multiply_often(void *argument) {
+    struct user *user = argument;
+    const int64_t elems = user->shape->m * user->shape->n;
+    struct sw_stream *stream = NULL;
+    struct buffer c = buffer_make(elems * 4), scratch = buffer_make(user->scratch_bytes);
+    user->failed = sw_stream_open(user->device, &stream) != SW_OK;
+    for (int round = 0; round < ROUNDS && !user->failed; round++) {
+        memset(c.data, NAN_BYTE, (size_t)c.bytes);
+        user->failed = sw_gemm(stream, user->shape, user->a, user->b, NULL, c.data, scratch.data) != SW_OK;
+        for (int64_t i = 0; i < elems; i++)
+            user->failed = user->failed || !(fabsf(((float *)c.data)[i] - user->want[i]) < 1e-3f);
+    }
+    sw_stream_close(stream);
+    buffer_free(&c);
+    buffer_free(&scratch);
+    return NULL;
+}
+
+static void two_streams(void **state) {
+    (void)state;
+    const struct sw_gemm shape = {.m = 7, .n = 5, .k = 3};
+    struct sw_device *device = NULL, *ref = NULL;
+    struct sw_stream *ref_stream = NULL;
+    int64_t scratch_bytes = 0, ref_scratch_bytes = 0;
+    assert_ok(sw_device_open("cpu", 1, &device));
+    assert_ok(sw_device_open("ref", 1, &ref));
+    assert_ok(sw_stream_open(ref, &ref_stream));
+    assert_ok(sw_device_prepare_gemm(device, &shape, &scratch_bytes));
+    assert_ok(sw_device_prepare_gemm(ref, &shape, &ref_scratch_bytes));
+    struct buffer inputs[2][3];
+    struct user users[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        inputs[i][0] = buffer_random(SW_F32, shape.m * shape.k, 10 + (uint64_t)i, 1.0f);
+        inputs[i][1] = buffer_random(SW_F32, shape.k * shape.n, 20 + (uint64_t)i, 1.0f);
+        inputs[i][2] = buffer_make(shape.m * shape.n * 4);
+        assert_ok(sw_gemm(ref_stream, &shape, inputs[i][0].data, inputs[i][1].data, NULL, inputs[i][2].data, NULL));
+        users[i] = (struct user){.device = device,
+                                 .shape = &shape,
+                                 .scratch_bytes = scratch_bytes,
+                                 .a = inputs[i][0].data,
+                                 .b = inputs[i][1].data,
+                                 .want = inputs[i][2].data};
+        assert_int_equal(pthread_create(&threads[i], NULL, multiply_often, &users[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        assert_false(users[i].failed);
+        for (int j = 0; j < 3; j++)
+            buffer_free(&inputs[i][j]);
+    }
+    sw_stream_close(ref_stream);
+    sw_device_close(ref);
+    sw_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(unprepared),
+                                       cmocka_unit_test(two_streams)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

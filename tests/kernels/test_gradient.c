@@ -1,0 +1,127 @@
+/* Rounding to bf16, and the end of a gradient: its rounded values and the sums of squares by grain. */
+#include "tests/kernels/support.h"
+
+#include "core/size.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { GRAINS = 5, ELEMS = GRAINS * SW_GRAIN_ELEMS };
+
+/* The nearest bf16 by search among the two neighbours, ties to even: independent of the code's bit arithmetic. */
+static float nearest_bf16(float value) {
+    if (isnan(value) || isinf(value) || value == 0.0f)
+        return value;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint32_t below_bits = bits & 0xffff0000u;
+    const bool odd = (below_bits >> 16) & 1u;
+    float below, above;
+    memcpy(&below, &below_bits, sizeof below);
+    const uint32_t above_bits = below_bits + 0x10000u;
+    memcpy(&above, &above_bits, sizeof above);
+    /* Above the greatest finite value the next step would be 2^128. */
+    const double above_value = isinf(above) ? copysign(0x1p128, value) : above;
+    const double down = fabs((double)value - below), up = fabs(above_value - value);
+    return down < up || (down == up && !odd) ? below : above;
+}
+
+/* Every kind of number: subnormals, ties, the edge of overflow, both signs, NaN and infinity. */
+static struct buffer edge_cases(int64_t elems) {
+    static const uint32_t highs[] = {0x0000, 0x0001, 0x007f, 0x0080, 0x3f80, 0x3f81, 0x7f7e, 0x7f7f, 0x4000, 0x7f80};
+    static const uint32_t lows[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
+    struct buffer buffer = buffer_random(SW_F32, elems, 9, 1.0f);
+    int64_t at = 0;
+    for (size_t h = 0; h < sizeof highs / sizeof highs[0]; h++) {
+        for (size_t l = 0; l < sizeof lows / sizeof lows[0]; l++) {
+            for (uint32_t sign = 0; sign < 2; sign++, at++) {
+                const uint32_t bits = sign << 31 | highs[h] << 16 | lows[l];
+                memcpy((float *)buffer.data + at, &bits, sizeof bits);
+            }
+        }
+    }
+    assert_true(at <= elems);
+    return buffer;
+}
+
+static void casts(struct pair *pair) {
+    static const int64_t sizes[] = {120, 121, 127, 511, 512, 513, 20011};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct buffer from = edge_cases(sizes[s]), to = buffer_make(sizes[s] * 2), same = buffer_make(sizes[s] * 4);
+        assert_ok(sw_cast_from_f32(pair->stream, SW_BF16, sizes[s], from.data, to.data));
+        assert_ok(sw_cast_from_f32(pair->stream, SW_F32, sizes[s], from.data, same.data));
+        assert_same_bits("an fp32 cast", pair, from.bytes, same.data, from.data);
+        for (int64_t i = 0; i < sizes[s]; i++) {
+            const float want = nearest_bf16(((float *)from.data)[i]), got = element(SW_BF16, to.data, i);
+            if (isnan(want))
+                assert_true(isnan(got));
+            else
+                assert_memory_equal(&got, &want, sizeof got);
+        }
+        buffer_free(&from);
+        buffer_free(&to);
+        buffer_free(&same);
+    }
+}
+
+static void rounding(void **state) {
+    (void)state;
+    for_each_device(casts);
+}
+
+/* The contract's order by another route: partial p is a sum over p, p+256, ..., and the tree is a recursion. */
+static double tree(const double *partial, int first, int stride, int count) {
+    if (count == 1)
+        return partial[first];
+    return tree(partial, first, 2 * stride, count / 2) + tree(partial, first + stride, 2 * stride, count / 2);
+}
+
+static double grain_sum(sw_dtype type, const void *grads, int64_t grain) {
+    enum { PARTIALS = 256 };
+    double partial[PARTIALS] = {0};
+    for (int p = 0; p < PARTIALS; p++) {
+        for (int64_t i = p; i < SW_GRAIN_ELEMS; i += PARTIALS) {
+            const double value = element(type, grads, grain * SW_GRAIN_ELEMS + i);
+            partial[p] = fma(value, value, partial[p]);
+        }
+    }
+    return tree(partial, 0, 1, PARTIALS);
+}
+
+static void finish(struct pair *pair, sw_dtype type) {
+    struct buffer acc = buffer_random(SW_F32, ELEMS, 1, 3.0f);
+    struct buffer got = buffer_make(ELEMS * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
+    struct buffer got_sums = buffer_make(GRAINS * 8), want_sums = buffer_make(GRAINS * 8);
+    ((float *)acc.data)[SW_GRAIN_ELEMS + 1] = 3e38f; /* its square fits a double only */
+    ((float *)acc.data)[3 * SW_GRAIN_ELEMS + 77] = NAN;
+    assert_ok(sw_finish_gradient(pair->stream, type, ELEMS, acc.data, got.data, got_sums.data));
+    assert_ok(sw_finish_gradient(pair->ref, type, ELEMS, acc.data, want.data, want_sums.data));
+    assert_same_bits("rounded gradients", pair, got.bytes, got.data, want.data);
+    for (int64_t grain = 0; grain < GRAINS; grain++) {
+        const double sum = ((double *)got_sums.data)[grain], direct = grain_sum(type, got.data, grain);
+        if (grain == 3) {
+            assert_true(isnan(sum) && isnan(((double *)want_sums.data)[grain]));
+            continue;
+        }
+        assert_same_bits("a grain's sum", pair, 8, &sum, &((double *)want_sums.data)[grain]);
+        assert_same_bits("a grain's sum, taken directly", pair, 8, &sum, &direct);
+    }
+    struct buffer *all[] = {&acc, &got, &want, &got_sums, &want_sums};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void finish_types(struct pair *pair) {
+    finish(pair, SW_F32);
+    finish(pair, SW_BF16);
+}
+
+static void finish_gradient(void **state) {
+    (void)state;
+    for_each_device(finish_types);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(finish_gradient)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
