@@ -1,0 +1,111 @@
+/* The engine: the memory of every tier and the threads of every lane, obeying a plan.
+ *
+ * Calls belong to one thread. A training step is begun, runs on the lanes, and is waited for; the next may be begun
+ * before that, so that the end of a step overlaps the start of the next. Everything else needs an idle engine (each
+ * begun step waited for). The first error of any lane ends all lanes and is returned by sw_engine_wait; after it only
+ * sw_engine_close is allowed. */
+#ifndef SW_OFFLOAD_ENGINE_H
+#define SW_OFFLOAD_ENGINE_H
+
+#include "io/store.h"
+#include "kernels/device.h"
+#include "offload/plan.h"
+
+struct sw_engine;
+
+/* One call of a unit's arithmetic. Pointers that do not apply are NULL. */
+struct sw_unit_call {
+    struct sw_stream *stream;
+    int64_t unit, micro;
+    const void *weights;    /* the unit's flat vector, compute type */
+    const void *table;      /* head of a tied model: the embedding's weights */
+    const int32_t *tokens;  /* inputs, then targets of the micro-batch */
+    const void *in;         /* output of the unit before */
+    void *out;              /* boundary */
+    void *saved;            /* intermediates for the backward pass */
+    bool recompute;         /* backward: fill saved again first */
+    void *grad;             /* gradient at the output, replaced by that at the input; head: written */
+    float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights */
+    void *work;
+    float loss_scale; /* factor of every token's loss in the gradient */
+    double *loss;     /* sum of the micro-batch's token losses, unscaled */
+    int64_t row;      /* logits: the row of the micro-batch */
+    float *logits;    /* logits: receives [vocab], host memory */
+};
+
+typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
+
+/* The model's arithmetic. Called on the compute lane's thread. */
+struct sw_unit_ops {
+    void *context;
+    sw_unit_function forward, backward; /* embedding and blocks */
+    sw_unit_function head;              /* loss and its gradient */
+    sw_unit_function loss;              /* loss only */
+    sw_unit_function logits;
+};
+
+struct sw_step_input {
+    sw_program_kind program;
+    int64_t step;          /* from 1 (training) */
+    struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
+    double clip;           /* largest gradient norm; 0: none */
+    int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these */
+    int64_t row;           /* logits */
+    float *logits;
+};
+
+struct sw_step_result {
+    int64_t step;
+    double loss_sum;                      /* over loss_tokens */
+    double grad_norm;                     /* before clipping */
+    bool skipped;                         /* non-finite gradients: nothing was updated */
+    int64_t applied_steps, skipped_steps; /* since the first start of the run */
+    double seconds;                       /* since the step before ended, or since this one began */
+    double busy_seconds[SW_LANES];
+    int64_t lane_bytes[SW_LANES];
+};
+
+struct sw_engine_spec {
+    const struct sw_plan *plan; /* checked; must outlive the engine */
+    struct sw_device *device;   /* computes */
+    struct sw_device *host;     /* updates in host memory; may be the same where the device computes in host memory */
+    struct sw_store *store;     /* may be NULL for inference */
+    int io_depth;
+    struct sw_unit_ops ops;
+    /* Writes the commit's text for a step, on a lane's thread. */
+    sw_status (*describe)(void *context, const struct sw_step_result *result, char *text, size_t chars);
+    void *describe_context;
+    int64_t applied_steps, skipped_steps; /* of a resumed run */
+};
+
+sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out);
+void sw_engine_close(struct sw_engine *engine);
+
+/* Initial state: fill gives fp32 masters of elements [first, first+count) of a unit (padding included, as zeros);
+ * moments are zero. With a store, all of it is committed as step 0. */
+typedef sw_status (*sw_fill_function)(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *context);
+
+/* State and weights from the store's last commit. */
+sw_status sw_engine_restore(struct sw_engine *engine);
+
+/* Where the next begun step's tokens go (host memory): for each micro-batch inputs, then targets, token_bytes apart.
+ * Valid until begin. */
+int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro);
+
+/* At most SW_ENGINE_STEPS_AHEAD steps may be begun and not waited for, all of one program. */
+enum { SW_ENGINE_STEPS_AHEAD = 2 };
+sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input);
+/* Waits for the oldest begun step. */
+sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
+
+/* Commits the state as it is, where the last step has not been committed by the plan. */
+sw_status sw_engine_save(struct sw_engine *engine);
+
+/* State as it is: records (master|m|v by grain) and rounded gradients of the last step, widened to fp32. */
+sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                 float *records);
+sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                               float *grads);
+
+#endif

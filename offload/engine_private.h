@@ -1,0 +1,79 @@
+/* The engine's inside: lanes are threads that count the ops they have done; an op starts when the counts that it waits
+ * for are reached. */
+#ifndef SW_OFFLOAD_ENGINE_PRIVATE_H
+#define SW_OFFLOAD_ENGINE_PRIVATE_H
+
+#include "core/arena.h"
+#include "offload/engine.h"
+#include "offload/plan_private.h"
+
+#include <pthread.h>
+
+enum { ENGINE_ERROR_CHARS = 1024 };
+
+/* One step in flight. */
+struct step_context {
+    struct sw_step_input input;
+    int64_t begun_ns;
+    int read_generation, write_generation;
+    struct sw_adamw adamw; /* completed by the norm op */
+    double *loss;          /* of each micro-batch */
+    struct sw_step_result result;
+};
+
+struct lane {
+    struct sw_engine *engine;
+    sw_lane which;
+    pthread_t thread;
+    bool started;
+    struct sw_stream *stream;         /* compute, upload, download, update */
+    struct sw_store_lane *store_lane; /* read, write */
+    int64_t number;                   /* next op to start, counted over all steps of the program */
+    int64_t done;                     /* ops done, likewise, in order */
+};
+
+struct sw_engine {
+    struct sw_engine_spec spec;
+    const struct sw_plan *plan;
+    struct sw_arena *arena[SW_NVME]; /* device, host */
+
+    pthread_mutex_t mutex; /* guards what follows, to the blank line */
+    pthread_cond_t changed;
+    const struct sw_program *program;
+    int64_t begun, waited; /* steps of this program */
+    bool stopping;
+    sw_status failure;
+    char failure_text[ENGINE_ERROR_CHARS];
+    struct lane lane[SW_LANES];
+
+    struct step_context context[SW_ENGINE_STEPS_AHEAD]; /* a step's is its number modulo this */
+    struct sw_store_lane *setup_lane;                   /* transfers outside of steps, by the owner's thread */
+    struct sw_stream *setup_stream, *host_stream;
+    int committed_generation;
+    bool working_is_newer; /* units on NVMe have their newest state in the generation that is not committed */
+    int64_t step;          /* last one waited for */
+    int64_t saved_step;    /* last one committed; -1 before the first commit */
+    int64_t applied_steps, skipped_steps;
+    int64_t last_end_ns;
+};
+
+/* Address of a piece of a slot on device or host. */
+void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
+
+/* Address of the first access of an op with this content (and unit, unless -1) in this direction; NULL where it has
+ * none. */
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
+                        bool write);
+
+/* Runs an op of a synchronous lane, or the commit. */
+sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                           struct step_context *context);
+/* The transfer of an op of an I/O lane. */
+struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
+                                            const struct step_context *context);
+
+/* Starts and joins the lanes' threads. */
+sw_status sw_engine_start_lanes(struct sw_engine *engine);
+void sw_engine_stop_lanes(struct sw_engine *engine);
+
+#endif

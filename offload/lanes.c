@@ -1,0 +1,217 @@
+/* The lanes' threads: each takes its ops in order, starts them when their waits are met, and counts them done in order.
+ */
+#include "core/clock.h"
+#include "core/size.h"
+#include "offload/engine_private.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Transfers that an I/O lane keeps outstanding. */
+enum { IO_WINDOW = 128 };
+static_assert((int)IO_WINDOW <= (int)SW_STORE_LANE_TRANSFERS, "the store must accept the window");
+
+static const struct sw_op *lane_op(const struct sw_engine *engine, const struct lane *lane, int64_t number) {
+    const int32_t per_step = engine->program->lane_count[lane->which];
+    return &engine->program->op[engine->program->lane_op[lane->which][number % per_step]];
+}
+
+static struct step_context *context_of(struct sw_engine *engine, const struct lane *lane, int64_t number) {
+    const int64_t step = number / engine->program->lane_count[lane->which];
+    return &engine->context[step % SW_ENGINE_STEPS_AHEAD];
+}
+
+/* Needs the mutex. */
+static bool ready(const struct sw_engine *engine, const struct lane *lane) {
+    if (engine->program == NULL || engine->program->lane_count[lane->which] == 0)
+        return false;
+    const int64_t step = lane->number / engine->program->lane_count[lane->which];
+    if (step >= engine->begun)
+        return false;
+    const struct sw_op *op = lane_op(engine, lane, lane->number);
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &engine->program->wait[op->first_wait + w];
+        const int64_t target_step = step - wait->steps_back;
+        const int64_t target = target_step * engine->program->lane_count[wait->lane] + wait->position;
+        if (target_step >= 0 && engine->lane[wait->lane].done <= target)
+            return false;
+    }
+    return true;
+}
+
+/* Needs the mutex. Keeps the first failure. */
+static void fail_engine(struct sw_engine *engine, sw_status status) {
+    if (engine->failure == SW_OK) {
+        engine->failure = status;
+        snprintf(engine->failure_text, sizeof engine->failure_text, "%s", sw_error_message(status));
+    }
+    pthread_cond_broadcast(&engine->changed);
+}
+
+static bool ended(const struct sw_engine *engine) {
+    return engine->stopping || engine->failure != SW_OK;
+}
+
+static void *run_sync_lane(void *argument) {
+    struct lane *lane = argument;
+    struct sw_engine *engine = lane->engine;
+    pthread_mutex_lock(&engine->mutex);
+    while (!ended(engine)) {
+        if (!ready(engine, lane)) {
+            pthread_cond_wait(&engine->changed, &engine->mutex);
+            continue;
+        }
+        const struct sw_op *op = lane_op(engine, lane, lane->number);
+        struct step_context *context = context_of(engine, lane, lane->number);
+        lane->number++;
+        pthread_mutex_unlock(&engine->mutex);
+        const int64_t start_ns = sw_now_ns();
+        const sw_status status = sw_engine_run_op(engine, lane, op, context);
+        const int64_t end_ns = sw_now_ns();
+        pthread_mutex_lock(&engine->mutex);
+        context->result.busy_seconds[lane->which] += (double)(end_ns - start_ns) * 1e-9;
+        context->result.lane_bytes[lane->which] += op->bytes;
+        lane->done++;
+        if (status != SW_OK)
+            fail_engine(engine, status);
+        pthread_cond_broadcast(&engine->changed);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return NULL;
+}
+
+/* What an I/O lane keeps beside its struct, private to its thread. */
+struct io_state {
+    bool finished[IO_WINDOW]; /* op number modulo the window */
+    int outstanding;
+    int64_t busy_since_ns;
+};
+
+/* Needs the mutex. Counts done, in order, what has finished. */
+static void advance(struct sw_engine *engine, struct lane *lane, struct io_state *io) {
+    while (lane->done < lane->number && io->finished[lane->done % IO_WINDOW]) {
+        io->finished[lane->done % IO_WINDOW] = false;
+        context_of(engine, lane, lane->done)->result.lane_bytes[lane->which] +=
+            lane_op(engine, lane, lane->done)->bytes;
+        lane->done++;
+    }
+    pthread_cond_broadcast(&engine->changed);
+}
+
+/* Starts the lane's next op; called with the mutex, which is released meanwhile. */
+static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct io_state *io) {
+    const int64_t number = lane->number++;
+    const struct sw_op *op = lane_op(engine, lane, number);
+    struct step_context *context = context_of(engine, lane, number);
+    pthread_mutex_unlock(&engine->mutex);
+    sw_status status;
+    const int64_t start_ns = sw_now_ns();
+    if (op->kind == SW_OP_COMMIT) {
+        status = sw_engine_run_op(engine, lane, op, context);
+        io->finished[number % IO_WINDOW] = true;
+    } else {
+        struct sw_store_transfer transfer = sw_engine_transfer(engine, op, context);
+        transfer.tag = (uint64_t)number;
+        status = sw_store_submit(lane->store_lane, &transfer);
+        if (io->outstanding++ == 0)
+            io->busy_since_ns = start_ns;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    if (op->kind == SW_OP_COMMIT) {
+        context->result.busy_seconds[lane->which] += (double)(sw_now_ns() - start_ns) * 1e-9;
+        advance(engine, lane, io);
+    }
+    return status;
+}
+
+/* Takes in what has finished; called with the mutex, which is released meanwhile. */
+static sw_status reap_io(struct sw_engine *engine, struct lane *lane, struct io_state *io, bool wait) {
+    uint64_t tags[IO_WINDOW];
+    int count = 0;
+    pthread_mutex_unlock(&engine->mutex);
+    const sw_status status = sw_store_reap(lane->store_lane, wait, tags, IO_WINDOW, &count);
+    const int64_t now_ns = sw_now_ns();
+    pthread_mutex_lock(&engine->mutex);
+    if (count == 0)
+        return status;
+    /* Busy is while anything is in flight; it belongs to the step of what finished. */
+    struct step_context *context = context_of(engine, lane, (int64_t)tags[0]);
+    context->result.busy_seconds[lane->which] += (double)(now_ns - io->busy_since_ns) * 1e-9;
+    io->busy_since_ns = now_ns;
+    io->outstanding -= count;
+    for (int i = 0; i < count; i++)
+        io->finished[tags[i] % IO_WINDOW] = true;
+    advance(engine, lane, io);
+    return status;
+}
+
+static void *run_io_lane(void *argument) {
+    struct lane *lane = argument;
+    struct sw_engine *engine = lane->engine;
+    struct io_state io = {0};
+    sw_status status = SW_OK;
+    pthread_mutex_lock(&engine->mutex);
+    while (!ended(engine)) {
+        bool started = false;
+        while (status == SW_OK && lane->number - lane->done < IO_WINDOW && ready(engine, lane)) {
+            status = start_io_op(engine, lane, &io);
+            started = true;
+        }
+        if (status == SW_OK && io.outstanding > 0)
+            status = reap_io(engine, lane, &io, !started);
+        else if (status == SW_OK && !started)
+            pthread_cond_wait(&engine->changed, &engine->mutex);
+        if (status != SW_OK)
+            fail_engine(engine, status);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return NULL;
+}
+
+static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
+    if (!sw_lane_is_io(lane->which)) {
+        const bool update = lane->which == SW_LANE_UPDATE;
+        return sw_stream_open(update ? engine->spec.host : engine->spec.device, &lane->stream);
+    }
+    return engine->spec.store == NULL
+               ? SW_OK
+               : sw_store_lane_open(engine->spec.store, engine->spec.io_depth, &lane->store_lane);
+}
+
+sw_status sw_engine_start_lanes(struct sw_engine *engine) {
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane *lane = &engine->lane[which];
+        *lane = (struct lane){.engine = engine, .which = (sw_lane)which};
+        SW_TRY(open_lane(engine, lane));
+    }
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane *lane = &engine->lane[which];
+        const int error =
+            pthread_create(&lane->thread, NULL, sw_lane_is_io(lane->which) ? run_io_lane : run_sync_lane, lane);
+        if (error != 0)
+            return sw_fail(SW_ERR_NOMEM, "cannot start the %s lane's thread: %s", sw_lane_name(lane->which),
+                           strerror(error));
+        lane->started = true;
+    }
+    return SW_OK;
+}
+
+void sw_engine_stop_lanes(struct sw_engine *engine) {
+    pthread_mutex_lock(&engine->mutex);
+    engine->stopping = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane *lane = &engine->lane[which];
+        if (lane->started)
+            pthread_join(lane->thread, NULL);
+        lane->started = false;
+        if (lane->stream != NULL)
+            sw_stream_close(lane->stream);
+        if (lane->store_lane != NULL)
+            sw_store_lane_close(lane->store_lane);
+        lane->stream = NULL;
+        lane->store_lane = NULL;
+    }
+}

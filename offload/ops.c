@@ -1,0 +1,188 @@
+/* What each op does when its turn has come. */
+#include "core/size.h"
+#include "offload/engine_private.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* torch.nn.utils.clip_grad_norm_ divides by the norm plus this. */
+#define CLIP_EPSILON 1e-6
+
+void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
+    return (char *)sw_arena_base(engine->arena[at->tier]) + at->offset + piece * at->piece_bytes;
+}
+
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
+                        bool write) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    for (int32_t a = 0; a < op->access_count; a++)
+        if (access[a].content == content && access[a].write == write && (unit < 0 || access[a].unit == unit))
+            return sw_engine_piece(engine, access[a].slot, access[a].first);
+    return NULL;
+}
+
+static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                          struct step_context *context) {
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    const struct sw_unit_call call = {
+        .stream = lane->stream,
+        .unit = op->unit,
+        .micro = op->micro,
+        .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, op->unit, false),
+        .table = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, 0, false) : NULL,
+        .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
+        .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
+        .out = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, true),
+        .saved = op->kind == SW_OP_FORWARD || engine->plan->recompute
+                     ? sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, true)
+                     : sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, false),
+        .recompute = engine->plan->recompute,
+        .grad = op->kind == SW_OP_HEAD ? sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, true)
+                                       : sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, false),
+        .acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, op->unit, true),
+        .table_acc = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_ACC, 0, true) : NULL,
+        .work = sw_engine_operand(engine, op, SW_CONTENT_WORK, -1, true),
+        .loss_scale = (float)(1.0 / (double)context->input.loss_tokens),
+        .loss = &context->loss[op->micro],
+        .row = context->input.row,
+        .logits = context->input.logits,
+    };
+    switch (op->kind) {
+    case SW_OP_FORWARD: return ops->forward(ops->context, &call);
+    case SW_OP_BACKWARD: return ops->backward(ops->context, &call);
+    case SW_OP_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_LOSS: return ops->loss(ops->context, &call);
+    default: return ops->logits(ops->context, &call);
+    }
+}
+
+static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                            struct step_context *context) {
+    const struct sw_plan_index *index = engine->plan->index;
+    const int64_t micros = op->bytes / engine->plan->spec.token_bytes;
+    const int64_t half = (context - engine->context) * engine->plan->spec.micro_batches;
+    for (int64_t m = 0; m < micros; m++)
+        SW_TRY(sw_copy_to_device(lane->stream, sw_engine_piece(engine, index->tokens, m),
+                                 sw_engine_piece(engine, index->token_stage, half + m),
+                                 engine->plan->spec.token_bytes));
+    return SW_OK;
+}
+
+static sw_status run_zero(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    void *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
+    return sw_zero(lane->stream, acc, engine->plan->spec.units->unit[op->unit].elems * (int64_t)sizeof(float));
+}
+
+static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
+    return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+                              sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
+                              sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
+}
+
+/* The global norm in unit and grain order, and what follows from it for the update. */
+static sw_status run_norm(struct sw_engine *engine, struct step_context *context) {
+    const struct sw_units *units = engine->plan->spec.units;
+    double total = 0.0;
+    for (int64_t u = 0; u < units->count; u++) {
+        const double *sums = sw_engine_piece(engine, engine->plan->index->sums_host, u);
+        for (int64_t g = 0; g < units->unit[u].grains; g++)
+            total += sums[g];
+    }
+    struct sw_step_result *result = &context->result;
+    result->grad_norm = sqrt(total);
+    result->skipped = !isfinite(result->grad_norm);
+    if (result->skipped)
+        engine->skipped_steps++;
+    else
+        engine->applied_steps++;
+    result->applied_steps = engine->applied_steps;
+    result->skipped_steps = engine->skipped_steps;
+    const double clip = context->input.clip;
+    const double coefficient = clip > 0 ? clip / (result->grad_norm + CLIP_EPSILON) : 1.0;
+    context->adamw = context->input.adamw;
+    context->adamw.step = engine->applied_steps;
+    context->adamw.skip = result->skipped;
+    context->adamw.grad_scale = (float)fmin(1.0, coefficient);
+    return SW_OK;
+}
+
+static sw_status run_update(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                            const struct step_context *context) {
+    const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
+    return sw_update_adamw(lane->stream, engine->plan->spec.type, &context->adamw, op->first_grain * SW_GRAIN_ELEMS,
+                           op->grains, unit->run, unit->run_count,
+                           sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false),
+                           sw_engine_operand(engine, op, SW_CONTENT_OPTIMIZER, -1, true),
+                           sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, true));
+}
+
+static sw_status run_copy(struct sw_engine *engine, struct lane *lane, const struct sw_op *op, sw_content content,
+                          bool up) {
+    const void *from = sw_engine_operand(engine, op, content, -1, false);
+    void *to = sw_engine_operand(engine, op, content, -1, true);
+    return up ? sw_copy_to_device(lane->stream, to, from, op->bytes)
+              : sw_copy_to_host(lane->stream, to, from, op->bytes);
+}
+
+static sw_status run_commit(struct sw_engine *engine, struct step_context *context) {
+    char text[SW_STORE_META_BYTES];
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &context->result, text, sizeof text));
+    return sw_store_commit(engine->spec.store, context->input.step, context->write_generation, text);
+}
+
+static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                        struct step_context *context) {
+    switch (op->kind) {
+    case SW_OP_FORWARD:
+    case SW_OP_BACKWARD:
+    case SW_OP_HEAD:
+    case SW_OP_LOSS:
+    case SW_OP_LOGITS: return run_unit(engine, lane, op, context);
+    case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
+    case SW_OP_ZERO: return run_zero(engine, lane, op);
+    case SW_OP_FINISH: return run_finish(engine, lane, op);
+    case SW_OP_DOWNLOAD_SUMS: return run_copy(engine, lane, op, SW_CONTENT_SUMS, false);
+    case SW_OP_DOWNLOAD_GRADS: return run_copy(engine, lane, op, SW_CONTENT_GRADS, false);
+    case SW_OP_UPLOAD_GRADS: return run_copy(engine, lane, op, SW_CONTENT_GRADS, true);
+    case SW_OP_UPLOAD_WEIGHTS: return run_copy(engine, lane, op, SW_CONTENT_WEIGHTS, true);
+    case SW_OP_NORM: return run_norm(engine, context);
+    case SW_OP_UPDATE:
+    case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
+    case SW_OP_COMMIT: return run_commit(engine, context);
+    default: return sw_fail(SW_ERR_INTERNAL, "the op %s does not run on a thread", sw_op_name(op->kind));
+    }
+}
+
+sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                           struct step_context *context) {
+    sw_status status = run_op(engine, lane, op, context);
+    if (status == SW_OK && lane->stream != NULL)
+        status = sw_stream_synchronize(lane->stream);
+    return status == SW_OK ? SW_OK
+                           : sw_fail_while(status, "running %s of unit %d in step %lld", sw_op_name(op->kind), op->unit,
+                                           (long long)context->input.step);
+}
+
+struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
+                                            const struct step_context *context) {
+    const bool write = op->kind == SW_OP_WRITE_GRADS || op->kind == SW_OP_WRITE_OPTIMIZER;
+    const bool grads = op->kind == SW_OP_WRITE_GRADS || op->kind == SW_OP_READ_GRADS;
+    const sw_content content = grads ? SW_CONTENT_GRADS : SW_CONTENT_OPTIMIZER;
+    const struct sw_access *memory = &engine->program->access[op->first_access + (write ? 0 : 1)];
+    assert(memory->content == content && memory->write == !write);
+    return (struct sw_store_transfer){
+        .write = write,
+        .kind = grads ? SW_STORE_GRADS : SW_STORE_OPTIMIZER,
+        .generation = grads   ? 0
+                      : write ? context->write_generation
+                              : context->read_generation,
+        .unit = op->unit,
+        .first_grain = op->first_grain,
+        .grains = op->grains,
+        .buf = sw_engine_piece(engine, memory->slot, memory->first),
+        .step = context->input.step,
+    };
+}

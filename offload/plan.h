@@ -1,0 +1,182 @@
+/* The plan: one training step as a static list of ops on lanes, with their waits and slots. It is made before the first
+ * step, checked, printed, and then obeyed by the executor. It is cyclic: waits may refer to the step before.
+ *
+ * Memory is a set of slots, each a run of equal pieces at a fixed place of a tier. Ops declare which pieces they read
+ * and write, and which content they expect and leave there; waits are derived from that (hazard.c), and proven by a
+ * different algorithm (check.c). */
+#ifndef SW_OFFLOAD_PLAN_H
+#define SW_OFFLOAD_PLAN_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "offload/placement.h"
+#include "offload/unit.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Ordered queues of work on one resource. Ops start in lane order. On a synchronous lane an op starts when the one
+ * before it is done; on the I/O lanes (read, write) many are in flight, but they count as done in lane order. */
+typedef enum {
+    SW_LANE_COMPUTE,
+    SW_LANE_UPLOAD,
+    SW_LANE_DOWNLOAD,
+    SW_LANE_READ,
+    SW_LANE_WRITE,
+    SW_LANE_UPDATE,
+    SW_LANES
+} sw_lane;
+const char *sw_lane_name(sw_lane lane);
+bool sw_lane_is_io(sw_lane lane);
+
+typedef enum {
+    SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
+    SW_OP_FORWARD,       /* unit forward of one micro-batch */
+    SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
+    SW_OP_LOGITS,        /* head forward of one row */
+    SW_OP_ZERO,          /* a unit's gradient accumulator */
+    SW_OP_HEAD,          /* head forward and backward of one micro-batch, fused */
+    SW_OP_BACKWARD,      /* unit recompute (or saved intermediates) and backward of one micro-batch */
+    SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
+    SW_OP_DOWNLOAD_SUMS, /* a unit's sums of squares */
+    SW_OP_DOWNLOAD_GRADS,
+    SW_OP_WRITE_GRADS,
+    SW_OP_NORM, /* global norm, clip coefficient, finite or not */
+    SW_OP_READ_GRADS,
+    SW_OP_UPLOAD_GRADS,
+    SW_OP_READ_OPTIMIZER,
+    SW_OP_UPDATE,           /* on the host */
+    SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
+    SW_OP_UPLOAD_WEIGHTS,
+    SW_OP_WRITE_OPTIMIZER,
+    SW_OP_COMMIT,
+    SW_OP_KINDS
+} sw_op_kind;
+const char *sw_op_name(sw_op_kind kind);
+
+typedef enum {
+    SW_CONTENT_NONE,
+    SW_CONTENT_TOKENS,
+    SW_CONTENT_WEIGHTS,       /* unit, chunk */
+    SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
+    SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
+    SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
+    SW_CONTENT_WORK,          /* scratch, nothing survives the op */
+    SW_CONTENT_ACC,           /* accumulator of a unit, chunk; stage counts the micro-batches added */
+    SW_CONTENT_GRADS,         /* unit, chunk */
+    SW_CONTENT_SUMS,          /* unit, chunk */
+    SW_CONTENT_NORM,
+    SW_CONTENT_OPTIMIZER, /* unit, chunk */
+    SW_CONTENTS
+} sw_content;
+
+struct sw_slot {
+    const char *name; /* a literal: "weights", "optimizer ring" */
+    sw_tier tier;
+    int32_t unit;        /* whose resident it is, or -1 */
+    bool resident;       /* holds its content from step to step, from before the first one */
+    sw_content content;  /* of a resident */
+    int64_t offset;      /* bytes from the start of the tier's arena; on NVMe meaningless */
+    int64_t piece_bytes; /* every piece begins a multiple of this after offset */
+    int64_t bytes;       /* the last piece may be shorter */
+    int32_t pieces;
+    int32_t first_piece; /* number of its first piece among all pieces of the plan */
+};
+
+/* Pieces [first, first+count) of a slot hold, or receive, content of (unit, index first_index + i), as of `age` steps
+ * ago. */
+struct sw_access {
+    int32_t slot, first, count;
+    sw_content content;
+    int32_t unit;
+    int32_t first_index;
+    int32_t stage;
+    int32_t age; /* 0: made in this step, 1: in the step before */
+    bool write;
+};
+
+/* Done when op `position` of `lane` in the step `steps_back` before this one is done. */
+struct sw_wait {
+    sw_lane lane;
+    int32_t position;
+    int32_t steps_back;
+};
+
+struct sw_op {
+    sw_op_kind kind;
+    sw_lane lane;
+    int32_t unit;                /* or -1 */
+    int32_t micro;               /* or -1 */
+    int32_t chunk;               /* or -1 */
+    int32_t position;            /* in its lane */
+    int64_t first_grain, grains; /* of a chunk op */
+    int64_t bytes;               /* moved over the lane's resource */
+    int32_t first_access, access_count;
+    int32_t first_wait, wait_count;
+};
+
+/* A list of ops over the plan's slots. */
+struct sw_program {
+    struct sw_op *op;
+    int32_t op_count;
+    struct sw_access *access;
+    int32_t access_count;
+    struct sw_wait *wait;
+    int32_t wait_count;
+    int32_t *lane_op[SW_LANES]; /* op numbers by lane, in order */
+    int32_t lane_count[SW_LANES];
+};
+
+typedef enum { SW_PROGRAM_TRAIN, SW_PROGRAM_LOSS, SW_PROGRAM_LOGITS, SW_PROGRAMS } sw_program_kind;
+
+/* Everything that a plan depends on. Bytes are per rank. */
+struct sw_plan_spec {
+    const struct sw_units *units; /* must outlive the plan */
+    sw_dtype type;                /* compute precision */
+    bool train;                   /* false: weights only, programs loss and logits */
+    int64_t micro_batches;
+    int64_t token_bytes;            /* inputs and targets of one micro-batch */
+    int64_t boundary_bytes;         /* of one micro-batch */
+    int64_t saved_bytes;            /* intermediates of one unit and micro-batch, the largest unit's */
+    int64_t work_bytes;             /* scratch of the compute lane */
+    bool recompute_auto, recompute; /* auto: keep intermediates where they fit */
+    int64_t chunk_grains;
+    int64_t ring_chunks;            /* slots of each staging ring */
+    int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
+    struct sw_placement_request place;
+};
+
+struct sw_plan {
+    struct sw_plan_spec spec;
+    bool recompute;
+    bool commit_every_step;              /* the whole optimizer is on NVMe */
+    struct sw_unit_placement *placement; /* of each unit */
+    struct sw_slot *slot;
+    int32_t slot_count;
+    int32_t piece_count;
+    int64_t tier_bytes[SW_TIERS]; /* exact peaks */
+    struct sw_program program[SW_PROGRAMS];
+    struct sw_plan_index *index; /* private: slot numbers by role */
+};
+
+/* Chooses the placement within the budgets and makes the programs. SW_ERR_BUDGET says by how much it does not fit, and
+ * the least budget that works. The caller destroys the plan. */
+sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
+void sw_plan_destroy(struct sw_plan *plan);
+
+/* Proves a plan: every read finds the content that it expects and every conflicting pair of accesses is ordered, over
+ * three unrolled steps; no deadlock; slots do not overlap; peaks within budgets. SW_ERR_INTERNAL names the first
+ * violation. */
+sw_status sw_plan_check(const struct sw_plan *plan);
+
+/* A readable table of tiers, placement, lanes. */
+void sw_plan_print(const struct sw_plan *plan, FILE *out);
+
+/* Slot that holds a unit's state where it lives (resident tiers), or -1. */
+int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Chunks of a unit; grains and bounds of one. */
+int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+
+#endif

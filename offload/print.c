@@ -1,0 +1,86 @@
+/* A plan as a table for people. */
+#include "core/size.h"
+#include "offload/plan.h"
+
+#include <string.h>
+
+/* Sum of the slots of one name on one tier. */
+static int64_t named_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
+    int64_t bytes = 0;
+    for (int32_t s = 0; s < plan->slot_count; s++)
+        if (plan->slot[s].tier == tier && strcmp(plan->slot[s].name, name) == 0)
+            bytes += plan->slot[s].bytes;
+    return bytes;
+}
+
+static bool first_of_name(const struct sw_plan *plan, int32_t slot) {
+    for (int32_t s = 0; s < slot; s++)
+        if (strcmp(plan->slot[s].name, plan->slot[slot].name) == 0)
+            return false;
+    return true;
+}
+
+static void print_cell(FILE *out, int64_t bytes) {
+    char text[SW_SIZE_CHARS];
+    fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
+}
+
+static void print_memory(const struct sw_plan *plan, FILE *out) {
+    fprintf(out, "%-20s%14s%14s%14s\n", "memory", "device", "host", "nvme");
+    for (int32_t s = 0; s < plan->slot_count; s++) {
+        if (!first_of_name(plan, s))
+            continue;
+        fprintf(out, "  %-18s", plan->slot[s].name);
+        for (int t = 0; t < SW_TIERS; t++)
+            print_cell(out, named_bytes(plan, plan->slot[s].name, (sw_tier)t));
+        fputc('\n', out);
+    }
+    fprintf(out, "  %-18s", "peak");
+    for (int t = 0; t < SW_TIERS; t++)
+        print_cell(out, plan->tier_bytes[t]);
+    fprintf(out, "\n  %-18s", "budget");
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        print_cell(out, plan->spec.budget_bytes[t]);
+    fputc('\n', out);
+}
+
+static void print_placement(const struct sw_plan *plan, FILE *out) {
+    for (int state = SW_WEIGHTS; state <= SW_OPTIMIZER; state++) {
+        int64_t units[SW_TIERS] = {0};
+        for (int64_t u = 0; u < plan->spec.units->count; u++)
+            units[plan->placement[u].tier[state]]++;
+        fprintf(out, "  %-18s", sw_state_name((sw_state)state));
+        for (int t = 0; t < SW_TIERS; t++)
+            fprintf(out, "%8lld units", (long long)units[t]);
+        fputc('\n', out);
+    }
+}
+
+static void print_lanes(const struct sw_plan *plan, FILE *out) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_TRAIN];
+    fprintf(out, "%-20s%14s%14s\n", "lanes of a step", "ops", "bytes");
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < program->lane_count[lane]; i++)
+            bytes += program->op[program->lane_op[lane][i]].bytes;
+        fprintf(out, "  %-18s%14d", sw_lane_name((sw_lane)lane), program->lane_count[lane]);
+        print_cell(out, bytes);
+        fputc('\n', out);
+    }
+    fprintf(out, "  %d ops and %d waits, checked: every read finds its content, nothing overlaps, no circle of waits\n",
+            program->op_count, program->wait_count);
+}
+
+void sw_plan_print(const struct sw_plan *plan, FILE *out) {
+    char chunk[SW_SIZE_CHARS];
+    fprintf(
+        out,
+        "order by layer, %lld micro-batches; blocks %s in the backward pass; chunks of %lld grains (%s of optimizer)\n",
+        (long long)plan->spec.micro_batches, plan->recompute ? "recomputed" : "not recomputed",
+        (long long)plan->spec.chunk_grains, sw_format_size(plan->spec.chunk_grains * SW_RECORD_BYTES, chunk));
+    print_memory(plan, out);
+    fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
+    print_placement(plan, out);
+    if (plan->spec.train)
+        print_lanes(plan, out);
+}

@@ -1,0 +1,209 @@
+/* State in and out of the tiers between steps: loading, restoring, saving, reading. Chunk by chunk, through the staging
+ * rings. */
+#include "core/size.h"
+#include "offload/engine_private.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct chunk {
+    int64_t unit, number, first_grain, grains;
+};
+
+static struct chunk chunk_at(const struct sw_engine *engine, int64_t unit, int64_t number) {
+    return (struct chunk){.unit = unit,
+                          .number = number,
+                          .first_grain = number * engine->plan->spec.chunk_grains,
+                          .grains = sw_plan_chunk_grains(engine->plan, unit, number)};
+}
+
+static bool idle(const struct sw_engine *engine) {
+    return engine->begun == engine->waited;
+}
+
+static sw_status transfer(struct sw_engine *engine, bool write, int generation, const struct chunk *chunk,
+                          void *records) {
+    const struct sw_store_transfer transfer = {.write = write,
+                                               .kind = SW_STORE_OPTIMIZER,
+                                               .generation = generation,
+                                               .unit = chunk->unit,
+                                               .first_grain = chunk->first_grain,
+                                               .grains = chunk->grains,
+                                               .buf = records,
+                                               .step = engine->step};
+    return sw_store_transfer(engine->setup_lane, &transfer);
+}
+
+static float *record_stage(struct sw_engine *engine) {
+    return sw_engine_piece(engine, engine->plan->index->optimizer_ring, 0);
+}
+
+/* Rounded masters of a chunk to where the unit's weights live. */
+static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+    const struct sw_plan *plan = engine->plan;
+    const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
+    void *stage = sw_engine_piece(engine, plan->index->weights_ring, 0);
+    /* A skipped update changes nothing and rounds the masters. */
+    const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
+    SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
+                           chunk->grains, unit->run, unit->run_count, stage, records, stage));
+    SW_TRY(sw_stream_synchronize(engine->host_stream));
+    const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    SW_TRY(sw_copy_to_device(engine->setup_stream,
+                             sw_engine_piece(engine, plan->index->weights[chunk->unit], chunk->number), stage, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+/* Records of a chunk to where the unit's optimizer lives; those on NVMe into the generation that is not committed. */
+static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+    const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
+    const int64_t bytes = chunk->grains * SW_RECORD_BYTES;
+    if (slot < 0)
+        return transfer(engine, true, 1 - engine->committed_generation, chunk, records);
+    void *to = sw_engine_piece(engine, slot, chunk->number);
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        memcpy(to, records, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_device(engine->setup_stream, to, records, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+static sw_status load_chunk(struct sw_engine *engine, const struct chunk *chunk, sw_fill_function fill, void *context) {
+    float *records = record_stage(engine);
+    for (int64_t g = 0; g < chunk->grains; g++) {
+        float *record = records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+        SW_TRY(fill(context, chunk->unit, (chunk->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, record));
+        memset(record + SW_GRAIN_ELEMS, 0, (SW_RECORD_STREAMS - 1) * SW_GRAIN_ELEMS * sizeof *record);
+    }
+    SW_TRY(put_weights(engine, chunk, records));
+    return engine->plan->spec.train ? put_records(engine, chunk, records) : SW_OK;
+}
+
+sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *context) {
+    assert(idle(engine));
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++) {
+        for (int64_t c = 0; c < sw_plan_chunks(engine->plan, u); c++) {
+            const struct chunk chunk = chunk_at(engine, u, c);
+            SW_TRY(load_chunk(engine, &chunk, fill, context));
+        }
+    }
+    if (!engine->plan->spec.train)
+        return SW_OK;
+    engine->step = 0;
+    engine->working_is_newer = true;
+    return engine->spec.store == NULL ? SW_OK : sw_engine_save(engine);
+}
+
+sw_status sw_engine_restore(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    float *records = record_stage(engine);
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++) {
+        for (int64_t c = 0; c < sw_plan_chunks(engine->plan, u); c++) {
+            const struct chunk chunk = chunk_at(engine, u, c);
+            SW_TRY(transfer(engine, false, engine->committed_generation, &chunk, records));
+            SW_TRY(put_weights(engine, &chunk, records));
+            if (engine->plan->spec.train && sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
+                SW_TRY(put_records(engine, &chunk, records));
+        }
+    }
+    return SW_OK;
+}
+
+/* Newest records of a chunk, in the stage or in place. */
+static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, float **out) {
+    const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
+    *out = record_stage(engine);
+    if (slot < 0) {
+        const int committed = engine->committed_generation;
+        return transfer(engine, false, engine->working_is_newer ? 1 - committed : committed, chunk, *out);
+    }
+    void *from = sw_engine_piece(engine, slot, chunk->number);
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        *out = from;
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_host(engine->setup_stream, *out, from, chunk->grains * SW_RECORD_BYTES));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
+    for (int64_t c = 0; c < sw_plan_chunks(engine->plan, unit); c++) {
+        const struct chunk chunk = chunk_at(engine, unit, c);
+        float *records;
+        SW_TRY(get_records(engine, &chunk, &records));
+        SW_TRY(transfer(engine, true, 1 - engine->committed_generation, &chunk, records));
+    }
+    return SW_OK;
+}
+
+sw_status sw_engine_save(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    if (engine->saved_step == engine->step)
+        return SW_OK;
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
+        if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
+            SW_TRY(save_unit(engine, u));
+    const struct sw_step_result result = {
+        .step = engine->step, .applied_steps = engine->applied_steps, .skipped_steps = engine->skipped_steps};
+    char text[SW_STORE_META_BYTES];
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
+    SW_TRY(sw_store_commit(engine->spec.store, engine->step, 1 - engine->committed_generation, text));
+    engine->committed_generation = 1 - engine->committed_generation;
+    engine->working_is_newer = false;
+    engine->saved_step = engine->step;
+    return SW_OK;
+}
+
+sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                 float *out) {
+    assert(idle(engine));
+    const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    for (int64_t g = first_grain; g < first_grain + grains; g++) {
+        const struct chunk chunk = chunk_at(engine, unit, g / engine->plan->spec.chunk_grains);
+        float *records;
+        SW_TRY(get_records(engine, &chunk, &records));
+        memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
+               SW_RECORD_BYTES);
+    }
+    return SW_OK;
+}
+
+static void widen(sw_dtype type, const void *from, int64_t elems, float *to) {
+    const sw_bf16 *narrow = from;
+    if (type == SW_F32)
+        memcpy(to, from, (size_t)elems * sizeof *to);
+    else
+        for (int64_t i = 0; i < elems; i++)
+            to[i] = sw_bf16_to_f32(narrow[i]);
+}
+
+sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                               float *out) {
+    assert(idle(engine));
+    const struct sw_plan *plan = engine->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
+    char *stage = (char *)record_stage(engine);
+    for (int64_t g = 0; g < grains; g++) {
+        const int64_t chunk = (first_grain + g) / plan->spec.chunk_grains;
+        const int64_t within = (first_grain + g) % plan->spec.chunk_grains * grain_bytes;
+        if (slot < 0) {
+            const struct sw_store_transfer read = {.kind = SW_STORE_GRADS,
+                                                   .unit = unit,
+                                                   .first_grain = first_grain + g,
+                                                   .grains = 1,
+                                                   .buf = stage,
+                                                   .step = engine->step};
+            SW_TRY(sw_store_transfer(engine->setup_lane, &read));
+        } else if (plan->slot[slot].tier == SW_HOST) {
+            memcpy(stage, (char *)sw_engine_piece(engine, slot, chunk) + within, (size_t)grain_bytes);
+        } else {
+            SW_TRY(sw_copy_to_host(engine->setup_stream, stage, (char *)sw_engine_piece(engine, slot, chunk) + within,
+                                   grain_bytes));
+            SW_TRY(sw_stream_synchronize(engine->setup_stream));
+        }
+        widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+    }
+    return SW_OK;
+}
