@@ -1,0 +1,251 @@
+#include "tests/e2e/harness.h"
+
+#include "core/rng.h"
+#include "core/size.h"
+#include "offload/placement.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HARNESS_BUDGET_BYTES (4 * SW_GIB)
+#define STORE_FILE_NAME "store.spillway"
+enum { HARNESS_IO_DEPTH = 16, TOKEN_STREAM = 77, EVALUATION_STEP = 1000000, PATH_CHARS = 512 };
+
+static sw_status head_with_infinity(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    SW_TRY(h->model_ops.head(h->model_ops.context, call));
+    const int64_t step = h->first_step + 1 + h->head_calls++ / h->spec.micro_batches;
+    if (step == h->spec.infinite_step)
+        call->acc[0] = INFINITY;
+    return SW_OK;
+}
+
+static sw_status forward(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    return h->model_ops.forward(h->model_ops.context, call);
+}
+
+static sw_status backward(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    return h->model_ops.backward(h->model_ops.context, call);
+}
+
+static sw_status loss(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    return h->model_ops.loss(h->model_ops.context, call);
+}
+
+static sw_status logits(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    return h->model_ops.logits(h->model_ops.context, call);
+}
+
+/* The counts that a resumed run needs, as a run keeps them in the commit. */
+static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
+    (void)context;
+    snprintf(text, chars, "%lld %lld", (long long)result->applied_steps, (long long)result->skipped_steps);
+    return SW_OK;
+}
+
+static sw_status open_plan(struct harness *h) {
+    const struct sw_model_bytes bytes = sw_model_bytes(h->model);
+    struct sw_plan_spec spec = {
+        .units = sw_model_get_units(h->model),
+        .type = h->spec.shape.type,
+        .train = true,
+        .micro_batches = h->spec.micro_batches,
+        .token_bytes = bytes.token,
+        .boundary_bytes = bytes.boundary,
+        .saved_bytes = bytes.saved,
+        .work_bytes = bytes.work,
+        .recompute = h->spec.recompute,
+        .chunk_grains = h->spec.chunk_grains,
+        .ring_chunks = h->spec.ring_chunks,
+        .budget_bytes = {[SW_DEVICE] = HARNESS_BUDGET_BYTES, [SW_HOST] = HARNESS_BUDGET_BYTES},
+    };
+    SW_TRY(sw_placement_parse(h->spec.place, &spec.place));
+    SW_TRY(sw_plan_create(&spec, &h->plan));
+    return sw_plan_check(h->plan);
+}
+
+static sw_status open_store(struct harness *h) {
+    if (h->spec.directory == NULL)
+        return SW_OK;
+    if (h->spec.resume) {
+        sw_status status = SW_ERR_BUSY;
+        for (int tries = 0; status == SW_ERR_BUSY && tries < 500; tries++) { /* XXX */
+            if (tries > 0)
+                usleep(10000);
+            sw_error_clear();
+            status = sw_store_open(&h->spec.directory, 1, false, &h->store);
+        }
+        return status;
+    }
+    const struct sw_units *units = sw_model_get_units(h->model);
+    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
+    if (grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the test's store");
+    for (int64_t u = 0; u < units->count; u++)
+        grains[u] = units->unit[u].grains;
+    const struct sw_store_spec spec = {
+        .directories = &h->spec.directory, .directory_count = 1, .unit_grains = grains, .unit_count = units->count};
+    const sw_status status = sw_store_create(&spec, NULL, NULL, &h->store);
+    free(grains);
+    return status;
+}
+
+static sw_status open_engine(struct harness *h) {
+    h->model_ops = sw_model_ops(h->model);
+    if (h->spec.wrap != NULL)
+        h->spec.wrap(h->spec.wrap_context, &h->model_ops);
+    struct sw_engine_spec spec = {
+        .plan = h->plan,
+        .device = h->compute,
+        .host = h->update,
+        .store = h->store,
+        .io_depth = HARNESS_IO_DEPTH,
+        .ops = {h, forward, backward, head_with_infinity, loss, logits},
+        .describe = describe,
+    };
+    if (h->spec.resume) {
+        const struct sw_store_commit *commit = sw_store_last_commit(h->store);
+        long long applied, skipped;
+        if (sscanf(commit->meta, "%lld %lld", &applied, &skipped) != 2)
+            return sw_fail(SW_ERR_CORRUPT, "the commit's text is '%s'", commit->meta);
+        spec.applied_steps = applied;
+        spec.skipped_steps = skipped;
+        h->first_step = commit->step;
+    }
+    SW_TRY(sw_engine_open(&spec, &h->engine));
+    if (h->spec.resume)
+        return sw_engine_restore(h->engine);
+    h->init =
+        (struct sw_model_init){.config = h->spec.config, .units = sw_model_get_units(h->model), .seed = h->spec.seed};
+    const bool own = h->spec.fill != NULL;
+    return sw_engine_load(h->engine, own ? h->spec.fill : sw_model_fill_random, own ? h->spec.fill_context : &h->init);
+}
+
+sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
+    sw_status status;
+    *out = (struct harness){.spec = *spec};
+    SW_TRY_GOTO(sw_device_open("cpu", spec->compute_threads, &out->compute), fail);
+    SW_TRY_GOTO(sw_device_open("cpu", spec->update_threads, &out->update), fail);
+    SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
+    SW_TRY_GOTO(open_plan(out), fail);
+    SW_TRY_GOTO(open_store(out), fail);
+    SW_TRY_GOTO(open_engine(out), fail);
+    return SW_OK;
+fail:
+    harness_close(out);
+    return status;
+}
+
+void harness_close(struct harness *h) {
+    sw_engine_close(h->engine);
+    if (h->store != NULL)
+        sw_store_close(h->store);
+    sw_plan_destroy(h->plan);
+    sw_model_destroy(h->model);
+    if (h->compute != NULL)
+        sw_device_close(h->compute);
+    if (h->update != NULL)
+        sw_device_close(h->update);
+    *h = (struct harness){0};
+}
+
+static void fill_tokens(struct harness *h, int64_t step) {
+    const int64_t rows = h->spec.shape.batch * h->spec.shape.seq;
+    for (int64_t m = 0; m < h->spec.micro_batches; m++) {
+        int32_t *tokens = sw_engine_tokens(h->engine, m);
+        for (int64_t i = 0; i < 2 * rows; i++) {
+            const uint64_t place = (uint64_t)((step * h->spec.micro_batches + m) * 2 * rows + i);
+            tokens[i] = (int32_t)(sw_rng(h->spec.seed, TOKEN_STREAM, place).word[0] % (uint32_t)h->spec.config->vocab);
+        }
+    }
+}
+
+struct sw_adamw harness_adamw(int64_t step) {
+    return (struct sw_adamw){
+        .lr = 0.01 / (double)(1 + step % 3), .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+}
+
+sw_status harness_begin(struct harness *h, int64_t step, double clip) {
+    fill_tokens(h, step);
+    const struct sw_step_input input = {
+        .program = SW_PROGRAM_TRAIN,
+        .step = step,
+        .adamw = harness_adamw(step),
+        .clip = clip,
+        .loss_tokens = h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
+    };
+    return sw_engine_begin(h->engine, &input);
+}
+
+sw_status harness_wait(struct harness *h, struct sw_step_result *out) {
+    return sw_engine_wait(h->engine, out);
+}
+
+sw_status harness_evaluate(struct harness *h, double *out) {
+    fill_tokens(h, EVALUATION_STEP);
+    const int64_t tokens = h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
+    struct sw_step_result result;
+    SW_TRY(sw_engine_begin(h->engine,
+                           &(struct sw_step_input){.program = SW_PROGRAM_LOSS, .step = 1, .loss_tokens = tokens}));
+    SW_TRY(sw_engine_wait(h->engine, &result));
+    *out = result.loss_sum / (double)tokens;
+    return SW_OK;
+}
+
+int64_t harness_grains(const struct harness *h) {
+    const struct sw_units *units = sw_model_get_units(h->model);
+    int64_t grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].grains;
+    return grains;
+}
+
+typedef sw_status (*read_function)(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                   float *out);
+
+static sw_status read_all(struct harness *h, read_function read, int64_t grain_floats, float *out) {
+    const struct sw_units *units = sw_model_get_units(h->model);
+    for (int64_t u = 0; u < units->count; u++) {
+        SW_TRY(read(h->engine, u, 0, units->unit[u].grains, out));
+        out += units->unit[u].grains * grain_floats;
+    }
+    return SW_OK;
+}
+
+sw_status harness_read_records(struct harness *h, float *records) {
+    return read_all(h, sw_engine_read_records, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
+}
+
+sw_status harness_read_grads(struct harness *h, float *grads) {
+    return read_all(h, sw_engine_read_grads, SW_GRAIN_ELEMS, grads);
+}
+
+int harness_make_directory(void **state) {
+    char *path = calloc(1, PATH_CHARS);
+    const char *base = getenv("TMPDIR");
+    if (path == NULL)
+        return -1;
+    snprintf(path, PATH_CHARS, "%s/spillway-e2e-XXXXXX", base != NULL ? base : ".");
+    *state = path;
+    return mkdtemp(path) == NULL ? -1 : 0;
+}
+
+void harness_remove_store(const char *directory) {
+    char file[PATH_CHARS + sizeof STORE_FILE_NAME + 1];
+    snprintf(file, sizeof file, "%s/%s", directory, STORE_FILE_NAME);
+    unlink(file);
+}
+
+int harness_remove_directory(void **state) {
+    harness_remove_store(*state);
+    rmdir(*state);
+    free(*state);
+    return 0;
+}

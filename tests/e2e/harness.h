@@ -1,0 +1,65 @@
+/* A model, its plan, store and engine put together as a run does it, for tests that compare whole trainings. */
+#ifndef SW_TESTS_E2E_HARNESS_H
+#define SW_TESTS_E2E_HARNESS_H
+
+#include "offload/engine.h"
+#include "train/model.h"
+
+struct harness_spec {
+    const struct sw_model_config *config;
+    struct sw_model_shape shape;
+    int64_t micro_batches;
+    const char *place;
+    bool recompute;
+    int64_t chunk_grains, ring_chunks;
+    int compute_threads, update_threads;
+    const char *directory; /* of the store; NULL: none */
+    bool resume;           /* the store is there: go on from its commit, else make it and load */
+    sw_fill_function fill; /* NULL: random weights of `seed` */
+    void *fill_context;
+    uint64_t seed;
+    int64_t infinite_step; /* training step whose first head call leaves an infinite gradient; 0: none */
+    /* Changes the model's ops before the engine opens; NULL: not. */
+    void (*wrap)(void *context, struct sw_unit_ops *ops);
+    void *wrap_context;
+};
+
+struct harness {
+    struct harness_spec spec;
+    struct sw_device *compute, *update;
+    struct sw_model *model;
+    struct sw_model_init init;
+    struct sw_plan *plan;
+    struct sw_store *store;
+    struct sw_engine *engine;
+    struct sw_unit_ops model_ops;
+    int64_t head_calls; /* of training */
+    int64_t first_step; /* the commit's */
+};
+
+/* On failure everything is closed. */
+sw_status harness_open(const struct harness_spec *spec, struct harness *out);
+void harness_close(struct harness *harness);
+
+/* The rates of every test: so large that masters move in every element's leading bits. */
+struct sw_adamw harness_adamw(int64_t step);
+
+/* Fills the tokens of a step, a function of seed and step alone, and begins it. */
+sw_status harness_begin(struct harness *harness, int64_t step, double clip);
+sw_status harness_wait(struct harness *harness, struct sw_step_result *out);
+/* The mean loss of a fixed batch, by the loss program. */
+sw_status harness_evaluate(struct harness *harness, double *out);
+
+/* Grains of all units. */
+int64_t harness_grains(const struct harness *harness);
+/* Records of all units, one after the other. */
+sw_status harness_read_records(struct harness *harness, float *records);
+sw_status harness_read_grads(struct harness *harness, float *grads);
+
+/* cmocka's set-up and tear-down: the state is the path of an empty directory on disk, removed with the store in it. */
+int harness_make_directory(void **state);
+int harness_remove_directory(void **state);
+/* Removes a closed store, so that another can be made in the directory. */
+void harness_remove_store(const char *directory);
+
+#endif

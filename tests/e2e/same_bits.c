@@ -1,0 +1,274 @@
+/* Placement never changes the result: one training with gradients and optimizer on every tier, with and without
+ * recompute, with steps overlapped or not, with the update on any number of threads, stopped and resumed, gives the
+ * same bits. */
+#include "tests/e2e/same_bits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { PLACE_CHARS = 64, INFINITE_STEP = 3 };
+
+static void must(sw_status status) {
+    if (status != SW_OK)
+        fail_msg("%s", sw_error_message(status));
+}
+
+static void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
+    const char *difference = same_difference(expected, found);
+    if (difference != NULL)
+        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
+}
+
+static const char *place_text(char text[PLACE_CHARS], int grads, int optimizer) {
+    snprintf(text, PLACE_CHARS, "grads=%s,optimizer=%s", sw_tier_name((sw_tier)grads),
+             sw_tier_name((sw_tier)optimizer));
+    return text;
+}
+
+/* The training must be one: finite losses that fall, clipped and unclipped steps, moments that are not zero. */
+static void check_reference(const struct same_trace *trace) {
+    bool clipped = false, unclipped = false;
+    for (int s = 0; s < SAME_STEPS; s++) {
+        assert_true(isfinite(trace->loss[s]) && isfinite(trace->grad_norm[s]) && !trace->skipped[s]);
+        clipped |= trace->grad_norm[s] > SAME_CLIP;
+        unclipped |= trace->grad_norm[s] < SAME_CLIP;
+    }
+    if (!clipped || !unclipped)
+        fail_msg("the gradient norms, from %g to %g, do not lie on both sides of the clip", trace->grad_norm[0],
+                 trace->grad_norm[SAME_STEPS - 1]);
+    for (int stream = 1; stream < SW_RECORD_STREAMS; stream++)
+        assert_true(trace->records[stream * SW_GRAIN_ELEMS] != 0.0f);
+}
+
+/* Everything on the device, no store. */
+static struct same_trace reference_training(sw_dtype type) {
+    const struct harness_spec spec = same_spec(type);
+    struct same_trace trace;
+    must(same_train(&spec, false, &trace));
+    return trace;
+}
+
+static void compare_placements(sw_dtype type, const char *directory) {
+    struct same_trace reference = reference_training(type), trace;
+    check_reference(&reference);
+    int runs = 0;
+    for (int variant = 0; variant < SW_TIERS * SW_TIERS * 2; variant++) {
+        char place[PLACE_CHARS], what[2 * PLACE_CHARS];
+        const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
+        struct harness_spec spec = same_spec(type);
+        spec.recompute = variant % 2 == 1;
+        spec.place = place_text(place, grads, optimizer);
+        spec.ring_chunks = 1 + variant % 3;
+        /* Chunks of several sizes, and steps begun ahead in half of the runs. */
+        spec.chunk_grains = 1 + variant % 4;
+        const bool ahead = variant / 2 % 2 == 1;
+        snprintf(what, sizeof what, "%s%s%s, chunks of %lld", place, spec.recompute ? ", recompute" : "",
+                 ahead ? ", ahead" : "", (long long)spec.chunk_grains);
+        spec.directory = grads == SW_NVME || optimizer == SW_NVME ? directory : NULL;
+        must(same_train(&spec, ahead, &trace));
+        must_equal(&reference, &trace, what);
+        same_free(&trace);
+        runs++;
+    }
+    printf("# %s: %d runs with equal losses, norms, gradients, masters, m, v and weights (%lld grains, %d steps)\n",
+           sw_dtype_name(type), runs, (long long)reference.grains, SAME_STEPS);
+    same_free(&reference);
+}
+
+static void placements_give_the_same_bits_in_fp32(void **state) {
+    compare_placements(SW_F32, *state);
+}
+
+static void placements_give_the_same_bits_in_bf16(void **state) {
+    compare_placements(SW_BF16, *state);
+}
+
+static void update_threads_give_the_same_bits(void **state) {
+    static const char *const places[] = {"grads=device,optimizer=host", "grads=nvme,optimizer=nvme"};
+    struct same_trace reference = reference_training(SW_BF16), trace;
+    for (int p = 0; p < 2; p++) {
+        for (int threads = 1; threads <= 3; threads++) {
+            char what[2 * PLACE_CHARS];
+            struct harness_spec spec = same_spec(SW_BF16);
+            spec.place = places[p];
+            spec.update_threads = threads;
+            spec.directory = p == 1 ? *state : NULL;
+            must(same_train(&spec, true, &trace));
+            snprintf(what, sizeof what, "%s with %d update threads", places[p], threads);
+            must_equal(&reference, &trace, what);
+            same_free(&trace);
+        }
+    }
+    same_free(&reference);
+}
+
+/* A comparison that cannot fail proves nothing. */
+static void other_trainings_give_other_bits(void **state) {
+    (void)state;
+    struct same_trace reference = reference_training(SW_F32), trace;
+    struct harness_spec spec = same_spec(SW_F32);
+    spec.seed++;
+    must(same_train(&spec, false, &trace));
+    assert_non_null(same_difference(&reference, &trace));
+    same_free(&trace);
+    spec = same_spec(SW_BF16);
+    must(same_train(&spec, false, &trace));
+    assert_non_null(same_difference(&reference, &trace));
+    same_free(&trace);
+    same_free(&reference);
+}
+
+/* Trains in one store, closing everything after each of the stops; each part has its own placement. */
+static void train_in_parts(const char *directory, sw_dtype type, const char *const places[], const int stops[],
+                           int parts, struct same_trace *trace) {
+    *trace = (struct same_trace){0};
+    for (int part = 0; part < parts; part++) {
+        struct harness harness;
+        struct harness_spec spec = same_spec(type);
+        spec.directory = directory;
+        spec.place = places[part];
+        spec.resume = part > 0;
+        spec.recompute = part % 2 == 1;
+        must(harness_open(&spec, &harness));
+        assert_int_equal(harness.first_step, part == 0 ? 0 : stops[part - 1]);
+        must(same_run(&harness, harness.first_step + 1, stops[part], part % 2 == 0, trace));
+        must(sw_engine_save(harness.engine));
+        if (part == parts - 1)
+            must(same_finish(&harness, trace));
+        harness_close(&harness);
+    }
+    harness_remove_store(directory);
+}
+
+static void a_resumed_training_gives_the_same_bits(void **state) {
+    static const int stops[] = {2, 3, SAME_STEPS};
+    static const char *const places[][3] = {
+        {"optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme"},
+        {"optimizer=nvme,grads=host", "optimizer=nvme,grads=device", "optimizer=nvme,grads=nvme"},
+        {"optimizer=host,grads=host", "optimizer=host,grads=nvme", "optimizer=host,grads=host"},
+        {"optimizer=device,grads=device", "optimizer=device,grads=host", "optimizer=device,grads=nvme"},
+        {"optimizer=nvme,grads=nvme", "optimizer=device,grads=nvme", "optimizer=host,grads=device"},
+        {"optimizer=host,grads=device", "optimizer=nvme,grads=host", "optimizer=device,grads=device"},
+    };
+    for (int type = SW_F32; type <= SW_BF16; type++) {
+        struct same_trace reference = reference_training((sw_dtype)type), trace;
+        for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+            train_in_parts(*state, (sw_dtype)type, places[p], stops, 3, &trace);
+            must_equal(&reference, &trace, places[p][0]);
+            same_free(&trace);
+        }
+        same_free(&reference);
+    }
+}
+
+static sw_status read_state(struct harness *harness, float **out) {
+    *out = malloc((size_t)(harness_grains(harness) * SW_RECORD_BYTES));
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
+    return harness_read_records(harness, *out);
+}
+
+/* Steps up to, with and after the one whose gradient is infinite. */
+static void run_skipping(const struct harness_spec *spec, struct same_trace *trace) {
+    struct harness harness;
+    float *before, *after;
+    must(harness_open(spec, &harness));
+    must(same_run(&harness, 1, INFINITE_STEP - 1, false, trace));
+    must(read_state(&harness, &before));
+    must(same_run(&harness, INFINITE_STEP, INFINITE_STEP, false, trace));
+    must(read_state(&harness, &after));
+    assert_true(trace->skipped[INFINITE_STEP - 1]);
+    assert_false(isfinite(trace->grad_norm[INFINITE_STEP - 1]));
+    assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_RECORD_BYTES));
+    free(before);
+    free(after);
+    struct sw_step_result result;
+    must(harness_begin(&harness, INFINITE_STEP + 1, SAME_CLIP));
+    must(harness_wait(&harness, &result));
+    assert_false(result.skipped);
+    assert_int_equal(result.applied_steps, INFINITE_STEP);
+    assert_int_equal(result.skipped_steps, 1);
+    must(same_run(&harness, INFINITE_STEP + 2, SAME_STEPS, true, trace));
+    must(same_finish(&harness, trace));
+    harness_close(&harness);
+}
+
+static void a_step_that_is_not_finite_is_skipped_everywhere(void **state) {
+    const char *directory = *state;
+    struct same_trace reference = {0};
+    for (int variant = 0; variant < SW_TIERS * SW_TIERS; variant++) {
+        char place[PLACE_CHARS];
+        struct same_trace trace = {0};
+        struct harness_spec spec = same_spec(SW_BF16);
+        spec.place = place_text(place, variant / SW_TIERS, variant % SW_TIERS);
+        spec.infinite_step = INFINITE_STEP;
+        spec.directory = directory;
+        run_skipping(&spec, &trace);
+        harness_remove_store(directory);
+        if (variant == 0) {
+            reference = trace;
+            continue;
+        }
+        must_equal(&reference, &trace, place);
+        same_free(&trace);
+    }
+    same_free(&reference);
+}
+
+static sw_status fill_huge(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    (void)context;
+    for (int64_t i = 0; i < count; i++)
+        out[i] =
+            unit == same_config.layers + 1 && first + i < same_config.hidden ? 3e38f : (float)((first + i) % 7 - 3);
+    return SW_OK;
+}
+
+/* Every step overflows from the first one on: nothing may ever change. */
+static void weights_that_overflow_never_change(void **state) {
+    const char *directory = *state;
+    for (int variant = 0; variant < SW_TIERS * SW_TIERS; variant++) {
+        char place[PLACE_CHARS];
+        struct harness harness;
+        struct same_trace trace;
+        float *before, *after;
+        struct harness_spec spec = same_spec(variant % 2 == 0 ? SW_F32 : SW_BF16);
+        spec.place = place_text(place, variant / SW_TIERS, variant % SW_TIERS);
+        spec.fill = fill_huge;
+        spec.directory = directory;
+        must(harness_open(&spec, &harness));
+        must(read_state(&harness, &before));
+        must(same_run(&harness, 1, 3, true, &trace));
+        must(read_state(&harness, &after));
+        assert_true(trace.skipped[0] && trace.skipped[1] && trace.skipped[2]);
+        assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_RECORD_BYTES));
+        free(before);
+        free(after);
+        harness_close(&harness);
+        harness_remove_store(directory);
+    }
+}
+
+#define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        in_directory(placements_give_the_same_bits_in_fp32),
+        in_directory(placements_give_the_same_bits_in_bf16),
+        in_directory(update_threads_give_the_same_bits),
+        cmocka_unit_test(other_trainings_give_other_bits),
+        in_directory(a_resumed_training_gives_the_same_bits),
+        in_directory(a_step_that_is_not_finite_is_skipped_everywhere),
+        in_directory(weights_that_overflow_never_change),
+    };
+    return cmocka_run_group_tests_name("e2e same bits", tests, NULL, NULL);
+}

@@ -1,0 +1,35 @@
+/* The model and the training whose bits are compared, and what is compared of them. */
+#ifndef SW_TESTS_E2E_SAME_BITS_H
+#define SW_TESTS_E2E_SAME_BITS_H
+
+#include "tests/e2e/harness.h"
+
+enum { SAME_STEPS = 6, SAME_SEED = 20240607 };
+
+/* Six blocks of five grains in chunks of two, so that units are larger than a slot and their last chunk is ragged;
+ * tied; three micro-batches; clipping at a norm that some steps exceed. */
+extern const struct sw_model_config same_config;
+#define SAME_CLIP 1.0
+struct harness_spec same_spec(sw_dtype type);
+
+/* What a training leaves behind. The caller frees it. */
+struct same_trace {
+    double loss[SAME_STEPS], grad_norm[SAME_STEPS];
+    bool skipped[SAME_STEPS];
+    double evaluation;
+    int64_t grains;
+    float *records, *grads;
+};
+void same_free(struct same_trace *trace);
+
+/* Runs steps [first, last], one begun ahead of the one waited for where `ahead`. */
+sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ahead, struct same_trace *trace);
+/* Takes the final state into the trace. */
+sw_status same_finish(struct harness *harness, struct same_trace *trace);
+/* All steps from the start; the store in spec->directory, if it names one, is removed at the end. */
+sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_trace *trace);
+
+/* NULL where the traces are equal bit for bit, else what differs. */
+const char *same_difference(const struct same_trace *a, const struct same_trace *b);
+
+#endif

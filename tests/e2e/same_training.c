@@ -1,0 +1,102 @@
+#include "tests/e2e/same_bits.h"
+
+#include "core/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct sw_model_config same_config = {
+    .family = "gpt2",
+    .vocab = 515,
+    .hidden = 80,
+    .layers = 6,
+    .heads = 5,
+    .kv_heads = 5,
+    .head_dim = 16,
+    .ffn = 320,
+    .max_positions = 32,
+    .norm_epsilon = 1e-5,
+    .init_std = 0.1,
+    .activation = SW_GELU_TANH,
+    .tied_embeddings = true,
+};
+
+struct harness_spec same_spec(sw_dtype type) {
+    return (struct harness_spec){
+        .config = &same_config,
+        .shape = {.type = type, .batch = 2, .seq = 24},
+        .micro_batches = 3,
+        .place = "grads=device,optimizer=device",
+        .chunk_grains = 2,
+        .ring_chunks = 2,
+        .compute_threads = 2,
+        .update_threads = 2,
+        .seed = SAME_SEED,
+    };
+}
+
+void same_free(struct same_trace *trace) {
+    free(trace->records);
+    free(trace->grads);
+    *trace = (struct same_trace){0};
+}
+
+static void note(struct same_trace *trace, int64_t step, const struct sw_step_result *result) {
+    trace->loss[step - 1] = result->loss_sum;
+    trace->grad_norm[step - 1] = result->grad_norm;
+    trace->skipped[step - 1] = result->skipped;
+}
+
+sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ahead, struct same_trace *trace) {
+    struct sw_step_result result;
+    int64_t begun = first - 1;
+    for (int64_t step = first; step <= last; step++) {
+        while (begun < last && begun < step + (ahead ? SW_ENGINE_STEPS_AHEAD - 1 : 0))
+            SW_TRY(harness_begin(harness, ++begun, SAME_CLIP));
+        SW_TRY(harness_wait(harness, &result));
+        note(trace, step, &result);
+    }
+    return SW_OK;
+}
+
+sw_status same_finish(struct harness *harness, struct same_trace *trace) {
+    trace->grains = harness_grains(harness);
+    trace->records = malloc((size_t)(trace->grains * SW_RECORD_BYTES));
+    trace->grads = malloc((size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
+    if (trace->records == NULL || trace->grads == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
+    SW_TRY(harness_read_grads(harness, trace->grads));
+    SW_TRY(harness_evaluate(harness, &trace->evaluation));
+    return harness_read_records(harness, trace->records);
+}
+
+sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_trace *trace) {
+    struct harness harness;
+    *trace = (struct same_trace){0};
+    SW_TRY(harness_open(spec, &harness));
+    sw_status status = same_run(&harness, 1, SAME_STEPS, ahead, trace);
+    if (status == SW_OK)
+        status = same_finish(&harness, trace);
+    harness_close(&harness);
+    if (spec->directory != NULL)
+        harness_remove_store(spec->directory);
+    return status;
+}
+
+const char *same_difference(const struct same_trace *a, const struct same_trace *b) {
+    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0)
+        return "losses";
+    if (memcmp(a->grad_norm, b->grad_norm, sizeof a->grad_norm) != 0)
+        return "gradient norms";
+    if (memcmp(a->skipped, b->skipped, sizeof a->skipped) != 0)
+        return "skipped steps";
+    if (a->grains != b->grains)
+        return "sizes";
+    if (memcmp(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads) != 0)
+        return "gradients of the last step";
+    if (memcmp(a->records, b->records, (size_t)(a->grains * SW_RECORD_BYTES)) != 0)
+        return "masters or moments";
+    if (memcmp(&a->evaluation, &b->evaluation, sizeof a->evaluation) != 0)
+        return "weights (by the loss of a fixed batch)";
+    return NULL;
+}

@@ -1,0 +1,371 @@
+/* GPT-2 training through plan and engine against PyTorch: losses, norms, logits, the gradient of every tensor, and the
+ * weights after twenty steps. README.md describes the golden files. */
+#include "tests/e2e/harness.h"
+#include "train/checkpoint.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { PROJECTIONS = 8, FILE_CHARS = 512, CHUNK_GRAINS = 2, RING_CHUNKS = 2 };
+
+/* fp32 against PyTorch's fp32 run. */
+#define LOSS_TOLERANCE 1e-5     /* relative, every step */
+#define NORM_TOLERANCE 1e-4     /* relative, every step */
+#define GRADIENT_TOLERANCE 1e-4 /* of the tensor's norm: its norm, samples and projections */
+#define LOGIT_TOLERANCE 1e-5    /* of the largest logit */
+#define WEIGHT_TOLERANCE 1e-4   /* of the distance that training moved the tensor: norm, samples and projections */
+/* bf16 against PyTorch's fp32 run: at most this factor of the error of PyTorch's bf16 run, plus a floor. */
+#define BF16_FACTOR 1.5
+#define BF16_LOSS_FLOOR 2e-5     /* relative, root mean square over the steps */
+#define BF16_GRADIENT_FLOOR 1e-3 /* of the tensor's norm, root mean square over the tensors */
+#define BF16_LOGIT_FLOOR 2e-4    /* of the largest logit, root mean square over the samples */
+
+struct run {
+    json_t *golden;
+    struct sw_units *units;
+    struct sw_checkpoint *checkpoint;
+    struct sw_model_config config;
+    struct harness harness;
+    sw_dtype type;
+    float **flat; /* of each unit: gradients, or masters */
+};
+
+/* Largest error and sums of squares, of what was found and of PyTorch's own bf16 run. */
+struct errors {
+    double most, squares, bf16_squares;
+    int64_t count;
+};
+
+static void must(sw_status status) {
+    if (status != SW_OK)
+        fail_msg("%s", sw_error_message(status));
+}
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static int64_t whole(const json_t *object, const char *key) {
+    return (int64_t)json_integer_value(json_object_get(object, key));
+}
+
+static double item(const json_t *array, size_t index) {
+    const json_t *value = json_array_get(array, index);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static void note(struct errors *errors, double error, double bf16_error) {
+    errors->most = fmax(errors->most, error);
+    errors->squares += error * error;
+    errors->bf16_squares += bf16_error * bf16_error;
+    errors->count++;
+}
+
+static double mean_square_root(double squares, const struct errors *errors) {
+    return sqrt(squares / (double)errors->count);
+}
+
+/* Prints a row of the table and holds it to its bound. */
+static void judge(const struct run *run, const char *what, const struct errors *errors, double tolerance,
+                  double floor) {
+    const char *model = json_string_value(json_object_get(run->golden, "model"));
+    const double rms = mean_square_root(errors->squares, errors);
+    if (run->type == SW_F32) {
+        printf("# | %s | fp32 | %s | %lld | %.1e | %.1e | %.0e |\n", model, what, (long long)errors->count,
+               errors->most, rms, tolerance);
+        if (!(errors->most <= tolerance))
+            fail_msg("%s: %s differ by %g, more than %g", model, what, errors->most, tolerance);
+        return;
+    }
+    const double theirs = mean_square_root(errors->bf16_squares, errors), bound = BF16_FACTOR * theirs + floor;
+    printf("# | %s | bf16 | %s | %lld | %.1e | %.1e | %.1e (PyTorch's bf16: %.1e) |\n", model, what,
+           (long long)errors->count, errors->most, rms, bound, theirs);
+    if (!(rms <= bound))
+        fail_msg("%s: %s differ by %g in the mean, more than %g", model, what, rms, bound);
+}
+
+static void open_run(struct run *run, const char *name, sw_dtype type, const char *place, const char *directory) {
+    const char *data = getenv("SW_TEST_DATA");
+    char path[FILE_CHARS];
+    json_error_t error;
+    assert_non_null(data);
+    *run = (struct run){.type = type};
+    snprintf(path, sizeof path, "%s/%s.json", data, name);
+    run->golden = json_load_file(path, 0, &error);
+    if (run->golden == NULL)
+        fail_msg("%s: %s", path, error.text);
+    snprintf(path, sizeof path, "%s/%s", data, name);
+    must(sw_config_load(path, &run->config));
+    must(sw_model_units(&run->config, &run->units));
+    must(sw_checkpoint_open(path, run->units, &run->checkpoint));
+    const struct harness_spec spec = {
+        .config = &run->config,
+        .shape = {.type = type, .batch = whole(run->golden, "batch"), .seq = whole(run->golden, "seq")},
+        .micro_batches = whole(run->golden, "micro_batches"),
+        .place = place,
+        .recompute = true,
+        .chunk_grains = CHUNK_GRAINS,
+        .ring_chunks = RING_CHUNKS,
+        .directory = directory,
+        .fill = sw_checkpoint_fill,
+        .fill_context = run->checkpoint,
+    };
+    must(harness_open(&spec, &run->harness));
+    run->flat = calloc((size_t)run->units->count, sizeof *run->flat);
+    for (int64_t u = 0; u < run->units->count; u++)
+        run->flat[u] = malloc((size_t)run->units->unit[u].elems * sizeof(float));
+}
+
+static void close_run(struct run *run) {
+    harness_close(&run->harness);
+    for (int64_t u = 0; u < run->units->count; u++)
+        free(run->flat[u]);
+    free(run->flat);
+    sw_checkpoint_close(run->checkpoint);
+    sw_units_destroy(run->units);
+    json_decref(run->golden);
+}
+
+/* Inputs, then targets, of a micro-batch of golden tokens, to where the engine reads micro-batch `to`. */
+static void put_tokens(struct run *run, int64_t step, int64_t micro, int64_t to) {
+    const json_t *rows =
+        json_array_get(json_array_get(json_object_get(run->golden, "tokens"), (size_t)(step - 1)), (size_t)micro);
+    const int64_t seq = whole(run->golden, "seq"), batch = whole(run->golden, "batch");
+    int32_t *tokens = sw_engine_tokens(run->harness.engine, to);
+    for (int64_t b = 0; b < batch; b++) {
+        for (int64_t t = 0; t < seq; t++) {
+            tokens[b * seq + t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t);
+            tokens[(batch + b) * seq + t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t + 1);
+        }
+    }
+}
+
+static float logit_at(struct run *run, const json_t *at, float *logits) {
+    put_tokens(run, 1, (int64_t)item(at, 0), 0);
+    const struct sw_step_input input = {
+        .program = SW_PROGRAM_LOGITS,
+        .step = 1,
+        .loss_tokens = 1,
+        .row = (int64_t)(item(at, 1) * number(run->golden, "seq") + item(at, 2)),
+        .logits = logits,
+    };
+    struct sw_step_result result;
+    must(sw_engine_begin(run->harness.engine, &input));
+    must(sw_engine_wait(run->harness.engine, &result));
+    return logits[(size_t)item(at, 3)];
+}
+
+static void compare_logits(struct run *run) {
+    const json_t *golden = json_object_get(run->golden, "logits"), *at = json_object_get(golden, "at");
+    const json_t *f32 = json_object_get(golden, "f32"), *bf16 = json_object_get(golden, "bf16");
+    float *logits = malloc((size_t)run->config.vocab * sizeof *logits);
+    struct errors errors = {0};
+    double largest = 0;
+    for (size_t i = 0; i < json_array_size(f32); i++)
+        largest = fmax(largest, fabs(item(f32, i)));
+    for (size_t i = 0; i < json_array_size(f32); i++) {
+        const double found = logit_at(run, json_array_get(at, i), logits);
+        note(&errors, fabs(found - item(f32, i)) / largest, fabs(item(bf16, i) - item(f32, i)) / largest);
+    }
+    judge(run, "logits", &errors, LOGIT_TOLERANCE, BF16_LOGIT_FLOOR);
+    free(logits);
+}
+
+static struct sw_step_result train_step(struct run *run, int64_t step) {
+    const json_t *optimizer = json_object_get(run->golden, "optimizer");
+    const json_t *golden = json_array_get(json_object_get(run->golden, "steps"), (size_t)(step - 1));
+    const int64_t micros = whole(run->golden, "micro_batches");
+    for (int64_t m = 0; m < micros; m++)
+        put_tokens(run, step, m, m);
+    const struct sw_step_input input = {
+        .program = SW_PROGRAM_TRAIN,
+        .step = step,
+        .adamw = {.lr = number(golden, "lr"),
+                  .beta1 = number(optimizer, "beta1"),
+                  .beta2 = number(optimizer, "beta2"),
+                  .eps = number(optimizer, "eps"),
+                  .weight_decay = number(optimizer, "weight_decay")},
+        .clip = number(optimizer, "clip"),
+        .loss_tokens = micros * whole(run->golden, "batch") * whole(run->golden, "seq"),
+    };
+    struct sw_step_result result;
+    must(sw_engine_begin(run->harness.engine, &input));
+    must(sw_engine_wait(run->harness.engine, &result));
+    assert_false(result.skipped);
+    result.loss_sum /= (double)input.loss_tokens;
+    return result;
+}
+
+static uint64_t splitmix64(uint64_t state) {
+    uint64_t z = state + UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+static void project(const float *values, int64_t elems, double *out_norm, double projections[PROJECTIONS]) {
+    double squares = 0;
+    memset(projections, 0, PROJECTIONS * sizeof *projections);
+    for (int64_t i = 0; i < elems; i++) {
+        const double value = values[i];
+        const uint64_t signs = splitmix64((uint64_t)i);
+        squares += value * value;
+        for (int k = 0; k < PROJECTIONS; k++)
+            projections[k] += signs >> k & 1 ? -value : value;
+    }
+    *out_norm = sqrt(squares);
+}
+
+/* The flat values of the tensor that the golden file calls `name`, without the prefix. */
+static float *find_tensor(const struct run *run, const char *name, int64_t *out_elems) {
+    for (int64_t u = 0; u < run->units->count; u++) {
+        for (int64_t t = 0; t < run->units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &run->units->unit[u].tensor[t];
+            if (strcmp(tensor->name + strlen("transformer."), name) == 0) {
+                *out_elems = tensor->elems;
+                return run->flat[u] + tensor->offset;
+            }
+        }
+    }
+    fail_msg("the model has no tensor %s", name);
+    return NULL;
+}
+
+/* The largest of three estimates of the L2 distance of a tensor from the golden one: by its norm, its samples, its
+ * projections. */
+static double distance(const float *values, int64_t elems, const json_t *tensor, double golden_norm,
+                       const json_t *golden, const json_t *golden_projections) {
+    double norm, projections[PROJECTIONS], sampled = 0, projected = 0;
+    project(values, elems, &norm, projections);
+    const json_t *at = json_object_get(tensor, "at");
+    for (size_t i = 0; i < json_array_size(at); i++) {
+        const double difference = values[(int64_t)item(at, i)] - item(golden, i);
+        sampled += difference * difference;
+    }
+    for (int k = 0; k < PROJECTIONS; k++) {
+        const double difference = projections[k] - item(golden_projections, (size_t)k);
+        projected += difference * difference;
+    }
+    return fmax(fabs(norm - golden_norm), fmax(sqrt(sampled), sqrt(projected / PROJECTIONS)));
+}
+
+static void compare_gradients(struct run *run) {
+    const json_t *tensors = json_object_get(run->golden, "tensors");
+    struct errors errors = {0};
+    for (int64_t u = 0; u < run->units->count; u++)
+        must(sw_engine_read_grads(run->harness.engine, u, 0, run->units->unit[u].grains, run->flat[u]));
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const json_t *tensor = json_array_get(tensors, i);
+        int64_t elems;
+        const float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
+        const double norm = number(tensor, "grad_norm");
+        const double error = distance(found, elems, tensor, norm, json_object_get(tensor, "grad"),
+                                      json_object_get(tensor, "grad_projections"));
+        note(&errors, error / norm, number(tensor, "grad_error_bf16"));
+    }
+    judge(run, "gradients", &errors, GRADIENT_TOLERANCE, BF16_GRADIENT_FLOOR);
+}
+
+static void read_masters(struct run *run, int64_t unit) {
+    const int64_t grains = run->units->unit[unit].grains, record = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    float *records = malloc((size_t)(grains * SW_RECORD_BYTES));
+    must(sw_engine_read_records(run->harness.engine, unit, 0, grains, records));
+    for (int64_t g = 0; g < grains; g++)
+        memcpy(run->flat[unit] + g * SW_GRAIN_ELEMS, records + g * record, SW_GRAIN_ELEMS * sizeof *records);
+    free(records);
+}
+
+static void compare_weights(struct run *run) {
+    const json_t *tensors = json_object_get(run->golden, "tensors");
+    struct errors errors = {0};
+    for (int64_t u = 0; u < run->units->count; u++)
+        read_masters(run, u);
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const json_t *tensor = json_array_get(tensors, i), *undetermined = json_object_get(tensor, "undetermined");
+        int64_t elems;
+        float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
+        for (int64_t e = (int64_t)item(undetermined, 0); e < (int64_t)item(undetermined, 1); e++)
+            found[e] = 0;
+        const double error = distance(found, elems, tensor, number(tensor, "weight_norm"),
+                                      json_object_get(tensor, "weight"), json_object_get(tensor, "weight_projections"));
+        const double moved = number(tensor, "weight_change");
+        note(&errors, error / moved, number(tensor, "weight_error_bf16") / moved);
+    }
+    judge(run, "weight changes", &errors, WEIGHT_TOLERANCE, BF16_GRADIENT_FLOOR);
+}
+
+static void compare_steps(struct run *run) {
+    const json_t *steps = json_object_get(run->golden, "steps");
+    struct errors losses = {0}, norms = {0};
+    for (size_t s = 0; s < json_array_size(steps); s++) {
+        const json_t *golden = json_array_get(steps, s);
+        const struct sw_step_result result = train_step(run, (int64_t)s + 1);
+        const double loss = number(golden, "loss"), norm = number(golden, "grad_norm");
+        note(&losses, fabs(result.loss_sum - loss) / loss, fabs(number(golden, "loss_bf16") - loss) / loss);
+        note(&norms, fabs(result.grad_norm - norm) / norm, fabs(number(golden, "grad_norm_bf16") - norm) / norm);
+        if (s == 0)
+            compare_gradients(run);
+    }
+    judge(run, "losses", &losses, LOSS_TOLERANCE, BF16_LOSS_FLOOR);
+    judge(run, "gradient norms", &norms, NORM_TOLERANCE, BF16_GRADIENT_FLOOR);
+}
+
+static void compare(const char *name, sw_dtype type, const char *place, const char *directory) {
+    struct run run;
+    open_run(&run, name, type, place, directory);
+    printf("# %s, %s, %s\n", name, sw_dtype_name(type), place);
+    compare_logits(&run);
+    compare_steps(&run);
+    compare_weights(&run);
+    close_run(&run);
+}
+
+static void a_in_fp32_with_the_optimizer_on_the_device(void **state) {
+    (void)state;
+    compare("gpt2-a", SW_F32, "grads=device,optimizer=device", NULL);
+}
+
+static void a_in_fp32_with_the_optimizer_on_nvme(void **state) {
+    compare("gpt2-a", SW_F32, "grads=nvme,optimizer=nvme", *state);
+}
+
+static void b_in_fp32(void **state) {
+    (void)state;
+    compare("gpt2-b", SW_F32, "grads=host,optimizer=host", NULL);
+}
+
+static void a_in_bf16(void **state) {
+    compare("gpt2-a", SW_BF16, "grads=host,optimizer=nvme", *state);
+}
+
+static void b_in_bf16(void **state) {
+    (void)state;
+    compare("gpt2-b", SW_BF16, "grads=device,optimizer=host", NULL);
+}
+
+#define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_in_fp32_with_the_optimizer_on_the_device),
+        in_directory(a_in_fp32_with_the_optimizer_on_nvme),
+        cmocka_unit_test(b_in_fp32),
+        in_directory(a_in_bf16),
+        cmocka_unit_test(b_in_bf16),
+    };
+    return cmocka_run_group_tests_name("parity gpt2", tests, NULL, NULL);
+}

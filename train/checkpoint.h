@@ -1,0 +1,26 @@
+/* Hugging Face folders as a source of weights, and as what export writes. */
+#ifndef SW_TRAIN_CHECKPOINT_H
+#define SW_TRAIN_CHECKPOINT_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "offload/engine.h"
+#include "offload/unit.h"
+#include "train/config.h"
+
+struct sw_checkpoint;
+
+/* Opens a folder's safetensors and matches them with the model's tensors: every one is there with its shape, none is
+ * unknown. Names may have the prefix "transformer." or not; causal-mask buffers and a tied lm_head are passed over. */
+sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
+void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
+
+/* A sw_fill_function; context is a struct sw_checkpoint. Refuses weights that are not finite, naming the tensor. */
+sw_status sw_checkpoint_fill(void *checkpoint, int64_t unit, int64_t first, int64_t count, float *out);
+
+/* Writes config.json, model.safetensors and, where `carry` names the folder that the model came from, its tokenizer and
+ * generation files. The folder must not exist, or be empty; it is complete or not there. fill gives the masters. */
+sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
+                              sw_dtype type, sw_fill_function fill, void *context, const char *carry);
+
+#endif

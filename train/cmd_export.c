@@ -1,0 +1,46 @@
+#include "core/log.h"
+#include "train/checkpoint.h"
+#include "train/commands.h"
+#include "train/source.h"
+
+struct export_options {
+    char *from, *to;
+    int type;
+};
+
+#define AT(member) .offset = offsetof(struct export_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR",
+     .kind = SW_OPTION_STRING,
+     AT(from),
+     .what = "folder of a run, or a Hugging Face folder",
+     .required = true},
+    {.name = "OUT", .kind = SW_OPTION_STRING, AT(to), .what = "folder to write: new, or empty", .required = true},
+    {.name = "--dtype",
+     .kind = SW_OPTION_CHOICE,
+     AT(type),
+     .initial = "fp32",
+     .choices = "fp32|bf16|fp16",
+     .what = "type of the tensors"},
+};
+static const struct sw_command_line line = {"export", "write the weights of the last commit as a Hugging Face folder",
+                                            options, sizeof options / sizeof options[0]};
+
+int sw_command_export(int argc, char **argv) {
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    struct export_options given = {0};
+    struct sw_source *source = NULL;
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        sw_status status = sw_source_open_any(given.from, &source);
+        if (status == SW_OK)
+            status = sw_checkpoint_write(given.to, sw_source_config(source), sw_source_units(source), types[given.type],
+                                         sw_source_fill, source, sw_source_folder(source));
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        if (status == SW_OK)
+            sw_log_info("wrote %s", given.to);
+        sw_source_close(source);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

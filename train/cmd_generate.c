@@ -1,0 +1,253 @@
+#include "core/machine.h"
+#include "core/size.h"
+#include "train/commands.h"
+#include "train/model.h"
+#include "train/sampler.h"
+#include "train/settings.h"
+#include "train/source.h"
+#include "train/token_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTE_VOCAB = 256, GENERATE_CHUNK_GRAINS = 16, MAX_NEW_TOKENS = 1 << 20 };
+
+struct generate_options {
+    char *from;
+    char *prompt, *tokens;
+    int64_t max_tokens, top_k, seed, threads;
+    double temperature, top_p;
+    int precision;
+};
+
+#define AT(member) .offset = offsetof(struct generate_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR|MODEL",
+     .kind = SW_OPTION_STRING,
+     AT(from),
+     .what = "folder of a run, or a Hugging Face folder",
+     .required = true},
+    {.name = "--prompt",
+     .kind = SW_OPTION_STRING,
+     AT(prompt),
+     .value = "TEXT",
+     .what = "text to go on from (models of bytes)"},
+    {.name = "--tokens",
+     .kind = SW_OPTION_STRING,
+     AT(tokens),
+     .value = "FILE",
+     .what = "token file (.bin, or .txt for bytes) to go on from"},
+    {.name = "--max-tokens",
+     .kind = SW_OPTION_INT,
+     AT(max_tokens),
+     .initial = "200",
+     .value = "N",
+     .what = "tokens to write",
+     .int_min = 1,
+     .int_max = MAX_NEW_TOKENS},
+    {.name = "--temperature",
+     .kind = SW_OPTION_REAL,
+     AT(temperature),
+     .initial = "0.8",
+     .value = "X",
+     .what = "0: always the most likely token",
+     .real_min = 0,
+     .real_max = 100},
+    {.name = "--top-k",
+     .kind = SW_OPTION_INT,
+     AT(top_k),
+     .initial = "0",
+     .value = "N",
+     .what = "only the N most likely; 0: all",
+     .int_min = 0},
+    {.name = "--top-p",
+     .kind = SW_OPTION_REAL,
+     AT(top_p),
+     .initial = "1",
+     .value = "P",
+     .what = "only the most likely that reach this probability",
+     .real_min = 0.0001,
+     .real_max = 1},
+    {.name = "--seed",
+     .kind = SW_OPTION_INT,
+     AT(seed),
+     .initial = "0",
+     .value = "N",
+     .what = "of the choice of tokens",
+     .int_min = 0},
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     AT(precision),
+     .initial = "auto",
+     .choices = "auto|bf16|fp16|fp32",
+     .what = "type of weights and activations"},
+    {.name = "--threads",
+     .kind = SW_OPTION_INT,
+     AT(threads),
+     .initial = "auto",
+     .value = "N",
+     .what = "threads of the CPU device",
+     .int_min = 1,
+     .int_max = 4096,
+     .allow_auto = true},
+};
+static const struct sw_command_line line = {"generate", "continue a text, or tokens", options,
+                                            sizeof options / sizeof options[0]};
+
+struct generator {
+    const struct generate_options *options;
+    struct sw_source *source;
+    struct sw_device *device;
+    struct sw_model *model;
+    struct sw_plan *plan;
+    struct sw_engine *engine;
+    struct sw_sampler *sampler;
+    int32_t *text; /* prompt and what was written */
+    int64_t length, prompt_length, window;
+    float *logits;
+};
+
+static sw_status read_prompt_file(struct generator *g, const char *path, int64_t vocab) {
+    struct sw_token_stream *stream;
+    SW_TRY(sw_token_stream_open(&path, 1, vocab, &stream));
+    g->prompt_length = sw_token_stream_tokens(stream);
+    g->text = calloc((size_t)(g->prompt_length + g->options->max_tokens), sizeof *g->text);
+    const sw_status status = g->text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the prompt")
+                                             : sw_token_stream_read(stream, 0, g->prompt_length, g->text);
+    sw_token_stream_close(stream);
+    for (int64_t i = 0; status == SW_OK && i < g->prompt_length; i++)
+        if (g->text[i] < 0 || g->text[i] >= vocab)
+            return sw_fail(SW_ERR_ARG, "token %lld of %s is %d, outside of the vocabulary of %lld", (long long)i, path,
+                           g->text[i], (long long)vocab);
+    return status;
+}
+
+static sw_status read_prompt(struct generator *g) {
+    const int64_t vocab = sw_source_config(g->source)->vocab;
+    const struct generate_options *options_given = g->options;
+    if ((options_given->prompt == NULL) == (options_given->tokens == NULL))
+        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
+    if (options_given->tokens != NULL)
+        return read_prompt_file(g, options_given->tokens, vocab);
+    if (vocab != BYTE_VOCAB)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "this model's vocabulary is not bytes, and this version has no tokenizer; give --tokens FILE");
+    g->prompt_length = (int64_t)strlen(options_given->prompt);
+    if (g->prompt_length == 0)
+        return sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
+    g->text = calloc((size_t)(g->prompt_length + options_given->max_tokens), sizeof *g->text);
+    if (g->text == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the prompt");
+    for (int64_t i = 0; i < g->prompt_length; i++)
+        g->text[i] = (unsigned char)options_given->prompt[i];
+    return SW_OK;
+}
+
+static sw_status open_model(struct generator *g) {
+    const struct sw_model_config *config = sw_source_config(g->source);
+    const int threads = g->options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)g->options->threads;
+    struct sw_machine machine;
+    if (g->options->precision == SW_PRECISION_FP16)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
+    SW_TRY(sw_machine_read(&machine));
+    SW_TRY(sw_device_open("cpu", threads, &g->device));
+    const bool fast = sw_device_info(g->device).bf16_fast;
+    const bool bf16 =
+        g->options->precision == SW_PRECISION_BF16 || (g->options->precision == SW_PRECISION_AUTO && fast);
+    g->window = sw_min_i64(config->max_positions, g->prompt_length + g->options->max_tokens);
+    const struct sw_model_shape shape = {.type = bf16 ? SW_BF16 : SW_F32, .batch = 1, .seq = g->window};
+    SW_TRY(sw_model_create(config, &shape, g->device, &g->model));
+    const struct sw_model_bytes bytes = sw_model_bytes(g->model);
+    struct sw_plan_spec spec = {
+        .units = sw_model_get_units(g->model),
+        .type = shape.type,
+        .micro_batches = 1,
+        .token_bytes = bytes.token,
+        .boundary_bytes = bytes.boundary,
+        .saved_bytes = bytes.saved,
+        .work_bytes = bytes.work,
+        .recompute = true,
+        .chunk_grains = GENERATE_CHUNK_GRAINS,
+        .ring_chunks = 1,
+        .budget_bytes = {[SW_DEVICE] = machine.available_bytes, [SW_HOST] = machine.available_bytes},
+    };
+    SW_TRY(sw_placement_parse("auto", &spec.place));
+    SW_TRY(sw_plan_create(&spec, &g->plan));
+    SW_TRY(sw_plan_check(g->plan));
+    const struct sw_engine_spec engine = {
+        .plan = g->plan, .device = g->device, .host = g->device, .ops = sw_model_ops(g->model)};
+    SW_TRY(sw_engine_open(&engine, &g->engine));
+    return sw_engine_load(g->engine, sw_source_fill, g->source);
+}
+
+/* The token after the text, computed from as much of its end as the model has positions for. */
+static sw_status next_token(struct generator *g, int32_t *out) {
+    const int64_t used = sw_min_i64(g->length, g->window);
+    struct sw_step_result result;
+    int32_t *tokens = sw_engine_tokens(g->engine, 0);
+    memset(tokens, 0, (size_t)(2 * g->window) * sizeof *tokens);
+    memcpy(tokens, g->text + g->length - used, (size_t)used * sizeof *tokens);
+    const struct sw_step_input input = {
+        .program = SW_PROGRAM_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
+    SW_TRY(sw_engine_begin(g->engine, &input));
+    SW_TRY(sw_engine_wait(g->engine, &result));
+    *out = sw_sampler_choose(g->sampler, g->logits, (uint64_t)g->length);
+    return SW_OK;
+}
+
+static void print_token(const struct generator *g, int32_t token, bool first) {
+    if (sw_source_config(g->source)->vocab == BYTE_VOCAB)
+        putchar(token);
+    else
+        printf(first ? "%d" : " %d", token);
+    fflush(stdout);
+}
+
+static sw_status generate(struct generator *g) {
+    SW_TRY(sw_source_open_any(g->options->from, &g->source));
+    SW_TRY(read_prompt(g));
+    SW_TRY(open_model(g));
+    const struct sw_sampler_spec spec = {.vocab = sw_source_config(g->source)->vocab,
+                                         .temperature = g->options->temperature,
+                                         .top_k = g->options->top_k,
+                                         .top_p = g->options->top_p,
+                                         .seed = (uint64_t)g->options->seed};
+    SW_TRY(sw_sampler_create(&spec, &g->sampler));
+    g->logits = calloc((size_t)spec.vocab, sizeof *g->logits);
+    if (g->logits == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the logits");
+    for (g->length = 0; g->length < g->prompt_length; g->length++)
+        print_token(g, g->text[g->length], g->length == 0);
+    for (int64_t n = 0; n < g->options->max_tokens; n++) {
+        SW_TRY(next_token(g, &g->text[g->length]));
+        print_token(g, g->text[g->length++], false);
+    }
+    putchar('\n');
+    return SW_OK;
+}
+
+static void close_generator(struct generator *g) {
+    sw_engine_close(g->engine);
+    sw_plan_destroy(g->plan);
+    sw_model_destroy(g->model);
+    if (g->device != NULL)
+        sw_device_close(g->device);
+    sw_source_close(g->source);
+    sw_sampler_destroy(g->sampler);
+    free(g->text);
+    free(g->logits);
+}
+
+int sw_command_generate(int argc, char **argv) {
+    struct generate_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct generator g = {.options = &given};
+        const sw_status status = generate(&g);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        close_generator(&g);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

@@ -1,0 +1,59 @@
+#include "train/cmd_run.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "train/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A signal handler can reach nothing but global state. */
+static volatile sig_atomic_t stop_requested;
+
+static void on_signal(int number) {
+    if (stop_requested)
+        _exit(128 + number);
+    stop_requested = 1;
+    static const char text[] = "\nending after the current step; once more ends at once\n";
+    const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+void sw_signals_catch(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static void say_start(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_device_info info = sw_device_info(trainer->device);
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
+    sw_log_info("%s: %lld parameters, %s on %s (%s, %d threads), %lld tokens a step", settings->model,
+                (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
+                sw_dtype_name(sw_settings_type(settings)), info.name, info.isa, info.threads,
+                (long long)settings->batch_tokens);
+    sw_log_info("memory: device %s, host %s, store %s; %s",
+                sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
+                sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
+                sw_format_size(sw_store_file_bytes(trainer->store), nvme),
+                trainer->plan->commit_every_step ? "every step commits" : "commits every --save-every steps");
+    if (trainer->position.step > 0)
+        sw_log_info("going on after step %lld", (long long)trainer->position.step);
+}
+
+int sw_run_to_end(const char *command, struct sw_trainer *trainer) {
+    sw_run_end end;
+    say_start(trainer);
+    const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
+    if (status != SW_OK)
+        return sw_command_fail(command, status);
+    static const char *const endings[] = {[SW_END_DONE] = "all steps are done",
+                                          [SW_END_STOPPED] = "stopped on request",
+                                          [SW_END_TIME_LIMIT] = "the time is up"};
+    sw_log_info("%s; everything is saved; `spillway resume %s%s` goes on", endings[end], trainer->folder,
+                end == SW_END_DONE ? " --steps N" : "");
+    return SW_EXIT_DONE;
+}

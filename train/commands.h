@@ -1,0 +1,24 @@
+/* The program's commands. Each gets the arguments after its name and returns the exit status: 0 done, 1 failed, 2 wrong
+ * usage. */
+#ifndef SW_TRAIN_COMMANDS_H
+#define SW_TRAIN_COMMANDS_H
+
+#include "core/status.h"
+#include "train/options.h"
+
+int sw_command_doctor(int argc, char **argv);
+int sw_command_export(int argc, char **argv);
+int sw_command_generate(int argc, char **argv);
+int sw_command_plan(int argc, char **argv);
+int sw_command_resume(int argc, char **argv);
+int sw_command_train(int argc, char **argv);
+
+enum { SW_EXIT_DONE = 0, SW_EXIT_FAILED = 1, SW_EXIT_USAGE = 2 };
+
+/* Prints the error as one line and returns the exit status that belongs to it. */
+int sw_command_fail(const char *command, sw_status status);
+
+/* Defaults and arguments into target. Returns true where the command goes on; else *out_exit is its exit status. */
+bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
+
+#endif

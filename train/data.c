@@ -1,0 +1,193 @@
+#include "train/data.h"
+
+#include "core/rng.h"
+#include "core/size.h"
+#include "train/data_internal.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { SCAN_TOKENS = 64 * 1024 };
+#define VALIDATION_MAX_PERCENT 50.0
+
+/* Keeps the order of the windows apart from every other use of the same seed; the epoch is added. */
+#define DATA_RNG_STREAM (UINT64_C(0x64617461) << 32)
+
+static sw_status check_spec(const struct sw_data_spec *spec) {
+    assert(spec->vocab >= 1 && spec->vocab <= INT32_MAX);
+    if (spec->seq < 1 || spec->seq > INT32_MAX)
+        return sw_fail(SW_ERR_ARG, "a sequence of %lld tokens is not possible; give at least 1", (long long)spec->seq);
+    if (!(spec->validation_percent >= 0 && spec->validation_percent <= VALIDATION_MAX_PERCENT))
+        return sw_fail(SW_ERR_ARG, "a validation part of %g%% is not possible; give 0%% to %g%%",
+                       spec->validation_percent, VALIDATION_MAX_PERCENT);
+    if (spec->validation_file != NULL && spec->validation_percent > 0)
+        return sw_fail(SW_ERR_ARG, "validation is a file (%s) and a part (%g%%) of the data; give one of them",
+                       spec->validation_file, spec->validation_percent);
+    return SW_OK;
+}
+
+static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *spec) {
+    SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, &data->stream));
+    const int64_t tokens = sw_token_stream_tokens(data->stream);
+    if (spec->validation_file != NULL) {
+        SW_TRY(sw_token_stream_open(&spec->validation_file, 1, spec->vocab, &data->validation_stream));
+        data->validation_tokens = sw_token_stream_tokens(data->validation_stream);
+        data->train_tokens = tokens;
+        return SW_OK;
+    }
+    data->validation_tokens = (int64_t)((double)tokens * spec->validation_percent / 100.0);
+    data->train_tokens = tokens - data->validation_tokens;
+    data->validation_first = data->train_tokens;
+    return SW_OK;
+}
+
+static sw_status check_lengths(const struct sw_data *data, const struct sw_data_spec *spec) {
+    const bool wants_validation = spec->validation_file != NULL || spec->validation_percent > 0;
+    const struct {
+        const char *name;
+        int64_t tokens;
+        bool wanted;
+    } parts[] = {{"training", data->train_tokens, true}, {"validation", data->validation_tokens, wants_validation}};
+    for (int i = 0; i < 2; i++) {
+        if (parts[i].wanted && parts[i].tokens < data->seq + 1)
+            return sw_fail(SW_ERR_ARG,
+                           "the %s data holds %lld tokens, but a sequence of %lld needs %lld; give more data or a "
+                           "shorter sequence",
+                           parts[i].name, (long long)parts[i].tokens, (long long)data->seq, (long long)data->seq + 1);
+    }
+    return SW_OK;
+}
+
+/* Index of the first token outside the vocabulary, or count. */
+static int64_t find_foreign(const int32_t *tokens, int64_t count, int64_t vocab) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = largest > (uint32_t)tokens[i] ? largest : (uint32_t)tokens[i];
+    if (largest < vocab)
+        return count;
+    int64_t i = 0;
+    while ((uint32_t)tokens[i] < vocab)
+        i++;
+    return i;
+}
+
+static sw_status scan_stream(struct sw_token_stream *stream, int64_t vocab, int32_t *buffer, XXH3_state_t *hash) {
+    const int64_t tokens = sw_token_stream_tokens(stream);
+    for (int64_t first = 0; first < tokens; first += SCAN_TOKENS) {
+        const int64_t count = sw_min_i64(SCAN_TOKENS, tokens - first);
+        SW_TRY(sw_token_stream_read(stream, first, count, buffer));
+        const int64_t foreign = find_foreign(buffer, count, vocab);
+        if (foreign < count) {
+            const struct sw_token_place place = sw_token_stream_place(stream, first + foreign);
+            return sw_fail(SW_ERR_ARG,
+                           "the data file %s has the token %u at index %lld, outside the model's vocabulary of %lld; "
+                           "tokenize it with the model's own tokenizer",
+                           place.file, (uint32_t)buffer[foreign], (long long)place.index, (long long)vocab);
+        }
+        XXH3_64bits_update(hash, buffer, (size_t)count * sizeof *buffer);
+    }
+    return SW_OK;
+}
+
+/* Checks every token and takes the digest of all of them, and of where validation begins. */
+static sw_status scan(struct sw_data *data) {
+    int32_t *buffer = malloc(SCAN_TOKENS * sizeof *buffer);
+    XXH3_state_t *hash = XXH3_createState();
+    sw_status status = SW_OK;
+    if (buffer == NULL || hash == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+        goto done;
+    }
+    XXH3_64bits_reset(hash);
+    SW_TRY_GOTO(scan_stream(data->stream, data->vocab, buffer, hash), done);
+    if (data->validation_stream != NULL)
+        SW_TRY_GOTO(scan_stream(data->validation_stream, data->vocab, buffer, hash), done);
+    const int64_t lengths[] = {data->train_tokens, data->validation_tokens};
+    XXH3_64bits_update(hash, lengths, sizeof lengths);
+    data->digest = XXH3_64bits_digest(hash);
+done:
+    XXH3_freeState(hash);
+    free(buffer);
+    return status;
+}
+
+sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
+    SW_TRY(check_spec(spec));
+    struct sw_data *data = calloc(1, sizeof *data);
+    if (data == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the data");
+    data->vocab = spec->vocab;
+    data->seq = spec->seq;
+    data->seed = spec->seed;
+    sw_status status = SW_OK;
+    SW_TRY_GOTO(open_streams(data, spec), failed);
+    SW_TRY_GOTO(check_lengths(data, spec), failed);
+    SW_TRY_GOTO(scan(data), failed);
+    data->window = malloc(((size_t)data->seq + 1) * sizeof *data->window);
+    if (data->window == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory for a window of %lld tokens", (long long)data->seq);
+        goto failed;
+    }
+    *out = data;
+    return SW_OK;
+failed:
+    sw_data_close(data);
+    return status;
+}
+
+void sw_data_close(struct sw_data *data) {
+    if (data == NULL)
+        return;
+    sw_token_stream_close(data->stream);
+    sw_token_stream_close(data->validation_stream);
+    free(data->window);
+    free(data);
+}
+
+int64_t sw_data_train_tokens(const struct sw_data *data) {
+    return data->train_tokens;
+}
+
+int64_t sw_data_validation_tokens(const struct sw_data *data) {
+    return data->validation_tokens;
+}
+
+int64_t sw_data_validation_windows(const struct sw_data *data) {
+    return data->validation_tokens > 1 ? sw_div_up(data->validation_tokens - 1, data->seq) : 0;
+}
+
+uint64_t sw_data_digest(const struct sw_data *data) {
+    return data->digest;
+}
+
+sw_status sw_data_train_window(struct sw_data *data, uint64_t position, int32_t *inputs, int32_t *targets) {
+    const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
+    const uint64_t epoch = position / windows;
+    const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
+    SW_TRY(sw_token_stream_read(data->stream, (int64_t)window * data->seq, data->seq + 1, data->window));
+    memcpy(inputs, data->window, (size_t)data->seq * sizeof *inputs);
+    memcpy(targets, data->window + 1, (size_t)data->seq * sizeof *targets);
+    return SW_OK;
+}
+
+struct sw_token_stream *sw_data_validation_stream(const struct sw_data *data) {
+    return data->validation_stream != NULL ? data->validation_stream : data->stream;
+}
+
+sw_status sw_data_validation_window(struct sw_data *data, int64_t window, int32_t *inputs, int32_t *targets) {
+    assert(window >= 0 && window < sw_data_validation_windows(data));
+    const int64_t first = window * data->seq;
+    const int64_t count = sw_min_i64(data->seq, data->validation_tokens - 1 - first);
+    SW_TRY(
+        sw_token_stream_read(sw_data_validation_stream(data), data->validation_first + first, count + 1, data->window));
+    memcpy(inputs, data->window, (size_t)count * sizeof *inputs);
+    memcpy(targets, data->window + 1, (size_t)count * sizeof *targets);
+    for (int64_t i = count; i < data->seq; i++) {
+        inputs[i] = 0;
+        targets[i] = -1;
+    }
+    return SW_OK;
+}

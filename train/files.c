@@ -1,0 +1,151 @@
+#include "train/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_CHARS = 4096, COPY_BYTES = 1 << 16 };
+
+sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name) {
+    const int used = snprintf(out, chars, "%s/%s", folder, name);
+    if (used < 0 || (size_t)used >= chars)
+        return sw_fail(SW_ERR_ARG, "the path %s/%s is too long", folder, name);
+    return SW_OK;
+}
+
+static sw_status write_all(int file, const char *path, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        const ssize_t wrote = write(file, text, bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        text += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return SW_OK;
+}
+
+static void flush_folder_of(const char *path) {
+    char folder[PATH_CHARS];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder ? 1 : 0] = '\0';
+    const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        return;
+    fsync(directory);
+    close(directory);
+}
+
+sw_status sw_file_replace(const char *path, const char *text, size_t bytes) {
+    char beside[PATH_CHARS];
+    const int used = snprintf(beside, sizeof beside, "%s.partial", path);
+    if (used < 0 || (size_t)used >= sizeof beside)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    const int file = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0)
+        return sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+    sw_status status = write_all(file, beside, text, bytes);
+    if (status == SW_OK && fsync(file) != 0)
+        status = sw_fail(SW_ERR_IO, "cannot flush %s: %s", beside, strerror(errno));
+    if (close(file) != 0 && status == SW_OK)
+        status = sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+    if (status == SW_OK && rename(beside, path) != 0)
+        status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    if (status != SW_OK)
+        unlink(beside);
+    else
+        flush_folder_of(path);
+    return status;
+}
+
+sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return sw_fail(SW_ERR_ARG, "cannot open %s: %s", path, strerror(errno));
+    sw_status status = SW_OK;
+    char *text = malloc(limit_bytes + 1);
+    const size_t bytes = text == NULL ? 0 : fread(text, 1, limit_bytes, file);
+    if (text == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    else if (ferror(file))
+        status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    else if (fgetc(file) != EOF)
+        status = sw_fail(SW_ERR_ARG, "%s is larger than %zu bytes", path, limit_bytes);
+    fclose(file);
+    if (status != SW_OK) {
+        free(text);
+        return status;
+    }
+    text[bytes] = '\0';
+    *out = text;
+    return SW_OK;
+}
+
+sw_status sw_file_copy(const char *from, const char *to) {
+    sw_status status = SW_OK;
+    char *buffer = malloc(COPY_BYTES);
+    const int source = open(from, O_RDONLY | O_CLOEXEC);
+    const int target = source < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (buffer == NULL || source < 0 || target < 0)
+        status = sw_fail(SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
+    while (status == SW_OK) {
+        const ssize_t got = read(source, buffer, COPY_BYTES);
+        if (got == 0)
+            break;
+        if (got < 0 && errno != EINTR)
+            status = sw_fail(SW_ERR_IO, "cannot read %s: %s", from, strerror(errno));
+        else if (got > 0)
+            status = write_all(target, to, buffer, (size_t)got);
+    }
+    if (target >= 0 && (fsync(target) != 0 || close(target) != 0) && status == SW_OK)
+        status = sw_fail(SW_ERR_IO, "cannot write %s: %s", to, strerror(errno));
+    if (source >= 0)
+        close(source);
+    free(buffer);
+    return status;
+}
+
+static bool is_dot(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+sw_status sw_folder_must_be_free(const char *folder) {
+    DIR *directory = opendir(folder);
+    if (directory == NULL)
+        return errno == ENOENT ? SW_OK
+                               : sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
+    bool empty = true;
+    for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        empty = empty && is_dot(entry->d_name);
+    closedir(directory);
+    return empty ? SW_OK : sw_fail(SW_ERR_ARG, "the folder %s is not empty; name a new one", folder);
+}
+
+sw_status sw_folder_make(const char *folder) {
+    if (mkdir(folder, 0755) != 0 && errno != EEXIST)
+        return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s", folder,
+                       strerror(errno));
+    return SW_OK;
+}
+
+void sw_folder_remove(const char *folder) {
+    DIR *directory = opendir(folder);
+    if (directory == NULL)
+        return;
+    for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        if (!is_dot(entry->d_name))
+            unlinkat(dirfd(directory), entry->d_name, 0);
+    closedir(directory);
+    rmdir(folder);
+}

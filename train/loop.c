@@ -1,0 +1,186 @@
+/* The steps of a run. The next step is begun while the last one's update still runs, unless something must happen
+ * between them. */
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "train/files.h"
+#include "train/steplog.h"
+#include "train/trainer.h"
+
+#include <math.h>
+
+struct loop {
+    struct sw_trainer *trainer;
+    const volatile sig_atomic_t *stop;
+    struct sw_steplog *log;
+    struct sw_schedule schedule;
+    int64_t first_step, last_step;
+    int64_t begun; /* last step begun */
+    int64_t start_ns;
+    int64_t bad_steps;
+    double seconds_per_step; /* smoothed */
+    bool out_of_time;
+    int64_t nvme_bytes;
+};
+
+static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    for (int64_t m = 0; m < micros; m++) {
+        int32_t *inputs = sw_engine_tokens(trainer->engine, m), *targets = inputs + batch * seq;
+        for (int64_t b = 0; b < batch; b++) {
+            const int64_t position = ((step - 1) * micros + m) * batch + b;
+            SW_TRY(sw_data_train_window(trainer->data, (uint64_t)position, inputs + b * seq, targets + b * seq));
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status begin_step(struct loop *loop, int64_t step) {
+    const struct sw_settings *settings = &loop->trainer->run.settings;
+    const struct sw_step_input input = {
+        .program = SW_PROGRAM_TRAIN,
+        .step = step,
+        .adamw = {.lr = sw_schedule_lr(&loop->schedule, step),
+                  .beta1 = settings->beta1,
+                  .beta2 = settings->beta2,
+                  .eps = settings->eps,
+                  .weight_decay = settings->weight_decay},
+        .clip = settings->clip,
+        .loss_tokens = settings->batch_tokens,
+    };
+    SW_TRY(fill_tokens(loop->trainer, step));
+    SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
+    loop->begun = step;
+    return SW_OK;
+}
+
+static bool evaluates_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.eval_every;
+    return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
+}
+
+static bool saves_after(const struct loop *loop, int64_t step) {
+    return !loop->trainer->plan->commit_every_step && step % loop->trainer->run.settings.save_every == 0;
+}
+
+/* Whether another step after this one would end too late. */
+static bool time_is_up(const struct loop *loop) {
+    const int64_t limit = loop->trainer->run.settings.time_limit;
+    const double elapsed = (double)(sw_now_ns() - loop->start_ns) * 1e-9;
+    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step > (double)limit;
+}
+
+static bool may_begin(struct loop *loop, int64_t step) {
+    if (step > loop->last_step || *loop->stop || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return false;
+    loop->out_of_time = loop->out_of_time || time_is_up(loop);
+    return !loop->out_of_time;
+}
+
+static struct sw_step_record record_of(const struct loop *loop, const struct sw_step_result *result) {
+    const struct sw_trainer *trainer = loop->trainer;
+    const int64_t tokens = trainer->run.settings.batch_tokens;
+    const double *busy = result->busy_seconds;
+    const int64_t *bytes = result->lane_bytes;
+    return (struct sw_step_record){
+        .step = result->step,
+        .loss = result->loss_sum / (double)tokens,
+        .grad_norm = result->grad_norm,
+        .lr = sw_schedule_lr(&loop->schedule, result->step),
+        .tokens = tokens,
+        .seconds = result->seconds,
+        .tokens_per_second = (double)tokens / result->seconds,
+        .mfu = NAN,
+        .skipped = result->skipped,
+        .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
+        .lanes = {.compute = busy[SW_LANE_COMPUTE],
+                  .upload = busy[SW_LANE_UPLOAD],
+                  .download = busy[SW_LANE_DOWNLOAD],
+                  .read = busy[SW_LANE_READ],
+                  .write = busy[SW_LANE_WRITE],
+                  .update = busy[SW_LANE_UPDATE]},
+        .bytes = {.nvme_read = bytes[SW_LANE_READ],
+                  .nvme_write = bytes[SW_LANE_WRITE],
+                  .upload = bytes[SW_LANE_UPLOAD],
+                  .download = bytes[SW_LANE_DOWNLOAD]},
+        .peak = {.device = trainer->plan->tier_bytes[SW_DEVICE],
+                 .host = trainer->plan->tier_bytes[SW_HOST],
+                 .nvme = loop->nvme_bytes},
+    };
+}
+
+static sw_status end_step(struct loop *loop, int64_t step) {
+    struct sw_step_result result;
+    SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
+    const bool first = step == loop->first_step;
+    loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
+    const bool bad = result.skipped || !isfinite(result.loss_sum);
+    loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
+    return sw_steplog_step(loop->log, record_of(loop, &result));
+}
+
+static sw_status evaluate(struct loop *loop, int64_t step) {
+    double loss;
+    int64_t tokens;
+    SW_TRY(sw_trainer_evaluate(loop->trainer, &loss, &tokens));
+    return sw_steplog_evaluation(loop->log,
+                                 (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
+}
+
+static sw_status run_steps(struct loop *loop, int64_t *out_step) {
+    int64_t step = loop->first_step - 1;
+    while (loop->begun > step || may_begin(loop, step + 1)) {
+        step++;
+        if (loop->begun < step)
+            SW_TRY(begin_step(loop, step));
+        const bool pause = evaluates_after(loop, step) || saves_after(loop, step);
+        if (!pause && may_begin(loop, step + 1))
+            SW_TRY(begin_step(loop, step + 1));
+        SW_TRY(end_step(loop, step));
+        if (evaluates_after(loop, step))
+            SW_TRY(evaluate(loop, step));
+        if (saves_after(loop, step))
+            SW_TRY(sw_engine_save(loop->trainer->engine));
+    }
+    *out_step = step;
+    return SW_OK;
+}
+
+static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
+    SW_TRY(sw_engine_save(loop->trainer->engine));
+    if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return sw_fail(
+            SW_ERR_STOPPED,
+            "loss or gradients were not finite in %d steps in a row, so the run stopped after step %lld with its "
+            "state of before saved; look at the data, at --lr and --warmup, and at --precision",
+            SW_BAD_STEPS_LIMIT, (long long)step);
+    *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+    const bool evaluated = evaluates_after(loop, step);
+    if (*out_end == SW_END_DONE && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(evaluate(loop, step));
+    return SW_OK;
+}
+
+sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    struct loop loop = {
+        .trainer = trainer,
+        .stop = stop,
+        .schedule = sw_settings_schedule(settings),
+        .first_step = trainer->position.step + 1,
+        .last_step = settings->steps,
+        .begun = trainer->position.step,
+        .start_ns = sw_now_ns(),
+        .nvme_bytes = sw_store_file_bytes(trainer->store),
+    };
+    char path[SW_RUN_PATH_CHARS];
+    int64_t step;
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "log.jsonl"));
+    SW_TRY(sw_steplog_open(path, trainer->position.step, settings->steps, &loop.log));
+    sw_status status = run_steps(&loop, &step);
+    if (status == SW_OK)
+        status = finish(&loop, step, out_end);
+    const sw_status closed = sw_steplog_close(loop.log);
+    return status != SW_OK ? status : closed;
+}

@@ -1,0 +1,70 @@
+/* spillway: trains transformer models whose training state does not fit on the device. */
+#include "core/status.h"
+#include "train/commands.h"
+#include "train/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const char *what;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"doctor", "what this machine has and what limits it", sw_command_doctor},
+    {"plan", "where everything would live and what a step would move", sw_command_plan},
+    {"train", "train a model", sw_command_train},
+    {"resume", "go on with a run from its last commit", sw_command_resume},
+    {"generate", "continue a text", sw_command_generate},
+    {"export", "write a Hugging Face folder", sw_command_export},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void print_help(FILE *to) {
+    fprintf(to, "spillway " SW_VERSION ": trains transformer models whose training state does not fit on the device\n\n"
+                "usage: spillway COMMAND [arguments]; spillway COMMAND --help explains each\n\n");
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
+}
+
+int sw_command_fail(const char *command, sw_status status) {
+    fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
+    return SW_EXIT_FAILED;
+}
+
+bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
+    bool help = false;
+    sw_status status = sw_options_defaults(line, target);
+    if (status == SW_OK)
+        status = sw_options_parse(line, argc, argv, target, &help);
+    if (status != SW_OK) {
+        fprintf(stderr, "spillway %s: %s\n", line->command, sw_error_message(status));
+        *out_exit = SW_EXIT_USAGE;
+        return false;
+    }
+    if (!help)
+        return true;
+    sw_options_help(line, stdout);
+    *out_exit = SW_EXIT_DONE;
+    return false;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return SW_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("spillway " SW_VERSION);
+        return SW_EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return SW_EXIT_DONE;
+    }
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[1]);
+    return SW_EXIT_USAGE;
+}

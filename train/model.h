@@ -1,0 +1,50 @@
+/* A model on a device: its units, the memory that its arithmetic needs, and the arithmetic itself, unit by unit. */
+#ifndef SW_TRAIN_MODEL_H
+#define SW_TRAIN_MODEL_H
+
+#include "core/dtype.h"
+#include "kernels/device.h"
+#include "offload/engine.h"
+#include "offload/unit.h"
+#include "train/config.h"
+
+struct sw_model;
+
+struct sw_model_shape {
+    sw_dtype type;
+    int64_t batch; /* sequences of a micro-batch */
+    int64_t seq;
+};
+
+/* The units of a model, tensors named as transformers saves them. The caller destroys them. */
+sw_status sw_model_units(const struct sw_model_config *config, struct sw_units **out);
+
+/* Makes the model's arithmetic ready on a device, which must outlive it: every matrix product of these shapes is
+ * prepared. */
+sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
+                          struct sw_device *device, struct sw_model **out);
+void sw_model_destroy(struct sw_model *model);
+
+const struct sw_units *sw_model_get_units(const struct sw_model *model);
+struct sw_unit_ops sw_model_ops(struct sw_model *model);
+
+/* Bytes that a plan needs to know. */
+struct sw_model_bytes {
+    int64_t token, boundary, saved, work;
+};
+struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
+
+/* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
+ * 6·layers·hidden·seq for causal attention; recomputation is not counted. */
+double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
+
+/* Fresh weights as GPT-2 is initialised: normal with init_std, projections into the residual over sqrt(2·layers), norms
+ * 1, biases 0. A sw_fill_function; context is a struct sw_model_init. Values depend on seed and place only. */
+struct sw_model_init {
+    const struct sw_model_config *config;
+    const struct sw_units *units;
+    uint64_t seed;
+};
+sw_status sw_model_fill_random(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+
+#endif

@@ -1,0 +1,88 @@
+/* Help, and the guess at what a mistyped flag was meant to be. */
+#include "train/options_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FLAG_COLUMN_CHARS = 30, TYPED_MAX_CHARS = 63 };
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* Edits (one character added, left out or changed) from one text to the other: Levenshtein's distance, row by row. */
+static int edit_distance(const char *a, int a_chars, const char *b, int b_chars) {
+    int row[TYPED_MAX_CHARS + 1];
+    for (int j = 0; j <= b_chars; j++)
+        row[j] = j;
+    for (int i = 1; i <= a_chars; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= b_chars; j++) {
+            const int changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = min_int(changed, 1 + min_int(row[j], row[j - 1]));
+        }
+    }
+    return row[b_chars];
+}
+
+const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
+    if (length > TYPED_MAX_CHARS)
+        return NULL;
+    const char *nearest = NULL;
+    int least = 1 + min_int(3, (int)length / 3); /* Farther away is no likely typing mistake. */
+    for (int i = 0; i < line->option_count; i++) {
+        const char *name = line->options[i].name;
+        if (!sw_option_has_flag(&line->options[i]))
+            continue;
+        const int distance = edit_distance(name, (int)strlen(name), typed, (int)length);
+        if (distance < least) {
+            least = distance;
+            nearest = name;
+        }
+    }
+    return nearest;
+}
+
+static const char *value_name(const struct sw_option *option) {
+    return option->kind == SW_OPTION_CHOICE && option->value == NULL ? option->choices : option->value;
+}
+
+static void print_usage(const struct sw_command_line *line, FILE *to) {
+    fprintf(to, "Usage: spillway %s", line->command);
+    for (int i = 0; i < line->option_count; i++) {
+        const struct sw_option *option = &line->options[i];
+        const char *more = sw_option_is_list(option) ? "..." : "";
+        if (!sw_option_has_flag(option))
+            fprintf(to, option->required ? " %s%s" : " [%s%s]", option->name, more);
+        else if (option->required)
+            fprintf(to, " %s %s%s", option->name, value_name(option), more);
+    }
+    fprintf(to, " [flags]\n\n%s\n\n", line->summary);
+}
+
+static void print_option(const struct sw_option *option, FILE *to) {
+    char head[128];
+    const char *value = sw_option_has_flag(option) ? value_name(option) : NULL;
+    const char *more = sw_option_is_list(option) ? "..." : "";
+    const int width = snprintf(head, sizeof head, "%s%s%s%s", option->name, value != NULL ? " " : "",
+                               value != NULL ? value : "", more);
+    /* What is too wide for the column stands on a line of its own. */
+    if (width > FLAG_COLUMN_CHARS)
+        fprintf(to, "  %s\n  %-*s  %s", head, FLAG_COLUMN_CHARS, "", option->what);
+    else
+        fprintf(to, "  %-*s  %s", FLAG_COLUMN_CHARS, head, option->what);
+    if (option->required)
+        fprintf(to, " (required)");
+    else if (option->initial != NULL)
+        fprintf(to, " (default: %s)", option->initial);
+    fputc('\n', to);
+}
+
+void sw_options_help(const struct sw_command_line *line, FILE *to) {
+    print_usage(line, to);
+    for (int i = 0; i < line->option_count; i++)
+        print_option(&line->options[i], to);
+    fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--help", "show this");
+}

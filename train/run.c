@@ -1,0 +1,133 @@
+#include "train/run.h"
+
+#include "io/store.h"
+#include "train/files.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
+enum { DIGEST_CHARS = 24 };
+
+static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
+    snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
+}
+
+sw_status sw_run_write(const char *folder, const struct sw_run *run) {
+    sw_status status = SW_OK;
+    json_t *root = NULL, *settings = NULL, *config = NULL;
+    char *config_text = NULL, *text = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
+    digest_text(run->data_digest, digest);
+    SW_TRY_GOTO(sw_path_join(path, sizeof path, folder, "run.json"), end);
+    SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
+    SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
+    config = json_loads(config_text, 0, NULL);
+    root = json_pack("{s:i, s:s, s:O, s:O, s:s}", "version", SW_RUN_VERSION, "spillway", SW_VERSION, "settings",
+                     settings, "config", config, "data_digest", digest);
+    text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    if (text == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
+    status = sw_file_replace(path, text, strlen(text));
+end:
+    free(text);
+    free(config_text);
+    json_decref(root);
+    json_decref(config);
+    json_decref(settings);
+    return status;
+}
+
+static sw_status read_config(const json_t *object, const char *path, struct sw_model_config *out) {
+    char *text = json_dumps(object, 0);
+    if (text == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    const sw_status status = sw_config_parse(text, path, out);
+    free(text);
+    return status;
+}
+
+static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
+    const json_int_t version = json_integer_value(json_object_get(root, "version"));
+    const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
+    const char *digest = json_string_value(json_object_get(root, "data_digest"));
+    if (version != SW_RUN_VERSION)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s has version %lld; this program reads version %d", path,
+                       (long long)version, SW_RUN_VERSION);
+    if (!json_is_object(settings) || !json_is_object(config) || digest == NULL ||
+        sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
+        return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
+    SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
+    return read_config(config, path, &run->config);
+}
+
+sw_status sw_run_read(const char *folder, struct sw_run *run) {
+    char path[SW_RUN_PATH_CHARS], *text = NULL;
+    SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
+    if (!sw_run_is_one(folder))
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run: it has no run.json", folder);
+    SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
+    SW_TRY(sw_file_read_text(path, RUN_JSON_LIMIT_BYTES, &text));
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    sw_status status = root == NULL
+                           ? sw_fail(SW_ERR_CORRUPT, "%s is not JSON: %s in line %d", path, error.text, error.line)
+                           : parse_run(root, path, run);
+    json_decref(root);
+    free(text);
+    return status;
+}
+
+bool sw_run_is_one(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK) {
+        sw_error_clear();
+        return false;
+    }
+    return access(path, F_OK) == 0;
+}
+
+sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
+                                   int *out_count) {
+    if (settings->nvme.count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", settings->nvme.count,
+                       SW_STORE_MAX_FILES);
+    directories[0] = folder;
+    for (int i = 0; i < settings->nvme.count; i++)
+        directories[i] = settings->nvme.items[i];
+    *out_count = settings->nvme.count > 0 ? settings->nvme.count : 1;
+    return SW_OK;
+}
+
+sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text,
+                                size_t chars) {
+    char digest[DIGEST_CHARS];
+    digest_text(data_digest, digest);
+    const int used = snprintf(text, chars,
+                              "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, \"data_digest\": "
+                              "\"%s\"}",
+                              (long long)position->step, (long long)position->applied_steps,
+                              (long long)position->skipped_steps, digest);
+    return used < 0 || (size_t)used >= chars ? sw_fail(SW_ERR_INTERNAL, "the commit's text is too long") : SW_OK;
+}
+
+sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    long long step, applied, skipped;
+    const char *digest;
+    uint64_t value = 0;
+    sw_status status = SW_OK;
+    if (json_unpack(root, "{s:I, s:I, s:I, s:s}", "step", &step, "applied_steps", &applied, "skipped_steps", &skipped,
+                    "data_digest", &digest) != 0 ||
+        sscanf(digest, "%" SCNx64, &value) != 1)
+        status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not say where the run stands");
+    else if (value != expected_digest)
+        status = sw_fail(SW_ERR_ARG, "the store belongs to a run on other data");
+    else
+        *out = (struct sw_run_position){.step = step, .applied_steps = applied, .skipped_steps = skipped};
+    json_decref(root);
+    return status;
+}

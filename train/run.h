@@ -1,0 +1,38 @@
+/* The folder of a run: run.json, the log, and where the store is. */
+#ifndef SW_TRAIN_RUN_H
+#define SW_TRAIN_RUN_H
+
+#include "core/status.h"
+#include "train/config.h"
+#include "train/settings.h"
+
+#include <stdint.h>
+
+enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
+
+/* What run.json holds beside the settings. */
+struct sw_run {
+    struct sw_settings settings;
+    struct sw_model_config config;
+    uint64_t data_digest;
+};
+
+sw_status sw_run_write(const char *folder, const struct sw_run *run);
+/* Fills run, which must be zero; the caller releases them with sw_options_release(&sw_train_command, ...). */
+sw_status sw_run_read(const char *folder, struct sw_run *run);
+
+/* Whether the folder has a run.json. */
+bool sw_run_is_one(const char *folder);
+
+/* The directories of a run's store: those of --nvme, or the run's own folder. Pointers into settings and folder. */
+sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
+                                   int *out_count);
+
+/* What a commit's text says. */
+struct sw_run_position {
+    int64_t step, applied_steps, skipped_steps;
+};
+sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);
+sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out);
+
+#endif

@@ -1,0 +1,26 @@
+/* The learning rate as a function of the step. */
+#ifndef SW_TRAIN_SCHEDULE_H
+#define SW_TRAIN_SCHEDULE_H
+
+#include "core/status.h"
+
+#include <stdint.h>
+
+typedef enum { SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE, SW_SCHEDULE_WSD } sw_schedule_kind;
+
+struct sw_schedule {
+    sw_schedule_kind kind;
+    double lr, min_lr;
+    int64_t warmup_steps; /* linear from lr/warmup at step 1 to lr at step warmup */
+    int64_t steps;        /* length of the schedule, fixed at the first start; min_lr is reached at the last step */
+    int64_t decay_steps;  /* WSD: the linear decay at the end */
+};
+
+sw_status sw_schedule_parse_kind(const char *name, sw_schedule_kind *out); /* constant, linear, cosine, wsd */
+const char *sw_schedule_kind_name(sw_schedule_kind kind);
+/* Checks ranges: steps >= 1, 0 <= min_lr <= lr, warm-up and decay within the steps. */
+sw_status sw_schedule_check(const struct sw_schedule *schedule);
+/* The rate of a step from 1. Beyond the end: min_lr (lr for constant). */
+double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step);
+
+#endif

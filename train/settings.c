@@ -1,0 +1,422 @@
+#include "train/settings.h"
+
+#include "core/machine.h"
+#include "core/size.h"
+#include "offload/placement.h"
+#include "train/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a micro-batch is not named: as many sequences as make about this many tokens. */
+enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
+/* Shares of the memory that is available, for the tiers of a CPU device. */
+#define AUTO_DEVICE_SHARE 0.6
+#define AUTO_HOST_SHARE 0.2
+
+#define AT(member) .offset = offsetof(struct sw_settings, member)
+
+/* Flags that shape a step: train and plan share them. */
+#define SHAPE_OPTIONS                                                                                                  \
+    {.name = "--batch-tokens",                                                                                         \
+     .kind = SW_OPTION_INT,                                                                                            \
+     AT(batch_tokens),                                                                                                 \
+     .initial = "auto",                                                                                                \
+     .value = "tokens",                                                                                                \
+     .what = "tokens of a step",                                                                                       \
+     .int_min = 1,                                                                                                     \
+     .allow_auto = true},                                                                                              \
+        {.name = "--seq",                                                                                              \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(seq),                                                                                                      \
+         .initial = "auto",                                                                                            \
+         .value = "tokens",                                                                                            \
+         .what = "tokens of a sequence",                                                                               \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1 << 22,                                                                                           \
+         .allow_auto = true},                                                                                          \
+        {.name = "--micro-batch",                                                                                      \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(micro_batch),                                                                                              \
+         .initial = "auto",                                                                                            \
+         .value = "N",                                                                                                 \
+         .what = "sequences computed at once",                                                                         \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1 << 20,                                                                                           \
+         .allow_auto = true},                                                                                          \
+        {.name = "--precision",                                                                                        \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(precision),                                                                                                \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|bf16|fp16|fp32",                                                                             \
+         .what = "type of weights, gradients and activations; auto: bf16 where the device has it"},                    \
+        {.name = "--device",                                                                                           \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(device),                                                                                                   \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|cpu|cuda",                                                                                   \
+         .what = "what computes; auto: CUDA where there is one, else the CPU"},                                        \
+        {.name = "--order",                                                                                            \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(order),                                                                                                    \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|layer",                                                                                      \
+         .what = "all micro-batches go through a unit before the next unit"},                                          \
+        {.name = "--recompute",                                                                                        \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(recompute),                                                                                                \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|all|none",                                                                                   \
+         .what = "compute a block's intermediates again in the backward pass, or keep them"},                          \
+    {                                                                                                                  \
+        .name = "--zero", .kind = SW_OPTION_INT, AT(zero), .initial = "0", .value = "STAGE",                           \
+        .what = "ZeRO stage; one rank, stage 0, in this version", .int_min = 0, .int_max = 3                           \
+    }
+
+/* Flags that may differ from one start of a run to the next. */
+#define BUDGET_OPTIONS                                                                                                 \
+    {.name = "--device-memory",                                                                                        \
+     .kind = SW_OPTION_SIZE,                                                                                           \
+     AT(device_memory),                                                                                                \
+     .initial = "auto",                                                                                                \
+     .value = "SIZE",                                                                                                  \
+     .what = "budget of the device tier",                                                                              \
+     .allow_auto = true},                                                                                              \
+        {.name = "--host-memory",                                                                                      \
+         .kind = SW_OPTION_SIZE,                                                                                       \
+         AT(host_memory),                                                                                              \
+         .initial = "auto",                                                                                            \
+         .value = "SIZE",                                                                                              \
+         .what = "budget of the host tier",                                                                            \
+         .allow_auto = true},                                                                                          \
+        {.name = "--place",                                                                                            \
+         .kind = SW_OPTION_STRING,                                                                                     \
+         AT(place),                                                                                                    \
+         .initial = "auto",                                                                                            \
+         .value = "WHERE",                                                                                             \
+         .what = "auto, or grads=T,optimizer=T with T one of device, host, nvme"},                                     \
+        {.name = "--threads",                                                                                          \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(threads),                                                                                                  \
+         .initial = "auto",                                                                                            \
+         .value = "N",                                                                                                 \
+         .what = "threads of the CPU device; auto: all cores",                                                         \
+         .int_min = 1,                                                                                                 \
+         .int_max = 4096,                                                                                              \
+         .allow_auto = true},                                                                                          \
+        {.name = "--chunk-grains",                                                                                     \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(chunk_grains),                                                                                             \
+         .initial = "16",                                                                                              \
+         .value = "N",                                                                                                 \
+         .what = "grains (16,384 parameters) of one transfer or update",                                               \
+         .int_min = 1,                                                                                                 \
+         .int_max = 65536},                                                                                            \
+    {                                                                                                                  \
+        .name = "--ring-chunks", .kind = SW_OPTION_INT, AT(ring_chunks), .initial = "8", .value = "N",                 \
+        .what = "staging buffers of each kind", .int_min = 1, .int_max = 1024                                          \
+    }
+
+#define RUNNING_OPTIONS                                                                                                \
+    {.name = "--nvme",                                                                                                 \
+     .kind = SW_OPTION_LIST,                                                                                           \
+     AT(nvme),                                                                                                         \
+     .value = "DIR",                                                                                                   \
+     .what = "folder for the store's file, repeatable: striped; default: the run's own folder"},                       \
+        {.name = "--eval-every",                                                                                       \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(eval_every),                                                                                               \
+         .initial = "0",                                                                                               \
+         .value = "steps",                                                                                             \
+         .what = "steps between evaluations; 0: only at the end",                                                      \
+         .int_min = 0},                                                                                                \
+        {.name = "--save-every",                                                                                       \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(save_every),                                                                                               \
+         .initial = "100",                                                                                             \
+         .value = "steps",                                                                                             \
+         .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",          \
+         .int_min = 1},                                                                                                \
+        {.name = "--time-limit",                                                                                       \
+         .kind = SW_OPTION_DURATION,                                                                                   \
+         AT(time_limit),                                                                                               \
+         .initial = "0",                                                                                               \
+         .value = "TIME",                                                                                              \
+         .what = "end in good time before this (90s, 15m, 2h); 0: none",                                               \
+         .transient = true},                                                                                           \
+    {                                                                                                                  \
+        .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
+        .what = "accept a file system without O_DIRECT, through the page cache"                                        \
+    }
+
+static const struct sw_option train_options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     AT(model),
+     .value = "M",
+     .what = "Hugging Face folder, or a preset (see below)",
+     .required = true},
+    {.name = "--data",
+     .kind = SW_OPTION_MANY,
+     AT(data),
+     .value = "FILE",
+     .what = ".txt text or .bin token files",
+     .required = true},
+    {.name = "--run",
+     .kind = SW_OPTION_STRING,
+     AT(run),
+     .value = "DIR",
+     .what = "folder of the run, new or empty",
+     .required = true,
+     .transient = true},
+    {.name = "--steps",
+     .kind = SW_OPTION_INT,
+     AT(steps),
+     .initial = "1000",
+     .value = "N",
+     .what = "optimizer steps",
+     .int_min = 1},
+    {.name = "--schedule-steps",
+     .kind = SW_OPTION_INT,
+     AT(schedule_steps),
+     .initial = "auto",
+     .value = "N",
+     .what = "length of the schedule; auto: --steps",
+     .int_min = 1,
+     .allow_auto = true},
+    SHAPE_OPTIONS,
+    {.name = "--lr",
+     .kind = SW_OPTION_REAL,
+     AT(lr),
+     .initial = "3e-4",
+     .value = "RATE",
+     .what = "highest learning rate",
+     .real_min = 0,
+     .real_max = 1e3},
+    {.name = "--warmup",
+     .kind = SW_OPTION_INT,
+     AT(warmup),
+     .initial = "auto",
+     .value = "steps",
+     .what = "linear warm-up; auto: a tenth of the schedule, at most 100",
+     .int_min = 0,
+     .allow_auto = true},
+    {.name = "--schedule",
+     .kind = SW_OPTION_CHOICE,
+     AT(schedule),
+     .initial = "cosine",
+     .choices = "constant|linear|cosine|wsd",
+     .what = "course of the learning rate after the warm-up"},
+    {.name = "--decay-steps",
+     .kind = SW_OPTION_INT,
+     AT(decay_steps),
+     .initial = "0",
+     .value = "steps",
+     .what = "wsd: the linear decay at the end",
+     .int_min = 0},
+    {.name = "--min-lr",
+     .kind = SW_OPTION_REAL,
+     AT(min_lr),
+     .initial = "0",
+     .value = "RATE",
+     .what = "learning rate at the end",
+     .real_min = 0,
+     .real_max = 1e3},
+    {.name = "--weight-decay",
+     .kind = SW_OPTION_REAL,
+     AT(weight_decay),
+     .initial = "0.1",
+     .value = "X",
+     .what = "AdamW, on tensors of two or more dimensions",
+     .real_min = 0,
+     .real_max = 1e3},
+    {.name = "--beta1",
+     .kind = SW_OPTION_REAL,
+     AT(beta1),
+     .initial = "0.9",
+     .value = "X",
+     .what = "AdamW",
+     .real_min = 0,
+     .real_max = 1,
+     .below_max = true},
+    {.name = "--beta2",
+     .kind = SW_OPTION_REAL,
+     AT(beta2),
+     .initial = "0.95",
+     .value = "X",
+     .what = "AdamW",
+     .real_min = 0,
+     .real_max = 1,
+     .below_max = true},
+    {.name = "--eps",
+     .kind = SW_OPTION_REAL,
+     AT(eps),
+     .initial = "1e-8",
+     .value = "X",
+     .what = "AdamW",
+     .real_min = 0,
+     .real_max = 1},
+    {.name = "--clip",
+     .kind = SW_OPTION_REAL,
+     AT(clip),
+     .initial = "1",
+     .value = "NORM",
+     .what = "largest gradient norm; 0: no clipping",
+     .real_min = 0,
+     .real_max = 1e30},
+    {.name = "--seed",
+     .kind = SW_OPTION_INT,
+     AT(seed),
+     .initial = "0",
+     .value = "N",
+     .what = "of the data's order and of --init",
+     .int_min = 0},
+    {.name = "--init", .kind = SW_OPTION_FLAG, AT(init), .what = "start from random weights"},
+    {.name = "--durability",
+     .kind = SW_OPTION_CHOICE,
+     AT(durability),
+     .initial = "step",
+     .choices = "step|none",
+     .what = "step: every commit survives kill -9 and power loss"},
+    {.name = "--val",
+     .kind = SW_OPTION_STRING,
+     AT(val),
+     .initial = "0%",
+     .value = "P%|FILE",
+     .what = "validation data: the last part of the data, or a file"},
+    BUDGET_OPTIONS,
+    RUNNING_OPTIONS,
+};
+
+static const struct sw_option resume_options[] = {
+    {.name = "DIR",
+     .kind = SW_OPTION_STRING,
+     AT(run),
+     .what = "folder of the run",
+     .required = true,
+     .transient = true},
+    {.name = "--steps",
+     .kind = SW_OPTION_INT,
+     AT(steps),
+     .value = "N",
+     .what = "total steps; the schedule keeps its length (default: as before)",
+     .int_min = 1},
+    BUDGET_OPTIONS,
+    RUNNING_OPTIONS,
+};
+
+static const struct sw_option plan_options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     AT(model),
+     .value = "M",
+     .what = "Hugging Face folder, its config.json, or a preset (see below)",
+     .required = true},
+    SHAPE_OPTIONS,
+    BUDGET_OPTIONS,
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+};
+
+#define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
+const struct sw_command_line sw_train_command = {"train", "train a model from its weights, or from random ones",
+                                                 train_options, COUNT(train_options)};
+const struct sw_command_line sw_resume_command = {"resume", "go on with a run from its last commit", resume_options,
+                                                  COUNT(resume_options)};
+const struct sw_command_line sw_plan_command = {"plan", "show where everything would live and what a step would move",
+                                                plan_options, COUNT(plan_options)};
+
+sw_status sw_settings_check(const struct sw_settings *settings) {
+    if (settings->precision == SW_PRECISION_FP16)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
+    if (settings->zero != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--zero %lld needs several ranks, which this version does not have; use 0",
+                       (long long)settings->zero);
+    if (settings->durability != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--durability none is not supported by this version; use step");
+    struct sw_placement_request place;
+    SW_TRY(sw_placement_parse(settings->place, &place));
+    double percent;
+    const char *file;
+    return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
+}
+
+static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
+    if (s->seq == SW_OPTION_AUTO)
+        s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
+    const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
+    if (s->micro_batch == SW_OPTION_AUTO) {
+        const int64_t sequences = batch_auto ? AUTO_BATCH_TOKENS / s->seq : s->batch_tokens / s->seq;
+        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
+        while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
+            s->micro_batch--;
+    }
+    const int64_t micro_tokens = s->micro_batch * s->seq;
+    if (batch_auto)
+        s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
+}
+
+static sw_status resolve_memory(struct sw_settings *s) {
+    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
+        return SW_OK;
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read(&machine));
+    if (s->device_memory == SW_OPTION_AUTO)
+        s->device_memory = (int64_t)(AUTO_DEVICE_SHARE * (double)machine.available_bytes);
+    if (s->host_memory == SW_OPTION_AUTO)
+        s->host_memory = (int64_t)(AUTO_HOST_SHARE * (double)machine.available_bytes);
+    return SW_OK;
+}
+
+sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
+                              const struct sw_device_info *device) {
+    resolve_shape(s, config);
+    if (s->seq > config->max_positions)
+        return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
+                       (long long)config->max_positions);
+    int64_t micro_tokens;
+    if (!sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) || s->batch_tokens % micro_tokens != 0)
+        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
+                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    if (s->precision == SW_PRECISION_AUTO)
+        s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
+    s->threads = device->threads;
+    if (s->schedule_steps == SW_OPTION_AUTO)
+        s->schedule_steps = s->steps;
+    if (s->warmup == SW_OPTION_AUTO)
+        s->warmup = sw_min_i64(100, s->schedule_steps / AUTO_WARMUP_SHARE);
+    return resolve_memory(s);
+}
+
+sw_dtype sw_settings_type(const struct sw_settings *settings) {
+    return settings->precision == SW_PRECISION_BF16 ? SW_BF16 : SW_F32;
+}
+
+int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
+    return settings->batch_tokens / (settings->micro_batch * settings->seq);
+}
+
+struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {
+    static const sw_schedule_kind kinds[] = {SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE,
+                                             SW_SCHEDULE_WSD};
+    return (struct sw_schedule){.kind = kinds[settings->schedule],
+                                .lr = settings->lr,
+                                .min_lr = settings->min_lr,
+                                .warmup_steps = settings->warmup,
+                                .steps = settings->schedule_steps,
+                                .decay_steps = settings->decay_steps};
+}
+
+sw_status sw_settings_validation(const struct sw_settings *settings, double *out_percent, const char **out_file) {
+    const size_t length = strlen(settings->val);
+    *out_percent = 0.0;
+    *out_file = NULL;
+    if (length == 0 || settings->val[length - 1] != '%') {
+        *out_file = settings->val;
+        return SW_OK;
+    }
+    char *end;
+    *out_percent = strtod(settings->val, &end);
+    if (end != settings->val + length - 1 || end == settings->val || !(*out_percent >= 0.0 && *out_percent <= 50.0))
+        return sw_fail(SW_ERR_ARG, "--val '%s' is neither a percentage from 0%% to 50%% nor a file", settings->val);
+    return SW_OK;
+}

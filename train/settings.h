@@ -1,0 +1,63 @@
+/* What a run is told: the flags of train, plan and resume in one struct, kept in run.json. */
+#ifndef SW_TRAIN_SETTINGS_H
+#define SW_TRAIN_SETTINGS_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "offload/plan.h"
+#include "train/options.h"
+#include "train/schedule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32 };
+enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
+
+/* Members hold SW_OPTION_AUTO where "auto" was given and not yet resolved. */
+struct sw_settings {
+    char *model;
+    struct sw_option_list data;
+    char *run;
+    int64_t steps, schedule_steps, batch_tokens, seq, micro_batch;
+    double lr, min_lr;
+    int64_t warmup, decay_steps;
+    int schedule;
+    double weight_decay, beta1, beta2, eps, clip;
+    int64_t seed;
+    int precision;
+    bool init;
+    int device, order, recompute, durability;
+    int64_t zero;
+    int64_t device_memory, host_memory;
+    struct sw_option_list nvme;
+    char *place;
+    char *val;
+    int64_t eval_every, save_every, time_limit;
+    int64_t threads, chunk_grains, ring_chunks;
+    bool allow_buffered;
+    bool json;
+};
+
+extern const struct sw_command_line sw_train_command;
+extern const struct sw_command_line sw_resume_command; /* over the settings of the run */
+extern const struct sw_command_line sw_plan_command;
+
+/* Checks what the table cannot: combinations, and what this version does not do. */
+sw_status sw_settings_check(const struct sw_settings *settings);
+
+/* Resolves every "auto" that does not depend on the plan, for a model and a device. */
+struct sw_model_config;
+struct sw_device_info;
+sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_model_config *config,
+                              const struct sw_device_info *device);
+
+sw_dtype sw_settings_type(const struct sw_settings *settings);
+/* Micro-batches of a step. */
+int64_t sw_settings_micro_batches(const struct sw_settings *settings);
+struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
+
+/* --val is a percentage ("5%") or a file. */
+sw_status sw_settings_validation(const struct sw_settings *settings, double *out_percent, const char **out_file);
+
+#endif

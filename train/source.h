@@ -1,0 +1,28 @@
+/* Where weights come from: a Hugging Face folder, a random start, or a run's store. */
+#ifndef SW_TRAIN_SOURCE_H
+#define SW_TRAIN_SOURCE_H
+
+#include "core/status.h"
+#include "offload/engine.h"
+#include "train/config.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_source;
+
+/* model: folder or preset. init: random weights from seed. Everything is checked, nothing is loaded yet. */
+sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, struct sw_source **out);
+/* A run's folder, or else as above without init. */
+sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out);
+void sw_source_close(struct sw_source *source);
+
+const struct sw_model_config *sw_source_config(const struct sw_source *source);
+const struct sw_units *sw_source_units(const struct sw_source *source);
+/* The Hugging Face folder behind it, for files to carry over; NULL where there is none. */
+const char *sw_source_folder(const struct sw_source *source);
+
+/* A sw_fill_function; context is the source. */
+sw_status sw_source_fill(void *source, int64_t unit, int64_t first, int64_t count, float *out);
+
+#endif

@@ -1,0 +1,163 @@
+#include "train/steplog.h"
+
+#include "core/log.h"
+#include "train/steplog_text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct sw_steplog {
+    char *path;
+    int fd;
+    int64_t total_steps;
+    bool on_terminal;
+    bool line_open; /* the terminal's line is still to be ended */
+};
+
+enum { DEFAULT_COLUMNS = 80 };
+
+/* The step of a whole line, or -1. */
+static int64_t step_of_line(const char *line, size_t length) {
+    if (length == 0 || line[length - 1] != '\n')
+        return -1;
+    json_t *root = json_loadb(line, length - 1, 0, NULL);
+    const json_t *step = json_object_get(root, "step");
+    const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
+    json_decref(root);
+    return number;
+}
+
+/* Bytes of the leading lines that are whole and not beyond last_step. */
+static sw_status measure_kept(FILE *file, const char *path, int64_t last_step, off_t *out_bytes) {
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length = 0;
+    off_t kept = 0;
+    while ((length = getline(&line, &capacity, file)) > 0) {
+        const int64_t step = step_of_line(line, (size_t)length);
+        /* A line without its end is what a killed process leaves; any other damage is worth a word. */
+        if (step < 0 && line[length - 1] == '\n')
+            sw_log_warn("%s is damaged at byte %lld; the lines from there on are removed", path, (long long)kept);
+        if (step < 0 || step > last_step)
+            break;
+        kept += length;
+    }
+    const bool failed = ferror(file) != 0;
+    free(line);
+    if (failed)
+        return sw_fail(SW_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+    *out_bytes = kept;
+    return SW_OK;
+}
+
+static sw_status remove_beyond(const struct sw_steplog *log, int64_t last_step) {
+    off_t kept = 0;
+    if (last_step > 0) {
+        FILE *file = fopen(log->path, "re");
+        if (file == NULL)
+            return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
+        const sw_status status = measure_kept(file, log->path, last_step, &kept);
+        fclose(file);
+        if (status != SW_OK)
+            return status;
+    }
+    if (ftruncate(log->fd, kept) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be cut to its resumed step: %s", log->path, strerror(errno));
+    return SW_OK;
+}
+
+sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out) {
+    struct sw_steplog *log = calloc(1, sizeof *log);
+    if (log == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+    log->fd = -1;
+    log->total_steps = total_steps;
+    log->on_terminal = isatty(STDERR_FILENO) == 1;
+    log->path = strdup(path);
+    sw_status status = SW_OK;
+    if (log->path == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+        goto failed;
+    }
+    log->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (log->fd < 0) {
+        status = sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
+        goto failed;
+    }
+    SW_TRY_GOTO(remove_beyond(log, last_step), failed);
+    *out = log;
+    return SW_OK;
+failed:
+    (void)sw_steplog_close(log);
+    return status;
+}
+
+sw_status sw_steplog_close(struct sw_steplog *log) {
+    if (log == NULL)
+        return SW_OK;
+    sw_steplog_break_line(log);
+    sw_status status = SW_OK;
+    /* Some file systems report a failed write only here. */
+    if (log->fd >= 0 && close(log->fd) != 0)
+        status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
+    free(log->path);
+    free(log);
+    return status;
+}
+
+/* One write for the line and its end, so that a reader or a crash meets whole lines. */
+static sw_status write_line(const struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+    text[length] = '\n';
+    const size_t bytes = (size_t)length + 1;
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t put = write(log->fd, text + done, bytes - done);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s", log->path,
+                           strerror(errno));
+        done += (size_t)put;
+    }
+    return SW_OK;
+}
+
+static int terminal_columns(void) {
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
+}
+
+sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    const int length = sw_step_to_text(&record, log->total_steps, text);
+    if (log->on_terminal) {
+        /* A line that wraps could not be overwritten. */
+        const int shown = length < terminal_columns() ? length : terminal_columns() - 1;
+        fprintf(stderr, "\r%.*s\033[K", shown, text);
+        fflush(stderr);
+        log->line_open = true;
+    } else {
+        sw_log_info("%s", text);
+    }
+    return write_line(log, text, sw_step_to_json(&record, text));
+}
+
+sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    sw_eval_to_text(&record, text);
+    sw_steplog_break_line(log);
+    sw_log_info("%s", text);
+    return write_line(log, text, sw_eval_to_json(&record, text));
+}
+
+void sw_steplog_break_line(struct sw_steplog *log) {
+    if (log->line_open)
+        fputc('\n', stderr);
+    log->line_open = false;
+}

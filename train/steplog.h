@@ -1,0 +1,53 @@
+/* What a run reports: log.jsonl, one line a step or evaluation, and the line for people on standard error. */
+#ifndef SW_TRAIN_STEPLOG_H
+#define SW_TRAIN_STEPLOG_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_steplog;
+
+/* Numbers that are not finite stand for "not known" or "not a number", and are null in JSON. */
+struct sw_step_record {
+    int64_t step; /* from 1 */
+    double loss;  /* nats a token */
+    double grad_norm;
+    double lr;
+    int64_t tokens; /* of this step */
+    double seconds;
+    double tokens_per_second;
+    double mfu; /* model flops over the device's peak */
+    bool skipped;
+    double eta_seconds;
+    struct {
+        double compute, upload, download, read, write, update, comm;
+    } lanes; /* busy seconds */
+    struct {
+        int64_t nvme_read, nvme_write, upload, download, comm;
+    } bytes;
+    struct {
+        int64_t device, host, nvme;
+    } peak; /* bytes */
+};
+
+struct sw_eval_record {
+    int64_t step;
+    double val_loss; /* nats a token */
+    int64_t val_tokens;
+};
+
+/* Opens the log at path, made if it is not there, and removes every line beyond last_step (0: all of them), so that a
+ * resumed run's log has each step once. total_steps is for people's lines. The caller closes it. */
+sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
+sw_status sw_steplog_close(struct sw_steplog *log);
+
+/* Each writes its line at once. They allocate nothing. */
+sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
+sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
+
+/* Ends the updating line of a terminal, so that another message can follow on a line of its own. */
+void sw_steplog_break_line(struct sw_steplog *log);
+
+#endif

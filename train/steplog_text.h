@@ -1,0 +1,16 @@
+/* The lines of the log as text. */
+#ifndef SW_TRAIN_STEPLOG_TEXT_H
+#define SW_TRAIN_STEPLOG_TEXT_H
+
+#include "train/steplog.h"
+
+/* Room for every field at its longest; a static assertion beside the writer holds it to that. */
+enum { SW_STEPLOG_LINE_CHARS = 2048 };
+
+/* Each writes a line without its end into buffer and returns the line's length. */
+int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+
+#endif

@@ -1,0 +1,28 @@
+/* Files of tokens, one after the other, as one stream. */
+#ifndef SW_TRAIN_TOKEN_STREAM_H
+#define SW_TRAIN_TOKEN_STREAM_H
+
+#include "core/status.h"
+
+#include <stdint.h>
+
+struct sw_token_stream;
+
+/* Opens .txt files (a byte is a token) and .bin files (uint16 where the vocabulary has at most 65,536 entries, else
+ * uint32). None may be empty or end within a token. The caller closes it. */
+sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_stream **out);
+void sw_token_stream_close(struct sw_token_stream *stream);
+
+int64_t sw_token_stream_tokens(const struct sw_token_stream *stream);
+
+/* Reads count tokens from first on; the range must lie within the stream. Allocates nothing. */
+sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out);
+
+/* Where a token stands in the files: for messages. */
+struct sw_token_place {
+    const char *file;
+    int64_t index;
+};
+struct sw_token_place sw_token_stream_place(const struct sw_token_stream *stream, int64_t token);
+
+#endif

@@ -1,0 +1,251 @@
+#include "train/trainer.h"
+
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/size.h"
+#include "train/files.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { IO_DEPTH = 32, DEVICE_CUDA = 2 };
+
+sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out) {
+    if (settings->device == DEVICE_CUDA)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda is not supported by this version; use --device cpu");
+    const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
+    return sw_device_open("cpu", threads, out);
+}
+
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    const struct sw_model_bytes bytes = sw_model_bytes(model);
+    struct sw_plan_spec spec = {
+        .units = sw_model_get_units(model),
+        .type = sw_settings_type(settings),
+        .train = true,
+        .micro_batches = sw_settings_micro_batches(settings),
+        .token_bytes = bytes.token,
+        .boundary_bytes = bytes.boundary,
+        .saved_bytes = bytes.saved,
+        .work_bytes = bytes.work,
+        .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
+        .recompute = settings->recompute == SW_RECOMPUTE_ALL,
+        .chunk_grains = settings->chunk_grains,
+        .ring_chunks = settings->ring_chunks,
+        .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
+    };
+    SW_TRY(sw_placement_parse(settings->place, &spec.place));
+    SW_TRY(sw_plan_create(&spec, out));
+    const sw_status status = sw_plan_check(*out);
+    if (status != SW_OK) {
+        sw_plan_destroy(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static sw_status open_data(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    struct sw_data_spec spec = {
+        .files = (const char *const *)settings->data.items,
+        .file_count = settings->data.count,
+        .vocab = trainer->run.config.vocab,
+        .seq = settings->seq,
+        .seed = (uint64_t)settings->seed,
+    };
+    SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
+    return sw_data_open(&spec, &trainer->data);
+}
+
+/* Device, model, data and plan: what can be refused before anything is written. */
+static sw_status prepare(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_settings_check(settings));
+    SW_TRY(sw_trainer_device(settings, &trainer->device));
+    const struct sw_device_info info = sw_device_info(trainer->device);
+    SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
+    const struct sw_schedule schedule = sw_settings_schedule(settings);
+    SW_TRY(sw_schedule_check(&schedule));
+    SW_TRY(open_data(trainer));
+    const struct sw_model_shape shape = {
+        .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq};
+    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->device, &trainer->model));
+    return sw_trainer_plan(settings, trainer->model, &trainer->plan);
+}
+
+/* The commit's text, on a lane's thread. */
+static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
+    const struct sw_trainer *trainer = context;
+    const struct sw_run_position position = {
+        .step = result->step, .applied_steps = result->applied_steps, .skipped_steps = result->skipped_steps};
+    return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
+}
+
+static sw_status open_engine(struct sw_trainer *trainer) {
+    const struct sw_engine_spec spec = {
+        .plan = trainer->plan,
+        .device = trainer->device,
+        .host = trainer->device,
+        .store = trainer->store,
+        .io_depth = IO_DEPTH,
+        .ops = sw_model_ops(trainer->model),
+        .describe = describe,
+        .describe_context = trainer,
+        .applied_steps = trainer->position.applied_steps,
+        .skipped_steps = trainer->position.skipped_steps,
+    };
+    return sw_engine_open(&spec, &trainer->engine);
+}
+
+static sw_status create_store(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_units *units = sw_model_get_units(trainer->model);
+    const char *directories[SW_STORE_MAX_FILES];
+    struct sw_store_spec spec = {
+        .directories = directories, .unit_count = units->count, .allow_buffered = settings->allow_buffered};
+    SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &spec.directory_count));
+    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
+    if (grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    for (int64_t u = 0; u < units->count; u++)
+        grains[u] = units->unit[u].grains;
+    spec.unit_grains = grains;
+    const sw_status status = sw_store_create(&spec, NULL, NULL, &trainer->store);
+    trainer->made_store = status == SW_OK;
+    free(grains);
+    return status;
+}
+
+/* Paths in run.json must still be right from another directory. */
+static sw_status make_absolute(char **path) {
+    char *absolute = realpath(*path, NULL);
+    if (absolute == NULL)
+        return SW_OK;
+    free(*path);
+    *path = absolute;
+    return SW_OK;
+}
+
+static sw_status make_paths_absolute(struct sw_settings *settings) {
+    SW_TRY(make_absolute(&settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(make_absolute(&settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(make_absolute(&settings->nvme.items[i]));
+    return strchr(settings->val, '%') == NULL ? make_absolute(&settings->val) : SW_OK;
+}
+
+static sw_status create(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_folder_must_be_free(trainer->folder));
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    SW_TRY(prepare(trainer));
+    trainer->run.data_digest = sw_data_digest(trainer->data);
+    SW_TRY(make_paths_absolute(settings));
+    trainer->made_folder = access(trainer->folder, F_OK) != 0;
+    SW_TRY(sw_folder_make(trainer->folder));
+    SW_TRY(create_store(trainer));
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    SW_TRY(open_engine(trainer));
+    return sw_engine_load(trainer->engine, sw_source_fill, trainer->source);
+}
+
+/* A start that failed leaves nothing behind. */
+static void undo_create(struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS];
+    sw_engine_close(trainer->engine);
+    trainer->engine = NULL;
+    if (trainer->made_store) {
+        sw_store_discard(trainer->store);
+        trainer->store = NULL;
+        if (sw_path_join(path, sizeof path, trainer->folder, "run.json") == SW_OK)
+            unlink(path);
+    }
+    if (trainer->made_folder)
+        rmdir(trainer->folder);
+}
+
+static sw_status make(const char *folder, struct sw_trainer **out) {
+    struct sw_trainer *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the run");
+    trainer->folder = folder;
+    *out = trainer;
+    return SW_OK;
+}
+
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(make(settings->run, &trainer));
+    trainer->run.settings = *settings;
+    *settings = (struct sw_settings){0};
+    const sw_status status = create(trainer);
+    if (status != SW_OK) {
+        undo_create(trainer);
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
+
+static sw_status check_store(const struct sw_trainer *trainer) {
+    const struct sw_units *units = sw_model_get_units(trainer->model);
+    bool same = sw_store_unit_count(trainer->store) == units->count;
+    for (int64_t u = 0; same && u < units->count; u++)
+        same = sw_store_unit_grains(trainer->store, u) == units->unit[u].grains;
+    return same ? SW_OK : sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+}
+
+static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, struct sw_settings *), void *context) {
+    struct sw_settings *settings = &trainer->run.settings;
+    const char *directories[SW_STORE_MAX_FILES];
+    int count;
+    SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    if (change != NULL)
+        SW_TRY(change(context, settings));
+    SW_TRY(prepare(trainer));
+    if (sw_data_digest(trainer->data) != trainer->run.data_digest)
+        return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
+    SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &count));
+    SW_TRY(sw_store_open(directories, count, settings->allow_buffered, &trainer->store));
+    SW_TRY(check_store(trainer));
+    SW_TRY(
+        sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest, &trainer->position));
+    SW_TRY(make_paths_absolute(settings));
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    SW_TRY(open_engine(trainer));
+    return sw_engine_restore(trainer->engine);
+}
+
+sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *context, struct sw_settings *settings),
+                            void *context, struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(make(folder, &trainer));
+    const sw_status status = resume(trainer, change, context);
+    if (status != SW_OK) {
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
+
+void sw_trainer_close(struct sw_trainer *trainer) {
+    if (trainer == NULL)
+        return;
+    sw_engine_close(trainer->engine);
+    if (trainer->store != NULL)
+        sw_store_close(trainer->store);
+    if (trainer->data != NULL)
+        sw_data_close(trainer->data);
+    sw_plan_destroy(trainer->plan);
+    sw_model_destroy(trainer->model);
+    if (trainer->device != NULL)
+        sw_device_close(trainer->device);
+    sw_source_close(trainer->source);
+    sw_options_release(&sw_train_command, &trainer->run.settings);
+    free(trainer);
+}

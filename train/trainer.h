@@ -1,0 +1,54 @@
+/* A run in memory: model, plan, store, data and engine, put together from settings; and the steps of training on it. */
+#ifndef SW_TRAIN_TRAINER_H
+#define SW_TRAIN_TRAINER_H
+
+#include "core/status.h"
+#include "offload/engine.h"
+#include "train/data.h"
+#include "train/model.h"
+#include "train/run.h"
+#include "train/settings.h"
+#include "train/source.h"
+
+#include <signal.h>
+
+struct sw_trainer {
+    const char *folder; /* of the run */
+    struct sw_run run;
+    struct sw_source *source; /* a new run's weights; NULL when resumed */
+    struct sw_device *device;
+    struct sw_model *model;
+    struct sw_plan *plan;
+    struct sw_data *data;
+    struct sw_store *store;
+    struct sw_engine *engine;
+    struct sw_run_position position; /* of the last commit at the start */
+    bool made_folder, made_store;
+};
+
+/* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is
+ * left. */
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_trainer **out);
+/* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
+sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *context, struct sw_settings *settings),
+                            void *context, struct sw_trainer **out);
+void sw_trainer_close(struct sw_trainer *trainer);
+
+/* Mean loss over the whole validation part, in nats a token. The engine must be idle. */
+sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
+
+/* How a run ended. */
+typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
+
+/* Trains up to the settings' number of steps, logging each; *stop (set by a signal handler) ends after the current
+ * step. All is saved when it returns SW_OK. SW_ERR_STOPPED after SW_BAD_STEPS_LIMIT steps in a row without finite loss
+ * and gradients. */
+enum { SW_BAD_STEPS_LIMIT = 10 };
+sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end);
+
+/* The plan that settings give for a model, checked. Shared with the plan command. */
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
+/* The device that settings name. */
+sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out);
+
+#endif
