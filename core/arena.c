@@ -8,6 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* the C library may be older than the kernel */
+#endif
+
 struct sw_arena {
     char name[32];
     char *base;
@@ -16,6 +20,17 @@ struct sw_arena {
     bool sealed;
 };
 
+/* Takes every page now; unlike MAP_POPULATE this reports what the system cannot give. */
+static bool populate(void *base, int64_t bytes) {
+    if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL)
+        return false;
+    /* Kernels before 5.14 do not know the advice. */
+    memset(base, 0, (size_t)bytes);
+    return true;
+}
+
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out) {
     assert(bytes >= 0);
     struct sw_arena *arena = calloc(1, sizeof *arena);
@@ -23,13 +38,16 @@ sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_
         return sw_fail(SW_ERR_NOMEM, "no memory for the %s arena's handle", name);
     snprintf(arena->name, sizeof arena->name, "%s", name);
     arena->bytes = sw_round_up(sw_max_i64(bytes, 1), SW_BUFFER_ALIGN_BYTES);
-    void *base = mmap(NULL, (size_t)arena->bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
+    void *base =
+        mmap(NULL, (size_t)arena->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const bool mapped = base != MAP_FAILED;
+    if (!mapped || !populate(base, arena->bytes)) {
         char text[SW_SIZE_CHARS];
         const int error = errno;
+        if (mapped)
+            munmap(base, (size_t)arena->bytes);
         free(arena);
-        return sw_fail(SW_ERR_NOMEM, "cannot map %s for the %s tier: %s", sw_format_size(bytes, text), name,
+        return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
                        strerror(error));
     }
     arena->base = base;

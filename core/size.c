@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 bool sw_mul_i64(int64_t a, int64_t b, int64_t *out) {
@@ -23,10 +24,12 @@ static const struct {
 };
 
 sw_status sw_parse_size(const char *text, int64_t *out_bytes) {
+    /* Digits and a point only: strtod alone would also take exponents, hexadecimal and names. */
+    const size_t digits = strspn(text, "0123456789.");
     char *end = NULL;
     errno = 0;
     const double number = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1.0;
-    if (end == NULL || errno != 0 || !isfinite(number) || number < 0)
+    if (end != text + digits || errno != 0 || !isfinite(number))
         return sw_fail(SW_ERR_ARG, "'%s' is not a size; write for example 512MiB or 24GiB", text);
     for (size_t i = 0; i < sizeof size_suffixes / sizeof size_suffixes[0]; i++) {
         if (strcasecmp(end, size_suffixes[i].suffix) != 0)

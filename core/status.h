@@ -28,7 +28,7 @@ enum {
  * that compilers and analysers see which code comes back. */
 #define sw_fail(code, ...)                                                                                             \
     ({                                                                                                                 \
-        const sw_status sw_code_ = (code);                                                                             \
+        const sw_status sw_code_ __attribute__((unused)) = (code);                                                     \
         sw_record_error(__VA_ARGS__);                                                                                  \
         sw_code_;                                                                                                      \
     })

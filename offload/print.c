@@ -1,5 +1,6 @@
 /* A plan as a table for people. */
 #include "core/size.h"
+#include "io/store.h"
 #include "offload/plan.h"
 
 #include <string.h>
@@ -56,6 +57,17 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
     }
 }
 
+static void print_store(const struct sw_plan *plan, FILE *out) {
+    char all[SW_SIZE_CHARS], grads[SW_SIZE_CHARS];
+    int64_t record_bytes = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        record_bytes += plan->spec.units->unit[u].grains * SW_RECORD_BYTES;
+    fprintf(out, "store: %s for two generations of the whole optimizer, %s for gradients; %s\n",
+            sw_format_size(SW_STORE_GENERATIONS * record_bytes, all),
+            sw_format_size(named_bytes(plan, "grads", SW_NVME), grads),
+            plan->commit_every_step ? "every step commits" : "commits every --save-every steps");
+}
+
 static void print_lanes(const struct sw_plan *plan, FILE *out) {
     const struct sw_program *program = &plan->program[SW_PROGRAM_TRAIN];
     fprintf(out, "%-20s%14s%14s\n", "lanes of a step", "ops", "bytes");
@@ -81,6 +93,8 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out) {
     print_memory(plan, out);
     fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
     print_placement(plan, out);
-    if (plan->spec.train)
+    if (plan->spec.train) {
+        print_store(plan, out);
         print_lanes(plan, out);
+    }
 }

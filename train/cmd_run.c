@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { BASELINE_VOCAB = 4096 };
+
 /* A signal handler can reach nothing but global state. */
 static volatile sig_atomic_t stop_requested;
 
@@ -44,9 +46,21 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("going on after step %lld", (long long)trainer->position.step);
 }
 
+/* What a language model must beat, where the vocabulary is small enough to count. */
+static void say_baselines(const struct sw_trainer *trainer) {
+    double unigram, bigram;
+    if (trainer->run.config.vocab > BASELINE_VOCAB || sw_data_validation_windows(trainer->data) == 0)
+        return;
+    if (sw_data_baselines(trainer->data, &unigram, &bigram) == SW_OK)
+        sw_log_info("to beat on the validation part: unigram model %.4f, bigram model %.4f bits a token", unigram,
+                    bigram);
+    sw_error_clear();
+}
+
 int sw_run_to_end(const char *command, struct sw_trainer *trainer) {
     sw_run_end end;
     say_start(trainer);
+    say_baselines(trainer);
     const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
     if (status != SW_OK)
         return sw_command_fail(command, status);

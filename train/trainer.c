@@ -58,6 +58,20 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
+/* The tiers of a CPU device are this machine's memory, which may be less than the budgets allow. */
+static sw_status check_memory(const struct sw_plan *plan) {
+    struct sw_machine machine;
+    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    const int64_t need_bytes = plan->tier_bytes[SW_DEVICE] + plan->tier_bytes[SW_HOST];
+    SW_TRY(sw_machine_read(&machine));
+    if (need_bytes <= machine.available_bytes)
+        return SW_OK;
+    return sw_fail(SW_ERR_BUDGET,
+                   "the plan takes %s of memory and this machine has %s available; lower --device-memory and "
+                   "--host-memory to that, or --micro-batch",
+                   sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
+}
+
 /* Device, model, data and plan: what can be refused before anything is written. */
 static sw_status prepare(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
@@ -71,7 +85,8 @@ static sw_status prepare(struct sw_trainer *trainer) {
     const struct sw_model_shape shape = {
         .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->device, &trainer->model));
-    return sw_trainer_plan(settings, trainer->model, &trainer->plan);
+    SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
+    return check_memory(trainer->plan);
 }
 
 /* The commit's text, on a lane's thread. */
