@@ -97,9 +97,11 @@ sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int
     isa->add_ops(&device->ops);
     device->ops.close = close_cpu;
     device->backend = cpu;
+    const int wanted = threads == 0 ? omp_get_num_procs() : threads;
+    const int limit = omp_get_thread_limit();
     device->info = (struct sw_device_info){.name = "cpu",
                                            .isa = isa->name,
-                                           .threads = threads == 0 ? omp_get_num_procs() : threads,
+                                           .threads = wanted < limit ? wanted : limit,
                                            .bf16_fast = isa->bf16_products,
                                            .host_memory = true};
     return SW_OK;

@@ -143,9 +143,11 @@ static int64_t lay_out(const struct sw_gemm *shape, int64_t scratchpad_bytes, st
     return after(widened->c_at, widened->c ? shape->m * shape->n : 0);
 }
 
-/* oneDNN reads the number of threads where a primitive is made and where it runs; both must see the same. */
+/* oneDNN reads the number of threads where a primitive is made and where it runs; both must see the same, and get it:
+ * with fewer, parts of the result stay unwritten. So the OpenMP runtime may not choose by itself. */
 static int set_threads(int threads) {
     const int before = omp_get_max_threads();
+    omp_set_dynamic(0);
     omp_set_num_threads(threads);
     return before;
 }
