@@ -33,7 +33,8 @@ static sw_status new_id(uint8_t id[SW_FORMAT_ID_BYTES]) {
     return SW_OK;
 }
 
-sw_status sw_store_lay_out(struct sw_store *store) {
+/* Sizes of the label and of everything else from unit_grains; both generations placed. */
+static sw_status place_parts(struct sw_store *store) {
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     int64_t ends[SW_STORE_MAX_FILES] = {0};
     int64_t extents = 0;
@@ -70,7 +71,7 @@ static sw_status lay_out(struct sw_store *store, const struct sw_store_spec *spe
     memcpy(store->unit_grains, spec->unit_grains, (size_t)spec->unit_count * sizeof *store->unit_grains);
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_store_set_file(store, file, spec->directories[file]));
-    return sw_store_lay_out(store);
+    return place_parts(store);
 }
 
 static sw_status make_files(struct sw_store *store, const struct sw_store_spec *spec) {

@@ -24,8 +24,9 @@ char *sw_file_path(const char *directory, const char *name) {
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
-/* An open file description lock: a second open in the same process is refused too, and a ring that has the file registered keeps it. So
- * the lock of a killed process lasts until its last write has landed, which is why a new owner is patient for a while. */
+/* An open file description lock: a second open in the same process is refused too, and a ring that has the file
+ * registered keeps it. So the lock of a killed process lasts until its last write has landed, which is why a new owner
+ * is patient for a while. */
 static sw_status lock_file(int fd, const char *path) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     const int64_t until_ns = sw_now_ns() + LOCK_PATIENCE_NS;

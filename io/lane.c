@@ -134,6 +134,13 @@ static void put_block(struct sw_store_lane *lane, int index) {
                  });
 }
 
+/* The rest of a transfer goes in blocks of like size: a small one at the end would take a place in the queue for
+ * little. */
+static int64_t next_block_grains(const struct sw_area *area, int64_t grains_left) {
+    const int64_t most = sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes);
+    return sw_div_up(grains_left, sw_div_up(grains_left, most));
+}
+
 /* Hands over blocks of waiting transfers, in order, while there is room. */
 static void issue_blocks(struct sw_store_lane *lane) {
     while (lane->unused_block_count > 0 && ring_count(&lane->waiting) > 0) {
@@ -141,13 +148,12 @@ static void issue_blocks(struct sw_store_lane *lane) {
         struct lane_transfer *transfer = &lane->transfers[index];
         const struct sw_store_transfer *request = &transfer->request;
         const struct sw_area *area = area_of(lane, request);
-        const int64_t most = sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes);
         const int64_t first = request->first_grain + transfer->issued;
         const int block = lane->unused_blocks[--lane->unused_block_count];
         lane->blocks[block] = (struct lane_block){
             .transfer = index,
             .first_grain = first,
-            .run = sw_area_run(area, request->unit, first, sw_min_i64(most, request->grains - transfer->issued)),
+            .run = sw_area_run(area, request->unit, first, next_block_grains(area, request->grains - transfer->issued)),
         };
         transfer->issued += lane->blocks[block].run.grains;
         transfer->blocks_active++;

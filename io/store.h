@@ -71,7 +71,7 @@ sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const
                                int64_t grain_bytes);
 
 /* Memory that lanes will transfer from and to; registered with their rings where the limits allow it, which is faster.
- * Before any lane is opened. */
+ * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. Before any lane is opened. */
 sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes);
 
 /* One transfer: `grains` consecutive grains between the store and buf, in disk layout (records, or grains of scratch).

@@ -68,9 +68,6 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
 /* Aligned memory for direct I/O, zeroed; free() frees it. */
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
 
-/* Sizes of the label and of everything else from unit_grains; places both generations. */
-sw_status sw_store_lay_out(struct sw_store *store);
-
 void sw_label_encode(const struct sw_store *store, int file, void *label);
 /* Reads and checks one file's label as far as it can be judged alone. */
 sw_status sw_label_read(int fd, const char *path, void **out_label);

@@ -93,7 +93,8 @@ struct stumbling {
     int in_vain[FILE_BYTES / BLOCK]; /* attempts in a row that moved a block on by nothing */
 };
 
-/* Transfers some of the bytes, often not a whole number of sectors, or asks to be called again, as often as the queue bears it. */
+/* Transfers some of the bytes, often not a whole number of sectors, or asks to be called again, as often as the queue
+ * bears it. */
 static int64_t stumble(struct fake_ring_script *script, const int *files, const struct sw_ring_request *request) {
     struct stumbling *self = script->context;
     int *in_vain = &self->in_vain[request->offset_bytes / BLOCK];

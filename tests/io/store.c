@@ -16,7 +16,8 @@ static void starts_empty_and_zero(void **state) {
     struct sw_store *store = create_store(&directories);
     CHECK(sw_store_last_commit(store)->step == -1 && sw_store_last_commit(store)->generation == 1);
     CHECK(sw_store_unit_count(store) == STORE_UNITS && sw_store_unit_grains(store, 3) == store_unit_grains[3]);
-    CHECK(sw_store_file_bytes(store) == file_bytes(store_file(&directories, 0)) + file_bytes(store_file(&directories, 1)));
+    CHECK(sw_store_file_bytes(store) ==
+          file_bytes(store_file(&directories, 0)) + file_bytes(store_file(&directories, 1)));
     struct stat info;
     CHECK(stat(store_file(&directories, 0), &info) == 0 && (info.st_mode & 0777) == 0600);
     CHECK(info.st_blocks * 512 >= info.st_size); /* all of its space is taken */
@@ -25,8 +26,8 @@ static void starts_empty_and_zero(void **state) {
     char *buf = io_buffer(store_unit_grains[0] * SW_RECORD_BYTES);
     memset(buf, 1, SW_RECORD_BYTES);
     for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
-        CHECK_OK(sw_store_transfer(lane, &(struct sw_store_transfer){
-                                             .generation = generation, .grains = store_unit_grains[0], .buf = buf}));
+        CHECK_OK(sw_store_transfer(
+            lane, &(struct sw_store_transfer){.generation = generation, .grains = store_unit_grains[0], .buf = buf}));
     for (int64_t i = 0; i < SW_RECORD_BYTES; i++)
         CHECK(buf[i] == 0);
     free(buf);
@@ -90,8 +91,7 @@ static void submit_random(struct shadow *self, struct sw_store_lane *lane, int s
         if (grains == 0)
             continue;
         transfer.first_grain = random_below(&self->draws, grains);
-        transfer.grains =
-            1 + random_below(&self->draws, sw_min_i64(CHUNK_GRAINS, grains - transfer.first_grain));
+        transfer.grains = 1 + random_below(&self->draws, sw_min_i64(CHUNK_GRAINS, grains - transfer.first_grain));
     } while (store_unit_grains[transfer.unit] == 0 || overlaps_busy(self, &transfer));
     transfer.write = random_below(&self->draws, 2) == 0;
     transfer.buf = self->slots[slot].transfer.buf;
@@ -148,7 +148,8 @@ static void round_trips_random_runs(void **state) {
         const struct store_directories directories =
             make_store_directories(new_subdirectory(*state, name), 1 + (int)(test_seed % STORE_MAX_DIRECTORIES));
         struct sw_store *store = create_store(&directories);
-        struct shadow shadow = {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_RECORD_BYTES};
+        struct shadow shadow = {
+            .store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_RECORD_BYTES};
         struct sw_store_lane *lane;
         CHECK_OK(sw_store_lane_open(store, 1 + (int)(test_seed * 3), &lane));
         exercise(&shadow, lane);
@@ -230,10 +231,14 @@ static void refuses_what_it_does_not_hold(void **state) {
     CHECK_OK(sw_store_lane_open(store, 4, &lane));
     char *buf = io_buffer(SW_RECORD_BYTES);
     const struct sw_store_transfer wrong[] = {
-        {.unit = 0, .first_grain = 13, .grains = 1, .buf = buf}, {.unit = 0, .first_grain = 12, .grains = 2, .buf = buf},
-        {.unit = 2, .grains = 1, .buf = buf},                    {.unit = STORE_UNITS, .grains = 1, .buf = buf},
-        {.unit = 0, .grains = 0, .buf = buf},                    {.generation = 2, .grains = 1, .buf = buf},
-        {.kind = SW_STORE_GRADS, .grains = 1, .buf = buf},       {.unit = 0, .first_grain = -1, .grains = 1, .buf = buf},
+        {.unit = 0, .first_grain = 13, .grains = 1, .buf = buf},
+        {.unit = 0, .first_grain = 12, .grains = 2, .buf = buf},
+        {.unit = 2, .grains = 1, .buf = buf},
+        {.unit = STORE_UNITS, .grains = 1, .buf = buf},
+        {.unit = 0, .grains = 0, .buf = buf},
+        {.generation = 2, .grains = 1, .buf = buf},
+        {.kind = SW_STORE_GRADS, .grains = 1, .buf = buf},
+        {.unit = 0, .first_grain = -1, .grains = 1, .buf = buf},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         CHECK_FAILS(sw_store_submit(lane, &wrong[i]), SW_ERR_INTERNAL, "the store has no grains");

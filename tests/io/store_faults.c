@@ -15,9 +15,9 @@ struct fault {
     sw_ring_op op;
     int file;
     int64_t offset_bytes;
-    int64_t result;   /* returned, where negative */
-    int flips;        /* of this many readings a bit is turned */
-    uint64_t draws;   /* with them, transfers are cut short at random */
+    int64_t result; /* returned, where negative */
+    int flips;      /* of this many readings a bit is turned */
+    uint64_t draws; /* with them, transfers are cut short at random */
     bool short_ones;
 };
 
@@ -67,12 +67,9 @@ static sw_status transfer_unit(struct fixture *self, bool write, int generation)
     struct sw_store_lane *lane;
     char *buf = io_buffer(store_unit_grains[0] * SW_RECORD_BYTES);
     CHECK_OK(sw_store_lane_open(self->store, STORE_DEPTH, &lane));
-    const sw_status status =
-        sw_store_transfer(lane, &(struct sw_store_transfer){.write = write,
-                                                            .generation = generation,
-                                                            .grains = store_unit_grains[0],
-                                                            .buf = buf,
-                                                            .step = 2});
+    const sw_status status = sw_store_transfer(
+        lane, &(struct sw_store_transfer){
+                  .write = write, .generation = generation, .grains = store_unit_grains[0], .buf = buf, .step = 2});
     sw_store_lane_close(lane);
     free(buf);
     return status;

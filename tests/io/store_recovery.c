@@ -1,4 +1,4 @@
-/* What a store file may look like after a crash, a move, or worse: the right commit is found, or the damage is named. */
+/* A store's files after a crash, a move, or worse: the right commit is found, or the damage is named. */
 #include "tests/io/store_support.h"
 
 #include "core/size.h"

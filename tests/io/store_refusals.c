@@ -76,8 +76,11 @@ static void refuses_impossible_sizes(void **state) {
     const int64_t wrong[][2] = {{0, 0}, {-1, 5}, {INT64_MAX, 1}, {INT64_C(1) << 40, 1}};
     struct sw_store *store;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        const struct sw_store_spec spec = {
-            .directories = &directory, .directory_count = 1, .unit_grains = wrong[i], .unit_count = 2, .allow_buffered = true};
+        const struct sw_store_spec spec = {.directories = &directory,
+                                           .directory_count = 1,
+                                           .unit_grains = wrong[i],
+                                           .unit_count = 2,
+                                           .allow_buffered = true};
         CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_ARG, "grain");
     }
     /* 20 TB: more than any file system that the tests run on has free. */

@@ -25,7 +25,8 @@ void fill_grain(void *grain, int64_t bytes, int64_t unit, int64_t index, int64_t
 void write_generation(struct sw_store *store, int generation, int64_t version);
 void check_generation(struct sw_store *store, int generation, int64_t version);
 
-/* Writes versions 1 to steps into generations in turn, beginning with 0, and commits each: step s is version s with the text "step s". */
+/* Writes versions 1 to steps into generations in turn, beginning with 0, and commits each: step s is version s with the
+ * text "step s". */
 void commit_steps(struct sw_store *store, int64_t from, int64_t to);
 /* The store must be at this step, with its contents whole. */
 void check_at_step(struct sw_store *store, int64_t step);

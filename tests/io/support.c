@@ -119,8 +119,10 @@ void copy_file(const char *from, const char *to) {
     free(bytes);
 }
 
+/* A new file each time: some file systems flush one that is cut short and written again, which takes milliseconds. */
 void write_file(const char *path, const void *bytes, int64_t count) {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     CHECK(fd >= 0 && write(fd, bytes, (size_t)count) == count && close(fd) == 0);
 }
 
@@ -130,7 +132,7 @@ int64_t file_bytes(const char *path) {
 }
 
 void flip_bit(const char *path, int64_t offset_bytes) {
-    unsigned char byte;
+    unsigned char byte = 0;
     const int fd = open(path, O_RDWR);
     CHECK(fd >= 0 && pread(fd, &byte, 1, offset_bytes) == 1);
     byte ^= 0x10;
@@ -176,9 +178,8 @@ static void fake_put(struct sw_ring *ring, const struct sw_ring_request *request
     assert_true(self->done_count < self->depth);
     self->script->requests++;
     self->put_count++;
-    const int64_t result = self->script->carry_out != NULL
-                               ? self->script->carry_out(self->script, self->files, request)
-                               : fake_ring_do(self->files, request);
+    const int64_t result = self->script->carry_out != NULL ? self->script->carry_out(self->script, self->files, request)
+                                                           : fake_ring_do(self->files, request);
     self->done[self->done_count++] = (struct sw_ring_completion){.tag = request->tag, .result = result};
     if (self->done_count > self->script->most_in_flight)
         self->script->most_in_flight = self->done_count;

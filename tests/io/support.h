@@ -33,7 +33,8 @@ int remove_directory(void **state);
 /* A process in which a failing check ends it with status 1. */
 pid_t fork_child(void);
 
-/* Runs the function in a process of its own. Returns its exit status, 1 if a check failed, or minus the signal that ended it. */
+/* Runs the function in a process of its own. Returns its exit status, 1 if a check failed, or minus the signal that
+ * ended it. */
 int run_in_child(void (*function)(void *context), void *context);
 enum { CHILD_SKIPPED = 77 }; /* what a child exits with when the system does not let it do what it is for */
 
@@ -53,7 +54,8 @@ void overwrite(const char *path, int64_t offset_bytes, int64_t count, unsigned c
 /* Aligned memory for I/O; free() frees it. */
 void *io_buffer(int64_t bytes);
 
-/* A ring that does its work with pread and pwrite at once, and lets a test decide about each request and the order of completions. */
+/* A ring that does its work with pread and pwrite at once, and lets a test decide about each request and the order of
+ * completions. */
 struct fake_ring_script {
     /* Returns the result of the request: call fake_ring_do for the honest one. */
     int64_t (*carry_out)(struct fake_ring_script *script, const int *files, const struct sw_ring_request *request);
