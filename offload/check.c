@@ -217,7 +217,7 @@ static sw_status check_slots(const struct sw_plan *plan) {
         if (slot->bytes <= (slot->pieces - 1) * slot->piece_bytes || slot->bytes > slot->pieces * slot->piece_bytes)
             status =
                 sw_fail(SW_ERR_INTERNAL, "plan check: the pieces of slot '%s' do not make up its bytes", slot->name);
-        else if (end > (last ? plan->tier_bytes[slot->tier] : sorted[s + 1].offset))
+        else if (slot->offset < 0 || end > (last ? plan->tier_bytes[slot->tier] : sorted[s + 1].offset))
             status =
                 sw_fail(SW_ERR_INTERNAL, "plan check: slot '%s' overlaps another or the end of its tier", slot->name);
     }

@@ -151,6 +151,13 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
     return SW_OK;
 }
 
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
+    double sum = 0.0;
+    for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
+        sum += context->loss[m];
+    return sum;
+}
+
 /* Needs the mutex. */
 static bool step_done(const struct sw_engine *engine) {
     for (int which = 0; which < SW_LANES; which++)
@@ -171,8 +178,7 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
     const int64_t now_ns = sw_now_ns();
     if (status == SW_OK) {
         *out = context->result;
-        for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
-            out->loss_sum += context->loss[m];
+        out->loss_sum = sw_engine_loss_sum(engine, context);
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
         engine->waited++;

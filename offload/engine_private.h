@@ -59,6 +59,8 @@ struct sw_engine {
 
 /* Address of a piece of a slot on device or host. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
+/* Of all micro-batches, in their order. */
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
 /* Address of the first access of an op with this content (and unit, unless -1) in this direction; NULL where it has
  * none. */

@@ -129,7 +129,12 @@ static sw_status run_copy(struct sw_engine *engine, struct lane *lane, const str
 
 static sw_status run_commit(struct sw_engine *engine, struct step_context *context) {
     char text[SW_STORE_META_BYTES];
-    SW_TRY(engine->spec.describe(engine->spec.describe_context, &context->result, text, sizeof text));
+    /* Lanes that the commit does not wait for still count into the result. */
+    pthread_mutex_lock(&engine->mutex);
+    struct sw_step_result result = context->result;
+    pthread_mutex_unlock(&engine->mutex);
+    result.loss_sum = sw_engine_loss_sum(engine, context);
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
     return sw_store_commit(engine->spec.store, context->input.step, context->write_generation, text);
 }
 

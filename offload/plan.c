@@ -5,6 +5,7 @@
 #include "offload/plan_private.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
@@ -95,15 +96,22 @@ static sw_status raise_state(struct sw_plan *plan, sw_state state) {
     return SW_OK;
 }
 
+/* A size as a flag takes it, rounded up, so that what the message asks for is enough. */
+static const char *format_need(int64_t bytes, char buffer[SW_SIZE_CHARS]) {
+    const bool small = bytes < 64 * SW_MIB;
+    snprintf(buffer, SW_SIZE_CHARS, "%lld%s", (long long)sw_div_up(bytes, small ? SW_KIB : SW_MIB),
+             small ? "KiB" : "MiB");
+    return buffer;
+}
+
 static sw_status refuse_budget(const struct sw_plan *plan) {
     char need[2][SW_SIZE_CHARS], have[2][SW_SIZE_CHARS];
-    return sw_fail(SW_ERR_BUDGET,
-                   "the model does not fit: this placement needs at least --device-memory %s (the budget is %s) and "
-                   "--host-memory %s (the budget is %s)",
-                   sw_format_size(plan->tier_bytes[SW_DEVICE], need[0]),
-                   sw_format_size(plan->spec.budget_bytes[SW_DEVICE], have[0]),
-                   sw_format_size(plan->tier_bytes[SW_HOST], need[1]),
-                   sw_format_size(plan->spec.budget_bytes[SW_HOST], have[1]));
+    return sw_fail(
+        SW_ERR_BUDGET,
+        "the model does not fit: this placement needs at least --device-memory %s (the budget is %s) and "
+        "--host-memory %s (the budget is %s)",
+        format_need(plan->tier_bytes[SW_DEVICE], need[0]), sw_format_size(plan->spec.budget_bytes[SW_DEVICE], have[0]),
+        format_need(plan->tier_bytes[SW_HOST], need[1]), sw_format_size(plan->spec.budget_bytes[SW_HOST], have[1]));
 }
 
 /* Everything as near to the compute as it fits. Gradients gain more than the optimizer a byte, so they rise first. */

@@ -98,8 +98,10 @@ static int64_t chunk_typed_bytes(const struct builder *b, const struct sw_op *op
     return op->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(b->plan->spec.type);
 }
 
+/* On the compute lane: behind the uploads of the step before, tokens would hold the forward pass back until the update
+ * has ended. */
 static void emit_tokens(struct builder *b, int64_t micros) {
-    struct sw_op *op = add_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_UPLOAD, -1, -1, -1);
+    struct sw_op *op = add_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
         touch(b, true, b->index->tokens, m, SW_CONTENT_TOKENS, -1, m, 0, 0);

@@ -47,7 +47,7 @@ static void check_reference(const struct same_trace *trace) {
         fail_msg("the gradient norms, from %g to %g, do not lie on both sides of the clip", trace->grad_norm[0],
                  trace->grad_norm[SAME_STEPS - 1]);
     for (int stream = 1; stream < SW_RECORD_STREAMS; stream++)
-        assert_true(trace->records[stream * SW_GRAIN_ELEMS] != 0.0f);
+        assert_true(trace->records[(int64_t)stream * SW_GRAIN_ELEMS] != 0.0f);
 }
 
 /* Everything on the device, no store. */

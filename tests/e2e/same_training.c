@@ -83,20 +83,25 @@ sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_tr
     return status;
 }
 
+/* By their bits: no two kinds of zero or of NaN are equal. */
+static bool differ(const void *a, const void *b, size_t bytes) {
+    return memcmp(a, b, bytes) != 0;
+}
+
 const char *same_difference(const struct same_trace *a, const struct same_trace *b) {
-    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0)
+    if (differ(a->loss, b->loss, sizeof a->loss))
         return "losses";
-    if (memcmp(a->grad_norm, b->grad_norm, sizeof a->grad_norm) != 0)
+    if (differ(a->grad_norm, b->grad_norm, sizeof a->grad_norm))
         return "gradient norms";
-    if (memcmp(a->skipped, b->skipped, sizeof a->skipped) != 0)
+    if (differ(a->skipped, b->skipped, sizeof a->skipped))
         return "skipped steps";
     if (a->grains != b->grains)
         return "sizes";
-    if (memcmp(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads) != 0)
+    if (differ(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads))
         return "gradients of the last step";
-    if (memcmp(a->records, b->records, (size_t)(a->grains * SW_RECORD_BYTES)) != 0)
+    if (differ(a->records, b->records, (size_t)(a->grains * SW_RECORD_BYTES)))
         return "masters or moments";
-    if (memcmp(&a->evaluation, &b->evaluation, sizeof a->evaluation) != 0)
+    if (differ(&a->evaluation, &b->evaluation, sizeof a->evaluation))
         return "weights (by the loss of a fixed batch)";
     return NULL;
 }

@@ -270,7 +270,7 @@ static void compare_gradients(struct run *run) {
         must(sw_engine_read_grads(run->harness.engine, u, 0, run->units->unit[u].grains, run->flat[u]));
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const json_t *tensor = json_array_get(tensors, i);
-        int64_t elems;
+        int64_t elems = 0;
         const float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
         const double norm = number(tensor, "grad_norm");
         const double error = distance(found, elems, tensor, norm, json_object_get(tensor, "grad"),
@@ -296,7 +296,7 @@ static void compare_weights(struct run *run) {
         read_masters(run, u);
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const json_t *tensor = json_array_get(tensors, i), *undetermined = json_object_get(tensor, "undetermined");
-        int64_t elems;
+        int64_t elems = 0;
         float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
         for (int64_t e = (int64_t)item(undetermined, 0); e < (int64_t)item(undetermined, 1); e++)
             found[e] = 0;

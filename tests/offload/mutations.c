@@ -1,0 +1,199 @@
+/* The checker can fail: plans with one thing changed are refused, unless the second opinion proves the change harmless.
+ */
+#include "tests/offload/oracle.h"
+#include "tests/offload/plans.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { MODELS = 400, TRIES = 12, MOST_UNITS = 5, MOST_GRAINS = 4, SEED = 1000, LEAST_CAUGHT = 1000, JUDGED_EVERY = 8 };
+
+struct mutation {
+    const char *name;
+    /* Changes one thing; false where this plan has nothing to change. */
+    bool (*apply)(struct plans_random *random, struct sw_plan *plan, struct sw_program *program);
+};
+
+static struct sw_access *draw_access(struct plans_random *random, struct sw_program *program) {
+    return &program->access[plans_draw(random, 0, program->access_count - 1)];
+}
+
+static struct sw_op *draw_waiting(struct plans_random *random, struct sw_program *program) {
+    for (int tries = 0; tries < 100; tries++) {
+        struct sw_op *op = &program->op[plans_draw(random, 0, program->op_count - 1)];
+        if (op->wait_count > 0)
+            return op;
+    }
+    return NULL;
+}
+
+static bool drop_wait(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)plan;
+    struct sw_op *op = draw_waiting(random, program);
+    if (op == NULL)
+        return false;
+    const int64_t dropped = op->first_wait + plans_draw(random, 0, op->wait_count - 1);
+    program->wait[dropped] = program->wait[op->first_wait];
+    op->first_wait++;
+    op->wait_count--;
+    return true;
+}
+
+/* The op waits for the one before in its lane, or for the same in the step before. */
+static bool weaken_wait(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)plan;
+    struct sw_op *op = draw_waiting(random, program);
+    if (op == NULL)
+        return false;
+    struct sw_wait *wait = &program->wait[op->first_wait + plans_draw(random, 0, op->wait_count - 1)];
+    if (wait->position > 0 && plans_draw(random, 0, 1) == 0)
+        wait->position--;
+    else
+        wait->steps_back++;
+    return true;
+}
+
+static bool change_slot(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    struct sw_access *access = draw_access(random, program);
+    const int32_t slot = (int32_t)plans_draw(random, 0, plan->slot_count - 1);
+    if (slot == access->slot)
+        return false;
+    access->slot = slot;
+    return true;
+}
+
+static bool change_piece(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    struct sw_access *access = draw_access(random, program);
+    const int32_t first = (int32_t)plans_draw(random, 0, plan->slot[access->slot].pieces);
+    if (first == access->first)
+        return false;
+    access->first = first;
+    return true;
+}
+
+static bool change_content(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)plan;
+    struct sw_access *access = draw_access(random, program);
+    int32_t *const fields[] = {&access->first_index, &access->unit, &access->stage, &access->age};
+    *fields[plans_draw(random, 0, 3)] += 1;
+    return true;
+}
+
+static bool swap_ops(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)plan;
+    const int64_t lane = plans_draw(random, 0, SW_LANES - 1);
+    if (program->lane_count[lane] < 2)
+        return false;
+    const int64_t a = plans_draw(random, 0, program->lane_count[lane] - 2);
+    const int64_t b = plans_draw(random, a + 1, sw_min_i64(a + 3, program->lane_count[lane] - 1));
+    int32_t *const ops = program->lane_op[lane];
+    const int32_t op = ops[a];
+    ops[a] = ops[b];
+    ops[b] = op;
+    return true;
+}
+
+static bool shrink_slot(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)program;
+    struct sw_slot *slot = &plan->slot[plans_draw(random, 0, plan->slot_count - 1)];
+    if (slot->pieces < 2)
+        return false;
+    slot->pieces--;
+    slot->bytes = slot->pieces * slot->piece_bytes;
+    return true;
+}
+
+static bool move_slot(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)program;
+    struct sw_slot *slot = &plan->slot[plans_draw(random, 0, plan->slot_count - 1)];
+    slot->offset += plans_draw(random, 0, 1) == 0 ? -SW_BUFFER_ALIGN_BYTES : SW_BUFFER_ALIGN_BYTES;
+    return true;
+}
+
+static bool shrink_budget(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    (void)program;
+    const int64_t tier = plans_draw(random, SW_DEVICE, SW_HOST);
+    plan->spec.budget_bytes[tier] = plan->tier_bytes[tier] + plans_draw(random, -2, 1);
+    return true;
+}
+
+static const struct mutation mutations[] = {
+    {"a wait dropped", drop_wait},     {"a wait weakened", weaken_wait},      {"a slot changed", change_slot},
+    {"a piece changed", change_piece}, {"a content changed", change_content}, {"ops swapped", swap_ops},
+    {"a slot shrunk", shrink_slot},    {"a slot moved", move_slot},           {"a budget shrunk", shrink_budget},
+};
+enum { MUTATIONS = sizeof mutations / sizeof mutations[0] };
+
+struct tally {
+    int tried, caught, harmless;
+    int judged, agreed; /* of those caught, by the second opinion */
+};
+
+static const char *second_opinion(const struct sw_plan *plan) {
+    const char *wrong = oracle_judge_memory(plan);
+    for (int p = 0; p < SW_PROGRAMS && wrong == NULL; p++)
+        if (plan->program[p].op_count > 0)
+            wrong = oracle_judge(plan, &plan->program[p]);
+    return wrong;
+}
+
+static void try_mutation(struct plans_random *random, const struct sw_plan *plan, const struct mutation *mutation,
+                         struct tally *tally) {
+    struct plans_copy copy;
+    plans_copy_make(plan, &copy);
+    const int kind = plan->spec.train ? SW_PROGRAM_TRAIN : SW_PROGRAM_LOSS;
+    if (mutation->apply(random, &copy.plan, &copy.plan.program[kind])) {
+        tally->tried++;
+        const bool caught = sw_plan_check(&copy.plan) != SW_OK;
+        sw_error_clear();
+        const char *wrong = caught ? NULL : second_opinion(&copy.plan);
+        if (wrong != NULL)
+            fail_msg("seed %llu: %s was not caught; the second opinion finds %s", (unsigned long long)random->seed,
+                     mutation->name, wrong);
+        if (caught && tally->caught % JUDGED_EVERY == 0) {
+            tally->judged++;
+            tally->agreed += second_opinion(&copy.plan) != NULL;
+        }
+        tally->caught += caught;
+        tally->harmless += !caught;
+    }
+    plans_copy_free(&copy);
+}
+
+static void mutations_are_caught_or_harmless(void **state) {
+    (void)state;
+    struct tally tally[MUTATIONS] = {0};
+    for (uint64_t seed = SEED; seed < SEED + MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        const struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        if (sw_plan_create(&spec, &plan) != SW_OK)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(SW_ERR_BUDGET));
+        for (int m = 0; m < MUTATIONS * TRIES; m++)
+            try_mutation(&random, plan, &mutations[m % MUTATIONS], &tally[m % MUTATIONS]);
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+    for (int m = 0; m < MUTATIONS; m++) {
+        printf("# %s: %d tried, %d caught (of %d the second opinion refuses %d), %d proven harmless\n",
+               mutations[m].name, tally[m].tried, tally[m].caught, tally[m].judged, tally[m].agreed, tally[m].harmless);
+        assert_true(tally[m].caught >= LEAST_CAUGHT);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mutations_are_caught_or_harmless),
+    };
+    return cmocka_run_group_tests_name("offload mutations", tests, NULL, NULL);
+}

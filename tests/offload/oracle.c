@@ -1,0 +1,228 @@
+#include "tests/offload/oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 3, WORD_BITS = 64 };
+
+/* A node is an op of one of the steps. before[n] is the set of nodes that are done when n starts, finished[n] those
+ * that are done when n is done. */
+struct oracle {
+    const struct sw_plan *plan;
+    const struct sw_program *program;
+    int32_t nodes, words;
+    uint64_t *before, *finished;
+    int32_t *order; /* nodes in an order that may happen */
+    int32_t ordered;
+    unsigned char *color; /* 0: not visited, 1: being visited, 2: visited */
+    bool circle;
+};
+
+struct content {
+    sw_content content;
+    int32_t unit, index, stage, version;
+};
+
+/* What is done to a piece. */
+struct touch {
+    int32_t node;
+    bool write;
+};
+
+static int32_t op_count(const struct oracle *o) {
+    return o->program->op_count;
+}
+
+static const struct sw_op *op_of(const struct oracle *o, int32_t node) {
+    return &o->program->op[node % op_count(o)];
+}
+
+/* The node at a place of a lane, counted over all steps. */
+static int32_t lane_node(const struct oracle *o, sw_lane lane, int32_t number) {
+    const int32_t per_step = o->program->lane_count[lane];
+    return number / per_step * op_count(o) + o->program->lane_op[lane][number % per_step];
+}
+
+static void join(const struct oracle *o, uint64_t *into, const uint64_t *from) {
+    for (int32_t w = 0; w < o->words; w++)
+        into[w] |= from[w];
+}
+
+static bool has(const struct oracle *o, const uint64_t *sets, int32_t node, int32_t member) {
+    return sets[(int64_t)node * o->words + member / WORD_BITS] >> (member % WORD_BITS) & 1;
+}
+
+static void visit(struct oracle *o, int32_t node, int32_t lane_number);
+
+static void visit_lane(struct oracle *o, sw_lane lane, int32_t number) {
+    visit(o, lane_node(o, lane, number), number);
+}
+
+/* Everything that must be done, or on an I/O lane started, before this node starts. */
+static void visit_before(struct oracle *o, int32_t node, int32_t lane_number) {
+    const struct sw_op *op = op_of(o, node);
+    uint64_t *before = &o->before[(int64_t)node * o->words];
+    if (lane_number > 0) {
+        visit_lane(o, op->lane, lane_number - 1);
+        const int32_t previous = lane_node(o, op->lane, lane_number - 1);
+        join(o, before, &(sw_lane_is_io(op->lane) ? o->before : o->finished)[(int64_t)previous * o->words]);
+    }
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &o->program->wait[op->first_wait + w];
+        const int32_t step = node / op_count(o) - wait->steps_back;
+        if (step < 0)
+            continue;
+        const int32_t number = step * o->program->lane_count[wait->lane] + wait->position;
+        visit_lane(o, wait->lane, number);
+        join(o, before, &o->finished[(int64_t)lane_node(o, wait->lane, number) * o->words]);
+    }
+}
+
+static void visit(struct oracle *o, int32_t node, int32_t lane_number) {
+    if (o->color[node] == 1)
+        o->circle = true;
+    if (o->color[node] != 0 || o->circle)
+        return;
+    o->color[node] = 1;
+    visit_before(o, node, lane_number);
+    uint64_t *finished = &o->finished[(int64_t)node * o->words];
+    join(o, finished, &o->before[(int64_t)node * o->words]);
+    finished[node / WORD_BITS] |= UINT64_C(1) << (node % WORD_BITS);
+    if (lane_number > 0)
+        join(o, finished, &o->finished[(int64_t)lane_node(o, op_of(o, node)->lane, lane_number - 1) * o->words]);
+    o->color[node] = 2;
+    o->order[o->ordered++] = node;
+}
+
+static const char *find_order(struct oracle *o) {
+    for (int lane = 0; lane < SW_LANES; lane++)
+        for (int32_t number = 0; number < STEPS * o->program->lane_count[lane]; number++)
+            visit_lane(o, (sw_lane)lane, number);
+    return o->circle ? "a circle of waits" : NULL;
+}
+
+static const char *check_bounds(const struct oracle *o) {
+    for (int32_t i = 0; i < op_count(o); i++) {
+        const struct sw_op *op = &o->program->op[i];
+        for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
+            const struct sw_access *access = &o->program->access[a];
+            if (access->first < 0 || access->first + access->count > o->plan->slot[access->slot].pieces)
+                return "an access outside its slot";
+        }
+    }
+    return NULL;
+}
+
+/* Every two nodes that touch a piece, one of them writing, must be ordered. */
+static const char *check_piece(const struct oracle *o, const struct touch *touches, int32_t count) {
+    for (int32_t a = 0; a < count; a++)
+        for (int32_t b = a + 1; b < count; b++)
+            if ((touches[a].write || touches[b].write) && touches[a].node != touches[b].node &&
+                !has(o, o->before, touches[a].node, touches[b].node) &&
+                !has(o, o->before, touches[b].node, touches[a].node))
+                return "a conflict without order";
+    return NULL;
+}
+
+static int32_t gather_touches(const struct oracle *o, int32_t piece, struct touch *touches) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < op_count(o); i++) {
+        const struct sw_op *op = &o->program->op[i];
+        for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
+            const struct sw_access *access = &o->program->access[a];
+            const int32_t first = o->plan->slot[access->slot].first_piece + access->first;
+            for (int step = 0; piece >= first && piece < first + access->count && step < STEPS; step++)
+                touches[count++] = (struct touch){.node = step * op_count(o) + i, .write = access->write};
+        }
+    }
+    return count;
+}
+
+static const char *check_conflicts(const struct oracle *o) {
+    struct touch *touches = calloc((size_t)o->program->access_count * STEPS + 1, sizeof *touches);
+    const char *wrong = touches == NULL ? "no memory" : NULL;
+    for (int32_t piece = 0; piece < o->plan->piece_count && wrong == NULL; piece++)
+        wrong = check_piece(o, touches, gather_touches(o, piece, touches));
+    free(touches);
+    return wrong;
+}
+
+static bool is_rewritten(const struct oracle *o, sw_content content) {
+    for (int32_t a = 0; a < o->program->access_count; a++)
+        if (o->program->access[a].write && o->program->access[a].content == content)
+            return true;
+    return false;
+}
+
+static const char *execute_access(const struct oracle *o, struct content *memory, const struct sw_access *access,
+                                  int32_t step) {
+    for (int32_t k = 0; k < access->count; k++) {
+        struct content *at = &memory[o->plan->slot[access->slot].first_piece + access->first + k];
+        const bool initial = access->age > 0 && !is_rewritten(o, access->content);
+        const struct content expected = {access->content, access->unit, access->first_index + k, access->stage,
+                                         initial ? -1 : step - access->age};
+        if (access->write)
+            *at = expected;
+        else if (at->content != expected.content || at->unit != expected.unit || at->index != expected.index ||
+                 at->stage != expected.stage || at->version != expected.version)
+            return "a read of other content";
+    }
+    return NULL;
+}
+
+static const char *execute(const struct oracle *o) {
+    struct content *memory = calloc((size_t)o->plan->piece_count + 1, sizeof *memory);
+    const char *wrong = memory == NULL ? "no memory" : NULL;
+    for (int32_t s = 0; s < o->plan->slot_count && wrong == NULL; s++) {
+        const struct sw_slot *slot = &o->plan->slot[s];
+        for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
+            memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, k, 0, -1};
+    }
+    for (int32_t n = 0; n < o->ordered && wrong == NULL; n++) {
+        const struct sw_op *op = op_of(o, o->order[n]);
+        for (int32_t a = op->first_access; a < op->first_access + op->access_count && wrong == NULL; a++)
+            wrong = execute_access(o, memory, &o->program->access[a], o->order[n] / op_count(o));
+    }
+    free(memory);
+    return wrong;
+}
+
+const char *oracle_judge(const struct sw_plan *plan, const struct sw_program *program) {
+    struct oracle o = {.plan = plan, .program = program, .nodes = STEPS * program->op_count};
+    o.words = o.nodes / WORD_BITS + 1;
+    const size_t set_words = (size_t)o.nodes * (size_t)o.words;
+    o.before = calloc(set_words, sizeof *o.before);
+    o.finished = calloc(set_words, sizeof *o.finished);
+    o.order = calloc((size_t)o.nodes, sizeof *o.order);
+    o.color = calloc((size_t)o.nodes, 1);
+    const char *wrong = "no memory";
+    if (o.before != NULL && o.finished != NULL && o.order != NULL && o.color != NULL) {
+        wrong = check_bounds(&o);
+        wrong = wrong != NULL ? wrong : find_order(&o);
+        wrong = wrong != NULL ? wrong : check_conflicts(&o);
+        wrong = wrong != NULL ? wrong : execute(&o);
+    }
+    free(o.before);
+    free(o.finished);
+    free(o.order);
+    free(o.color);
+    return wrong;
+}
+
+const char *oracle_judge_memory(const struct sw_plan *plan) {
+    for (int32_t a = 0; a < plan->slot_count; a++) {
+        const struct sw_slot *slot = &plan->slot[a];
+        if (slot->offset < 0 || slot->offset + slot->bytes > plan->tier_bytes[slot->tier])
+            return "a slot outside its tier";
+        for (int32_t b = a + 1; b < plan->slot_count; b++) {
+            const struct sw_slot *other = &plan->slot[b];
+            if (slot->tier == other->tier && slot->offset < other->offset + other->bytes &&
+                other->offset < slot->offset + slot->bytes)
+                return "two slots that overlap";
+        }
+    }
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        if (plan->tier_bytes[t] > plan->spec.budget_bytes[t])
+            return "a tier beyond its budget";
+    return NULL;
+}

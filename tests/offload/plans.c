@@ -1,0 +1,99 @@
+#include "tests/offload/plans.h"
+
+#include "core/rng.h"
+#include "core/size.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PLANS_STREAM = 5 };
+
+int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
+    const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
+    return least + (int64_t)(uniform * (double)(most - least + 1));
+}
+
+static void require(sw_status status) {
+    if (status != SW_OK) {
+        fprintf(stderr, "%s\n", sw_error_message(status));
+        abort();
+    }
+}
+
+static void add_tensors(struct plans_random *random, struct sw_unit *unit, int64_t most_grains) {
+    const int64_t tensors = plans_draw(random, 1, 4);
+    int64_t left = plans_draw(random, 1, most_grains * SW_GRAIN_ELEMS);
+    for (int64_t t = 0; t < tensors && left > SW_TENSOR_ALIGN_ELEMS; t++) {
+        const int64_t elems = t + 1 == tensors ? left : plans_draw(random, 1, left);
+        char name[SW_TENSOR_NAME_CHARS];
+        snprintf(name, sizeof name, "tensor %lld", (long long)t);
+        require(sw_unit_add_tensor(unit, name, 1, &elems, t % 2 == 0));
+        left -= sw_round_up(elems, SW_TENSOR_ALIGN_ELEMS);
+    }
+    if (unit->tensor_count == 0)
+        require(sw_unit_add_tensor(unit, "tensor", 1, &(int64_t){1}, false));
+}
+
+struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
+                                      struct sw_units **out_units) {
+    require(sw_units_create(plans_draw(random, 3, most_units), out_units));
+    struct sw_units *units = *out_units;
+    for (int64_t u = 0; u < units->count; u++)
+        add_tensors(random, &units->unit[u], most_grains);
+    units->tied = plans_draw(random, 0, 1) == 1;
+    require(sw_units_seal(units));
+    struct sw_plan_spec spec = {
+        .units = units,
+        .type = plans_draw(random, 0, 1) == 0 ? SW_F32 : SW_BF16,
+        .train = plans_draw(random, 0, 15) > 0,
+        .micro_batches = plans_draw(random, 1, 4),
+        .token_bytes = 8 * plans_draw(random, 1, 4096),
+        .boundary_bytes = plans_draw(random, 1, 1 << 20),
+        .saved_bytes = plans_draw(random, 1, 1 << 22),
+        .work_bytes = plans_draw(random, 1, 1 << 22),
+        .recompute_auto = plans_draw(random, 0, 1) == 1,
+        .recompute = plans_draw(random, 0, 1) == 1,
+        .chunk_grains = plans_draw(random, 1, 4),
+        .ring_chunks = plans_draw(random, 1, 4),
+        .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX},
+    };
+    for (int s = 0; s < SW_STATES; s++)
+        spec.place.automatic[s] = true;
+    for (int s = SW_GRADS; s <= SW_OPTIMIZER; s++) {
+        const int64_t tier = plans_draw(random, SW_DEVICE, SW_TIERS);
+        spec.place.automatic[s] = tier == SW_TIERS;
+        spec.place.tier[s] = tier == SW_TIERS ? SW_DEVICE : (sw_tier)tier;
+    }
+    return spec;
+}
+
+static void *duplicate(const void *from, size_t bytes) {
+    void *copy = malloc(bytes + 1);
+    if (copy == NULL)
+        abort();
+    if (bytes > 0)
+        memcpy(copy, from, bytes);
+    return copy;
+}
+
+void plans_copy_make(const struct sw_plan *from, struct plans_copy *out) {
+    out->plan = *from;
+    out->plan.slot = duplicate(from->slot, (size_t)from->slot_count * sizeof *from->slot);
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &from->program[p];
+        struct sw_program *copy = &out->plan.program[p];
+        copy->op = duplicate(program->op, (size_t)program->op_count * sizeof *program->op);
+        copy->access = duplicate(program->access, (size_t)program->access_count * sizeof *program->access);
+        copy->wait = duplicate(program->wait, (size_t)program->wait_count * sizeof *program->wait);
+        for (int lane = 0; lane < SW_LANES; lane++)
+            copy->lane_op[lane] =
+                duplicate(program->lane_op[lane], (size_t)program->lane_count[lane] * sizeof *program->lane_op[lane]);
+    }
+}
+
+void plans_copy_free(struct plans_copy *copy) {
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        sw_program_destroy(&copy->plan.program[p]);
+    free(copy->plan.slot);
+}

@@ -1,0 +1,26 @@
+/* Random models and the plans for them, and copies of plans that a test may change. */
+#ifndef SW_TESTS_OFFLOAD_PLANS_H
+#define SW_TESTS_OFFLOAD_PLANS_H
+
+#include "offload/plan_private.h"
+
+/* Random numbers of a test case: a function of its seed. */
+struct plans_random {
+    uint64_t seed, counter;
+};
+/* Uniform in [least, most]. */
+int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
+
+/* A specification with random units (the caller destroys them), sizes, placement and recompute, and budgets without
+ * limit. `most_grains` bounds a unit. */
+struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
+                                      struct sw_units **out_units);
+
+/* A deep copy of a plan's programs and slots; the rest is shared with the original, which must outlive it. */
+struct plans_copy {
+    struct sw_plan plan;
+};
+void plans_copy_make(const struct sw_plan *from, struct plans_copy *out);
+void plans_copy_free(struct plans_copy *copy);
+
+#endif

@@ -1,0 +1,59 @@
+/* A model without arithmetic for tests of the engine: four units whose calls are counted, checked for their operands
+ * and their order, and can fail or be waited for. */
+#ifndef SW_TESTS_OFFLOAD_TOY_H
+#define SW_TESTS_OFFLOAD_TOY_H
+
+#include "offload/engine.h"
+
+#include <pthread.h>
+
+enum { TOY_UNITS = 4, TOY_MICROS = 2, TOY_PATH_CHARS = 512, TOY_FAILURE_CHARS = 256 };
+
+typedef enum { TOY_FORWARD, TOY_BACKWARD, TOY_HEAD, TOY_LOSS, TOY_LOGITS, TOY_DESCRIBE, TOY_KINDS } toy_kind;
+
+/* A call by its place; a step of 0 is never reached. */
+struct toy_place {
+    toy_kind kind;
+    int64_t step, unit, micro;
+};
+
+struct toy_spec {
+    bool tied;
+    const char *place;
+    const char *directory; /* of the store; NULL: none */
+    int64_t chunk_grains, ring_chunks;
+    int64_t head_grains;
+    struct toy_place fail; /* this call fails with SW_ERR_IO */
+};
+
+struct toy {
+    struct toy_spec spec;
+    struct sw_units *units;
+    struct sw_device *device, *host;
+    struct sw_plan *plan;
+    struct sw_store *store;
+    struct sw_engine *engine;
+    int64_t calls;                 /* of the running program's step, to check their order */
+    int64_t last_step;             /* of the last call */
+    bool one_micro;                /* the logits program runs */
+    char wrong[TOY_FAILURE_CHARS]; /* the first wrong operand or order; empty: none */
+    pthread_mutex_t mutex;         /* guards what follows */
+    pthread_cond_t changed;
+    struct toy_place reached; /* the last forward call */
+};
+
+sw_status toy_open(const struct toy_spec *spec, struct toy *out);
+void toy_close(struct toy *toy);
+
+/* Fills the tokens of a step and begins it. */
+sw_status toy_begin(struct toy *toy, sw_program_kind program, int64_t step, float *out_logits);
+/* Waits until the forward call of a step and unit has begun, at most some seconds. False where it did not come. */
+bool toy_await_forward(struct toy *toy, int64_t step, int64_t unit);
+
+/* cmocka's set-up and tear-down: the state is the path of an empty directory, removed with the store in it. */
+int toy_make_directory(void **state);
+int toy_remove_directory(void **state);
+/* Removes a closed store, so that another can be made in the directory. */
+void toy_remove_store(const char *directory);
+
+#endif
