@@ -30,7 +30,7 @@ static void move_bytes(int threads, float *records, const sw_bf16 *grads, sw_bf1
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t g = 0; g < GRAINS; g++) {
         float *record = records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-        for (int64_t i = 0; i < SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+        for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
             record[i] += 1.0f;
         for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
             weights[g * SW_GRAIN_ELEMS + i] = (sw_bf16)(grads[g * SW_GRAIN_ELEMS + i] + 1);

@@ -188,7 +188,7 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
 }
 
 sw_status sw_super_load(struct sw_store *store) {
-    file_records records[SW_STORE_MAX_FILES];
+    file_records records[SW_STORE_MAX_FILES] = {0};
     SW_TRY(read_supers(store));
     for (int file = 0; file < store->file_count; file++)
         for (int slot = 0; slot < SW_STORE_SLOTS; slot++)

@@ -30,7 +30,7 @@ static sw_status start_next(struct verify *self, int chunk, bool *out_started) {
         .unit = self->unit,
         .first_grain = extent->first_grain + self->grain,
         .grains = sw_min_i64(VERIFY_CHUNK_GRAINS, extent->grains - self->grain),
-        .buf = self->chunks + chunk * VERIFY_CHUNK_GRAINS * area->grain_bytes,
+        .buf = self->chunks + (int64_t)chunk * VERIFY_CHUNK_GRAINS * area->grain_bytes,
         .step = self->store->commit.step,
         .tag = (uint64_t)chunk,
     };
@@ -65,7 +65,7 @@ sw_status sw_store_verify(struct sw_store *store, void (*progress)(void *, int64
         return sw_fail(SW_ERR_ARG, "%s has no commit to verify", store->files[0].path);
     struct verify self = {.store = store};
     void *chunks;
-    SW_TRY(sw_store_alloc_aligned(VERIFY_CHUNKS * VERIFY_CHUNK_GRAINS * SW_RECORD_BYTES, &chunks));
+    SW_TRY(sw_store_alloc_aligned((int64_t)VERIFY_CHUNKS * VERIFY_CHUNK_GRAINS * SW_RECORD_BYTES, &chunks));
     self.chunks = chunks;
     sw_status status = sw_store_lane_open(store, VERIFY_DEPTH, &self.lane);
     if (status == SW_OK)

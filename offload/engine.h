@@ -104,8 +104,7 @@ sw_status sw_engine_save(struct sw_engine *engine);
 
 /* State as it is: records (master|m|v by grain) and rounded gradients of the last step, widened to fp32. */
 sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                 float *records);
-sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                               float *grads);
+                                 float *out);
+sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);
 
 #endif

@@ -72,9 +72,9 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
 static sw_status load_chunk(struct sw_engine *engine, const struct chunk *chunk, sw_fill_function fill, void *context) {
     float *records = record_stage(engine);
     for (int64_t g = 0; g < chunk->grains; g++) {
-        float *record = records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+        float *record = records + g * (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
         SW_TRY(fill(context, chunk->unit, (chunk->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, record));
-        memset(record + SW_GRAIN_ELEMS, 0, (SW_RECORD_STREAMS - 1) * SW_GRAIN_ELEMS * sizeof *record);
+        memset(record + SW_GRAIN_ELEMS, 0, SW_RECORD_BYTES - SW_GRAIN_ELEMS * sizeof *record);
     }
     SW_TRY(put_weights(engine, chunk, records));
     return engine->plan->spec.train ? put_records(engine, chunk, records) : SW_OK;

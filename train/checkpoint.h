@@ -16,7 +16,7 @@ sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, s
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 
 /* A sw_fill_function; context is a struct sw_checkpoint. Refuses weights that are not finite, naming the tensor. */
-sw_status sw_checkpoint_fill(void *checkpoint, int64_t unit, int64_t first, int64_t count, float *out);
+sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 
 /* Writes config.json, model.safetensors and, where `carry` names the folder that the model came from, its tokenizer and
  * generation files. The folder must not exist, or be empty; it is complete or not there. fill gives the masters. */

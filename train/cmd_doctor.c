@@ -27,8 +27,10 @@ static const struct sw_option options[] = {
      .what = "folder to look at, repeatable; default: the current one"},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
-static const struct sw_command_line line = {"doctor", "what this machine has, what limits it, and the fix for each",
-                                            options, sizeof options / sizeof options[0]};
+static const struct sw_command_line line = {.command = "doctor",
+                                            .summary = "what this machine has, what limits it, and the fix for each",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
 
 /* A finding: what was looked at, what was found, and the fix where something is wrong. */
 struct report {

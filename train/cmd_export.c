@@ -23,8 +23,10 @@ static const struct sw_option options[] = {
      .choices = "fp32|bf16|fp16",
      .what = "type of the tensors"},
 };
-static const struct sw_command_line line = {"export", "write the weights of the last commit as a Hugging Face folder",
-                                            options, sizeof options / sizeof options[0]};
+static const struct sw_command_line line = {.command = "export",
+                                            .summary = "write the weights of the last commit as a Hugging Face folder",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
 
 int sw_command_export(int argc, char **argv) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};

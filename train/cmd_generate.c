@@ -7,6 +7,7 @@
 #include "train/source.h"
 #include "train/token_stream.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +93,21 @@ static const struct sw_option options[] = {
      .int_max = 4096,
      .allow_auto = true},
 };
-static const struct sw_command_line line = {"generate", "continue a text, or tokens", options,
-                                            sizeof options / sizeof options[0]};
+
+static sw_status check(const void *target) {
+    const struct generate_options *given = target;
+    if ((given->prompt == NULL) == (given->tokens == NULL))
+        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
+    if (given->precision == SW_PRECISION_FP16)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
+    return SW_OK;
+}
+
+static const struct sw_command_line line = {.command = "generate",
+                                            .summary = "continue a text, or tokens",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0],
+                                            .check = check};
 
 struct generator {
     const struct generate_options *options;
@@ -126,8 +140,6 @@ static sw_status read_prompt_file(struct generator *g, const char *path, int64_t
 static sw_status read_prompt(struct generator *g) {
     const int64_t vocab = sw_source_config(g->source)->vocab;
     const struct generate_options *options_given = g->options;
-    if ((options_given->prompt == NULL) == (options_given->tokens == NULL))
-        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
     if (options_given->tokens != NULL)
         return read_prompt_file(g, options_given->tokens, vocab);
     if (vocab != BYTE_VOCAB)
@@ -148,8 +160,6 @@ static sw_status open_model(struct generator *g) {
     const struct sw_model_config *config = sw_source_config(g->source);
     const int threads = g->options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)g->options->threads;
     struct sw_machine machine;
-    if (g->options->precision == SW_PRECISION_FP16)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
     SW_TRY(sw_machine_read(&machine));
     SW_TRY(sw_device_open("cpu", threads, &g->device));
     const bool fast = sw_device_info(g->device).bf16_fast;
@@ -192,6 +202,10 @@ static sw_status next_token(struct generator *g, int32_t *out) {
         .program = SW_PROGRAM_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
     SW_TRY(sw_engine_begin(g->engine, &input));
     SW_TRY(sw_engine_wait(g->engine, &result));
+    for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)
+        if (!isfinite(g->logits[i]))
+            return sw_fail(SW_ERR_ARG, "the model's output after %lld tokens is not finite: its weights have diverged",
+                           (long long)g->length);
     *out = sw_sampler_choose(g->sampler, g->logits, (uint64_t)g->length);
     return SW_OK;
 }

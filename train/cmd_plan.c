@@ -77,12 +77,6 @@ static sw_status print_json(const struct planned *p) {
     return SW_OK;
 }
 
-static void print_presets(void) {
-    puts("\npresets:");
-    for (int i = 0; sw_preset_at(i) != NULL; i++)
-        printf("  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
-}
-
 int sw_command_plan(int argc, char **argv) {
     struct planned p = {0};
     int code;
@@ -97,8 +91,6 @@ int sw_command_plan(int argc, char **argv) {
         sw_model_destroy(p.model);
         if (p.device != NULL)
             sw_device_close(p.device);
-    } else if (code == SW_EXIT_DONE) {
-        print_presets();
     }
     sw_options_release(&sw_plan_command, &p.settings);
     return code;

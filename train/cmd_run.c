@@ -44,6 +44,11 @@ static void say_start(const struct sw_trainer *trainer) {
                 trainer->plan->commit_every_step ? "every step commits" : "commits every --save-every steps");
     if (trainer->position.step > 0)
         sw_log_info("going on after step %lld", (long long)trainer->position.step);
+    const struct sw_schedule schedule = sw_settings_schedule(settings);
+    if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
+        sw_log_warn("the schedule ends with a learning rate of 0 at step %lld, and steps after it change nothing; a "
+                    "run that is to go on needs --schedule-steps or --min-lr when it begins",
+                    (long long)settings->schedule_steps);
 }
 
 /* What a language model must beat, where the vocabulary is small enough to count. */

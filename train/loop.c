@@ -16,9 +16,9 @@ struct loop {
     struct sw_schedule schedule;
     int64_t first_step, last_step;
     int64_t begun; /* last step begun */
-    int64_t start_ns;
     int64_t bad_steps;
-    double seconds_per_step; /* smoothed */
+    double seconds_per_step;      /* smoothed */
+    double longest_pause_seconds; /* of evaluations and saves between steps */
     bool out_of_time;
     int64_t nvme_bytes;
 };
@@ -67,8 +67,8 @@ static bool saves_after(const struct loop *loop, int64_t step) {
 /* Whether another step after this one would end too late. */
 static bool time_is_up(const struct loop *loop) {
     const int64_t limit = loop->trainer->run.settings.time_limit;
-    const double elapsed = (double)(sw_now_ns() - loop->start_ns) * 1e-9;
-    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step > (double)limit;
+    const double elapsed = (double)(sw_now_ns() - loop->trainer->start_ns) * 1e-9;
+    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step + loop->longest_pause_seconds > (double)limit;
 }
 
 static bool may_begin(struct loop *loop, int64_t step) {
@@ -85,7 +85,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     const int64_t *bytes = result->lane_bytes;
     return (struct sw_step_record){
         .step = result->step,
-        .loss = result->loss_sum / (double)tokens,
+        .loss = sw_trainer_mean_loss(trainer, result),
         .grad_norm = result->grad_norm,
         .lr = sw_schedule_lr(&loop->schedule, result->step),
         .tokens = tokens,
@@ -128,8 +128,46 @@ static sw_status evaluate(struct loop *loop, int64_t step) {
                                  (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
 }
 
+/* What belongs between a step and the next. */
+static sw_status pause_after(struct loop *loop, int64_t step) {
+    const int64_t start_ns = sw_now_ns();
+    if (evaluates_after(loop, step))
+        SW_TRY(evaluate(loop, step));
+    if (saves_after(loop, step))
+        SW_TRY(sw_engine_save(loop->trainer->engine));
+    loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
+    return SW_OK;
+}
+
+/* The line of a step that was committed by a process that died before it wrote one. The step's times died with it. */
+static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
+    return sw_steplog_restore(loop->log, (struct sw_step_record){
+                                             .step = step->step,
+                                             .loss = step->loss,
+                                             .grad_norm = step->grad_norm,
+                                             .lr = sw_schedule_lr(&loop->schedule, step->step),
+                                             .tokens = loop->trainer->run.settings.batch_tokens,
+                                             .seconds = NAN,
+                                             .tokens_per_second = NAN,
+                                             .mfu = NAN,
+                                             .skipped = step->skipped,
+                                             .eta_seconds = NAN,
+                                         });
+}
+
+/* What should have followed the last commit. */
+static sw_status catch_up(struct loop *loop) {
+    const struct sw_run_position *position = &loop->trainer->position;
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
+        if (position->recent[i].step > sw_steplog_last_step(loop->log))
+            SW_TRY(restore_line(loop, &position->recent[i]));
+    const bool evaluated = sw_steplog_last_evaluation(loop->log) >= position->step;
+    return evaluates_after(loop, position->step) && !evaluated ? evaluate(loop, position->step) : SW_OK;
+}
+
 static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     int64_t step = loop->first_step - 1;
+    SW_TRY(catch_up(loop));
     while (loop->begun > step || may_begin(loop, step + 1)) {
         step++;
         if (loop->begun < step)
@@ -138,10 +176,8 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
         if (!pause && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
-        if (evaluates_after(loop, step))
-            SW_TRY(evaluate(loop, step));
-        if (saves_after(loop, step))
-            SW_TRY(sw_engine_save(loop->trainer->engine));
+        if (pause)
+            SW_TRY(pause_after(loop, step));
     }
     *out_step = step;
     return SW_OK;
@@ -171,7 +207,6 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
         .first_step = trainer->position.step + 1,
         .last_step = settings->steps,
         .begun = trainer->position.step,
-        .start_ns = sw_now_ns(),
         .nvme_bytes = sw_store_file_bytes(trainer->store),
     };
     char path[SW_RUN_PATH_CHARS];

@@ -3,6 +3,7 @@
 #include "train/commands.h"
 #include "train/config.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,8 +39,10 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
     if (status == SW_OK)
         status = sw_options_parse(line, argc, argv, target, &help);
     if (status != SW_OK) {
-        fprintf(stderr, "spillway %s: %s\n", line->command, sw_error_message(status));
-        *out_exit = SW_EXIT_USAGE;
+        /* What a later version will understand is no mistake of the user. */
+        *out_exit = sw_command_fail(line->command, status);
+        if (status == SW_ERR_ARG)
+            *out_exit = SW_EXIT_USAGE;
         return false;
     }
     if (!help)
@@ -47,6 +50,15 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
     sw_options_help(line, stdout);
     *out_exit = SW_EXIT_DONE;
     return false;
+}
+
+/* Results that could not be written are a failure, also where only the last flush shows it. */
+static int end_output(const char *command, int code) {
+    const bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
+    if (!failed || code != SW_EXIT_DONE)
+        return code;
+    sw_error_clear();
+    return sw_command_fail(command, sw_fail(SW_ERR_IO, "standard output cannot be written: %s", strerror(errno)));
 }
 
 int main(int argc, char **argv) {
@@ -64,7 +76,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 2, argv + 2);
+            return end_output(argv[1], commands[i].run(argc - 2, argv + 2));
     fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[1]);
     return SW_EXIT_USAGE;
 }

@@ -123,5 +123,8 @@ sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *c
     while (parser.next < argc && !parser.help)
         SW_TRY(parse_argument(&parser));
     *out_help = parser.help;
-    return parser.help ? SW_OK : check_required(&parser);
+    if (parser.help)
+        return SW_OK;
+    SW_TRY(check_required(&parser));
+    return line->check != NULL ? line->check(target) : SW_OK;
 }

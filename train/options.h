@@ -52,14 +52,17 @@ struct sw_command_line {
     const char *summary; /* one line */
     const struct sw_option *options;
     int option_count;
+    sw_status (*check)(const void *target); /* what the table cannot say, asked after parsing; may be NULL */
+    void (*more_help)(FILE *to);            /* printed below the flags; may be NULL */
+    bool goes_on;                           /* what is not given stays as the run has it */
 };
 
 /* Fills target with the defaults. Everything in it that options own must be released, or still zero. */
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 
 /* Parses the arguments after the command's name into target, over what is there: a command that goes on with an earlier
- * run fills target from JSON before. A list that is given replaces the one there. Fails with SW_ERR_ARG. Where --help
- * is among the arguments, sets *out_help and does not check what is required. */
+ * run fills target from JSON before. A list that is given replaces the one there. Fails with SW_ERR_ARG, or with what
+ * the command's check says. Where --help is among the arguments, sets *out_help and does not check what is required. */
 sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
                            bool *out_help);
 

@@ -62,7 +62,7 @@ static void print_usage(const struct sw_command_line *line, FILE *to) {
     fprintf(to, " [flags]\n\n%s\n\n", line->summary);
 }
 
-static void print_option(const struct sw_option *option, FILE *to) {
+static void print_option(const struct sw_command_line *line, const struct sw_option *option, FILE *to) {
     char head[128];
     const char *value = sw_option_has_flag(option) ? value_name(option) : NULL;
     const char *more = sw_option_is_list(option) ? "..." : "";
@@ -75,6 +75,8 @@ static void print_option(const struct sw_option *option, FILE *to) {
         fprintf(to, "  %-*s  %s", FLAG_COLUMN_CHARS, head, option->what);
     if (option->required)
         fprintf(to, " (required)");
+    else if (line->goes_on && !option->transient)
+        fprintf(to, " (default: as before)");
     else if (option->initial != NULL)
         fprintf(to, " (default: %s)", option->initial);
     fputc('\n', to);
@@ -83,6 +85,8 @@ static void print_option(const struct sw_option *option, FILE *to) {
 void sw_options_help(const struct sw_command_line *line, FILE *to) {
     print_usage(line, to);
     for (int i = 0; i < line->option_count; i++)
-        print_option(&line->options[i], to);
+        print_option(line, &line->options[i], to);
     fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--help", "show this");
+    if (line->more_help != NULL)
+        line->more_help(to);
 }

@@ -5,13 +5,14 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
-enum { DIGEST_CHARS = 24 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
@@ -68,7 +69,10 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
     char path[SW_RUN_PATH_CHARS], *text = NULL;
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     if (!sw_run_is_one(folder))
-        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run: it has no run.json", folder);
+        return sw_fail(SW_ERR_ARG,
+                       "%s is not the folder of a run: it has no run.json (what is left of a run that ended before its "
+                       "first commit must be removed and begun again)",
+                       folder);
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
     SW_TRY(sw_file_read_text(path, RUN_JSON_LIMIT_BYTES, &text));
     json_error_t error;
@@ -102,32 +106,64 @@ sw_status sw_run_store_directories(const char *folder, const struct sw_settings 
     return SW_OK;
 }
 
+/* JSON has no word for a number that is not finite. */
+static const char *real_text(double value, char text[REAL_CHARS]) {
+    snprintf(text, REAL_CHARS, isfinite(value) ? "%.17g" : "null", value);
+    return text;
+}
+
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text,
                                 size_t chars) {
-    char digest[DIGEST_CHARS];
+    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * RECENT_CHARS] = "", loss[REAL_CHARS], norm[REAL_CHARS];
+    size_t length = 0;
     digest_text(data_digest, digest);
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++) {
+        const struct sw_run_step *step = &position->recent[i];
+        if (step->step > 0)
+            length += (size_t)snprintf(recent + length, RECENT_CHARS,
+                                       "%s{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"skipped\": %s}",
+                                       length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
+                                       real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
+    }
     const int used = snprintf(text, chars,
-                              "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, \"data_digest\": "
-                              "\"%s\"}",
+                              "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, \"recent\": [%s], "
+                              "\"data_digest\": \"%s\"}",
                               (long long)position->step, (long long)position->applied_steps,
-                              (long long)position->skipped_steps, digest);
+                              (long long)position->skipped_steps, recent, digest);
     return used < 0 || (size_t)used >= chars ? sw_fail(SW_ERR_INTERNAL, "the commit's text is too long") : SW_OK;
+}
+
+static double real_or_nan(const json_t *value) {
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static void read_recent(const json_t *recent, struct sw_run_position *out) {
+    for (size_t i = 0; i < SW_RUN_RECENT_STEPS && i < json_array_size(recent); i++) {
+        const json_t *step = json_array_get(recent, i);
+        out->recent[i] = (struct sw_run_step){.step = json_integer_value(json_object_get(step, "step")),
+                                              .loss = real_or_nan(json_object_get(step, "loss")),
+                                              .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
+                                              .skipped = json_is_true(json_object_get(step, "skipped"))};
+    }
 }
 
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *recent;
     long long step, applied, skipped;
     const char *digest;
     uint64_t value = 0;
     sw_status status = SW_OK;
-    if (json_unpack(root, "{s:I, s:I, s:I, s:s}", "step", &step, "applied_steps", &applied, "skipped_steps", &skipped,
-                    "data_digest", &digest) != 0 ||
+    if (json_unpack(root, "{s:I, s:I, s:I, s:o, s:s}", "step", &step, "applied_steps", &applied, "skipped_steps",
+                    &skipped, "recent", &recent, "data_digest", &digest) != 0 ||
         sscanf(digest, "%" SCNx64, &value) != 1)
         status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not say where the run stands");
     else if (value != expected_digest)
         status = sw_fail(SW_ERR_ARG, "the store belongs to a run on other data");
-    else
+    if (status == SW_OK) {
         *out = (struct sw_run_position){.step = step, .applied_steps = applied, .skipped_steps = skipped};
+        read_recent(recent, out);
+    }
     json_decref(root);
     return status;
 }

@@ -3,6 +3,7 @@
 #define SW_TRAIN_RUN_H
 
 #include "core/status.h"
+#include "offload/engine.h"
 #include "train/config.h"
 #include "train/settings.h"
 
@@ -28,9 +29,18 @@ bool sw_run_is_one(const char *folder);
 sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
                                    int *out_count);
 
+/* What the log says of a step, where every step commits: a process that dies between commit and log loses nothing. */
+struct sw_run_step {
+    int64_t step; /* 0: none */
+    double loss, grad_norm;
+    bool skipped;
+};
+
 /* What a commit's text says. */
+enum { SW_RUN_RECENT_STEPS = SW_ENGINE_STEPS_AHEAD };
 struct sw_run_position {
     int64_t step, applied_steps, skipped_steps;
+    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* the last ones, oldest first */
 };
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out);

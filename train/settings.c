@@ -299,7 +299,7 @@ static const struct sw_option resume_options[] = {
      .kind = SW_OPTION_INT,
      AT(steps),
      .value = "N",
-     .what = "total steps; the schedule keeps its length (default: as before)",
+     .what = "total steps; the schedule keeps its length",
      .int_min = 1},
     BUDGET_OPTIONS,
     RUNNING_OPTIONS,
@@ -317,13 +317,36 @@ static const struct sw_option plan_options[] = {
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 
+static sw_status check_settings(const void *settings) {
+    return sw_settings_check(settings);
+}
+
+static void print_presets(FILE *to) {
+    fputs("\npresets:\n", to);
+    for (int i = 0; sw_preset_at(i) != NULL; i++)
+        fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
+}
+
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
-const struct sw_command_line sw_train_command = {"train", "train a model from its weights, or from random ones",
-                                                 train_options, COUNT(train_options)};
-const struct sw_command_line sw_resume_command = {"resume", "go on with a run from its last commit", resume_options,
-                                                  COUNT(resume_options)};
-const struct sw_command_line sw_plan_command = {"plan", "show where everything would live and what a step would move",
-                                                plan_options, COUNT(plan_options)};
+const struct sw_command_line sw_train_command = {.command = "train",
+                                                 .summary = "train a model from its weights, or from random ones",
+                                                 .options = train_options,
+                                                 .option_count = COUNT(train_options),
+                                                 .check = check_settings,
+                                                 .more_help = print_presets};
+const struct sw_command_line sw_resume_command = {.command = "resume",
+                                                  .summary = "go on with a run from its last commit",
+                                                  .options = resume_options,
+                                                  .option_count = COUNT(resume_options),
+                                                  .check = check_settings,
+                                                  .goes_on = true};
+const struct sw_command_line sw_plan_command = {.command = "plan",
+                                                .summary =
+                                                    "show where everything would live and what a step would move",
+                                                .options = plan_options,
+                                                .option_count = COUNT(plan_options),
+                                                .check = check_settings,
+                                                .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->precision == SW_PRECISION_FP16)

@@ -23,6 +23,6 @@ const struct sw_units *sw_source_units(const struct sw_source *source);
 const char *sw_source_folder(const struct sw_source *source);
 
 /* A sw_fill_function; context is the source. */
-sw_status sw_source_fill(void *source, int64_t unit, int64_t first, int64_t count, float *out);
+sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 
 #endif

@@ -16,6 +16,7 @@ struct sw_steplog {
     char *path;
     int fd;
     int64_t total_steps;
+    int64_t last_step, last_evaluation; /* that the log has; 0: none */
     bool on_terminal;
     bool line_open; /* the terminal's line is still to be ended */
 };
@@ -23,46 +24,49 @@ struct sw_steplog {
 enum { DEFAULT_COLUMNS = 80 };
 
 /* The step of a whole line, or -1. */
-static int64_t step_of_line(const char *line, size_t length) {
+static int64_t step_of_line(const char *line, size_t length, bool *out_evaluation) {
     if (length == 0 || line[length - 1] != '\n')
         return -1;
     json_t *root = json_loadb(line, length - 1, 0, NULL);
     const json_t *step = json_object_get(root, "step");
     const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
+    *out_evaluation = json_object_get(root, "val_loss") != NULL;
     json_decref(root);
     return number;
 }
 
 /* Bytes of the leading lines that are whole and not beyond last_step. */
-static sw_status measure_kept(FILE *file, const char *path, int64_t last_step, off_t *out_bytes) {
+static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_step, off_t *out_bytes) {
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length = 0;
     off_t kept = 0;
     while ((length = getline(&line, &capacity, file)) > 0) {
-        const int64_t step = step_of_line(line, (size_t)length);
+        bool evaluation = false;
+        const int64_t step = step_of_line(line, (size_t)length, &evaluation);
         /* A line without its end is what a killed process leaves; any other damage is worth a word. */
         if (step < 0 && line[length - 1] == '\n')
-            sw_log_warn("%s is damaged at byte %lld; the lines from there on are removed", path, (long long)kept);
+            sw_log_warn("%s is damaged at byte %lld; the lines from there on are removed", log->path, (long long)kept);
         if (step < 0 || step > last_step)
             break;
+        *(evaluation ? &log->last_evaluation : &log->last_step) = step;
         kept += length;
     }
     const bool failed = ferror(file) != 0;
     free(line);
     if (failed)
-        return sw_fail(SW_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
     *out_bytes = kept;
     return SW_OK;
 }
 
-static sw_status remove_beyond(const struct sw_steplog *log, int64_t last_step) {
+static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
     off_t kept = 0;
     if (last_step > 0) {
         FILE *file = fopen(log->path, "re");
         if (file == NULL)
             return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
-        const sw_status status = measure_kept(file, log->path, last_step, &kept);
+        const sw_status status = measure_kept(file, log, last_step, &kept);
         fclose(file);
         if (status != SW_OK)
             return status;
@@ -145,7 +149,21 @@ sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) 
     } else {
         sw_log_info("%s", text);
     }
+    return sw_steplog_restore(log, record);
+}
+
+sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    log->last_step = record.step;
     return write_line(log, text, sw_step_to_json(&record, text));
+}
+
+int64_t sw_steplog_last_step(const struct sw_steplog *log) {
+    return log->last_step;
+}
+
+int64_t sw_steplog_last_evaluation(const struct sw_steplog *log) {
+    return log->last_evaluation;
 }
 
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {
@@ -153,6 +171,10 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
     sw_eval_to_text(&record, text);
     sw_steplog_break_line(log);
     sw_log_info("%s", text);
+    /* A run that was done already is evaluated again when it is resumed, for the eye only. */
+    if (record.step == log->last_evaluation)
+        return SW_OK;
+    log->last_evaluation = record.step;
     return write_line(log, text, sw_eval_to_json(&record, text));
 }
 

@@ -47,6 +47,13 @@ sw_status sw_steplog_close(struct sw_steplog *log);
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
 
+/* The last step and the last evaluation that the log has; 0: none. */
+int64_t sw_steplog_last_step(const struct sw_steplog *log);
+int64_t sw_steplog_last_evaluation(const struct sw_steplog *log);
+/* Writes the line of a step that was committed by a process that died before it could; for people there is none. What
+ * died with the process is null, or 0 bytes. */
+sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
+
 /* Ends the updating line of a terminal, so that another message can follow on a line of its own. */
 void sw_steplog_break_line(struct sw_steplog *log);
 

@@ -14,7 +14,7 @@
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read as they lie on disk");
 
-enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537 };
+enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 256 };
 
 struct source {
     char *path;
@@ -36,9 +36,10 @@ struct sw_token_stream {
 static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
     const char *dot = strrchr(path, '.');
     if (dot != NULL && strcmp(dot, ".txt") == 0) {
-        if (vocab < 256)
+        if (vocab != BYTE_VOCAB)
             return sw_fail(SW_ERR_ARG,
-                           "%s is text, read as bytes, but the model's vocabulary has only %lld entries; it needs 256",
+                           "%s is text, read as bytes, but the model's vocabulary has %lld entries; it needs 256, or "
+                           "tokens (.bin) made with tools/tokenize.py",
                            path, (long long)vocab);
         *out_width = 1;
         return SW_OK;

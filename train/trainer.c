@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
@@ -58,6 +59,10 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
+double sw_trainer_mean_loss(const struct sw_trainer *trainer, const struct sw_step_result *result) {
+    return result->loss_sum / (double)trainer->run.settings.batch_tokens;
+}
+
 /* The tiers of a CPU device are this machine's memory, which may be less than the budgets allow. */
 static sw_status check_memory(const struct sw_plan *plan) {
     struct sw_machine machine;
@@ -89,11 +94,22 @@ static sw_status prepare(struct sw_trainer *trainer) {
     return check_memory(trainer->plan);
 }
 
-/* The commit's text, on a lane's thread. */
+static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
+    memmove(trainer->recent, trainer->recent + 1, sizeof trainer->recent - sizeof trainer->recent[0]);
+    trainer->recent[SW_RUN_RECENT_STEPS - 1] = (struct sw_run_step){.step = result->step,
+                                                                    .loss = sw_trainer_mean_loss(trainer, result),
+                                                                    .grad_norm = result->grad_norm,
+                                                                    .skipped = result->skipped};
+}
+
+/* The commit's text, on a lane's thread. Commits that are not a step's own come after the step's line in the log. */
 static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
-    const struct sw_trainer *trainer = context;
-    const struct sw_run_position position = {
+    struct sw_trainer *trainer = context;
+    struct sw_run_position position = {
         .step = result->step, .applied_steps = result->applied_steps, .skipped_steps = result->skipped_steps};
+    if (trainer->plan->commit_every_step && result->step > 0)
+        remember(trainer, result);
+    memcpy(position.recent, trainer->recent, sizeof position.recent);
     return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
 }
 
@@ -148,7 +164,10 @@ static sw_status make_paths_absolute(struct sw_settings *settings) {
         SW_TRY(make_absolute(&settings->data.items[i]));
     for (int i = 0; i < settings->nvme.count; i++)
         SW_TRY(make_absolute(&settings->nvme.items[i]));
-    return strchr(settings->val, '%') == NULL ? make_absolute(&settings->val) : SW_OK;
+    double percent;
+    const char *file;
+    SW_TRY(sw_settings_validation(settings, &percent, &file));
+    return file != NULL ? make_absolute(&settings->val) : SW_OK;
 }
 
 static sw_status create(struct sw_trainer *trainer) {
@@ -187,6 +206,7 @@ static sw_status make(const char *folder, struct sw_trainer **out) {
     if (trainer == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the run");
     trainer->folder = folder;
+    trainer->start_ns = sw_now_ns();
     *out = trainer;
     return SW_OK;
 }

@@ -22,7 +22,9 @@ struct sw_trainer {
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
-    struct sw_run_position position; /* of the last commit at the start */
+    struct sw_run_position position;                /* of the last commit at the start */
+    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
+    int64_t start_ns;
     bool made_folder, made_store;
 };
 
@@ -36,6 +38,9 @@ void sw_trainer_close(struct sw_trainer *trainer);
 
 /* Mean loss over the whole validation part, in nats a token. The engine must be idle. */
 sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
+
+/* Of a training step, in nats a token. */
+double sw_trainer_mean_loss(const struct sw_trainer *trainer, const struct sw_step_result *result);
 
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;

@@ -3,13 +3,21 @@
 import sys
 
 
+class Skip(Exception):
+    """A check that cannot be made here raises this, with one of the reasons that the test runner accepts."""
+
+
 def run(*checks):
-    print(f"1..{len(checks)}")
+    print(f"1..{len(checks)}", flush=True)
     failed = 0
     for number, check in enumerate(checks, 1):
-        problems = check()
+        try:
+            problems, skipped = check(), ""
+        except Skip as reason:
+            problems, skipped = [], f" # SKIP {reason}"
         failed += bool(problems)
-        print(f"{'not ok' if problems else 'ok'} {number} - {check.__name__}")
+        print(f"{'not ok' if problems else 'ok'} {number} - {check.__name__}{skipped}")
         for problem in problems:
             print(f"# {problem}")
+        sys.stdout.flush()
     sys.exit(1 if failed else 0)

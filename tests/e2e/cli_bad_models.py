@@ -1,0 +1,150 @@
+"""Models that cannot be trained are refused before anything is written, and the message says what is wrong."""
+
+import math
+import os
+
+import hf_folder
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(1, 20000))
+GOOD = hf_folder.tensors(1)
+WEIGHTS = hf_folder.safetensors(GOOD)
+WTE = "transformer.wte.weight"
+
+
+def folder(name, described, weights=WEIGHTS):
+    return hf_folder.make(os.path.join(SCRATCH, name.replace(" ", "-")), described, weights)
+
+
+def train(model, *more):
+    return ["train", "--model", model, "--data", DATA, "--run", os.path.join(SCRATCH, "run"), "--steps", 1,
+            *program.SHAPE, *more]
+
+
+def refused_as(table):
+    problems = []
+    for what, model, *words in table:
+        problems += program.refused(what, train(model), *words, watched=[SCRATCH])
+    return problems
+
+
+def good_folders_train():
+    """What the wrong ones differ from is right; prefixes, buffers and a second tied table change nothing."""
+    plain = {name.removeprefix("transformer."): tensor for name, tensor in GOOD.items()}
+    plain["h.0.attn.bias"] = ([1, 1, 64, 64], [1.0] * 64 * 64)
+    prefixed = {**GOOD, "lm_head.weight": GOOD[WTE]}
+    losses = []
+    for name, weights in (("good-plain", plain), ("good-prefixed", prefixed)):
+        run = os.path.join(SCRATCH, name + "-run")
+        program.must("train", "--model", folder(name, hf_folder.config(), hf_folder.safetensors(weights)), "--data",
+                     DATA, "--run", run, "--steps", 2, *program.SHAPE)
+        losses.append(program.numbers_of(run))
+    return [] if losses[0] == losses[1] else [f"the same weights gave {losses[0]} and {losses[1]}"]
+
+
+def configurations():
+    changed = hf_folder.config
+    table = [("no config.json", folder("no config", None), "config.json"),
+             ("a cut config.json", folder("cut config", '{"model_type": "gpt2", '), "config.json", "JSON"),
+             ("an array", folder("array", "[]"), "object"),
+             ("another family", folder("llama", changed(model_type="llama")), "'llama'", "gpt2"),
+             ("no family", folder("no type", changed(model_type=...)), "model_type"),
+             ("another architecture", folder("sequence", changed(architectures=["GPT2ForSequenceClassification"])),
+              "GPT2ForSequenceClassification"),
+             ("an unknown field", folder("field", changed(rope_theta=10000.0)), "'rope_theta'"),
+             ("heads that do not divide", folder("heads", changed(n_head=5)), "n_head", "5", "32"),
+             ("no width", folder("no width", changed(n_embd=...)), "n_embd"),
+             ("a width of text", folder("text width", changed(n_embd="32")), "n_embd", "whole number"),
+             ("a negative width", folder("negative", changed(n_embd=-32)), "n_embd"),
+             ("a width beyond reason", folder("huge", changed(n_embd=1 << 60)), "n_embd"),
+             ("layers beyond reason", folder("layers", changed(n_layer=1 << 40)), "n_layer"),
+             ("an activation", folder("swish", changed(activation_function="swish")), "swish", "gelu_new"),
+             ("scaled by layer", folder("scaled", changed(scale_attn_by_inverse_layer_idx=True)),
+              "scale_attn_by_inverse_layer_idx"),
+             ("unequal contexts", folder("n ctx", changed(n_ctx=32)), "n_ctx", "n_positions")]
+    return refused_as(table)
+
+
+def wrong_offsets(change):
+    header, data = hf_folder.split(WEIGHTS)
+    header[WTE]["data_offsets"] = change(header[WTE]["data_offsets"])
+    return hf_folder.join(header, data)
+
+
+def safetensors_files():
+    header, data = hf_folder.split(WEIGHTS)
+    good = hf_folder.config()
+    other_type = {**header, WTE: {**header[WTE], "dtype": "I32"}}
+    file = "model.safetensors"
+    table = [("no weights", folder("no weights", good, None), file),
+             ("an empty file", folder("empty", good, b""), file, "0 bytes"),
+             ("cut in the length", folder("cut length", good, WEIGHTS[:5]), file, "5 bytes"),
+             ("cut in the header", folder("cut header", good, WEIGHTS[:200]), file, "200", "truncated"),
+             ("cut in the data", folder("cut data", good, WEIGHTS[:-4]), file),
+             ("bytes after the end", folder("longer", good, WEIGHTS + b"more"), file),
+             ("a header of rubbish", folder("rubbish", good, hf_folder.join(b"}{" * 20, data)), file, "JSON"),
+             ("a header longer than all", folder("long", good, b"\xff" * 8 + WEIGHTS[8:]), file),
+             ("offsets beyond the file", folder("beyond", good, wrong_offsets(lambda o: [o[0], o[1] + (1 << 40)])),
+              WTE),
+             ("offsets backwards", folder("backwards", good, wrong_offsets(lambda o: [o[1], o[0]])), WTE),
+             ("offsets below zero", folder("negative offset", good, wrong_offsets(lambda o: [-4, o[1]])), WTE),
+             ("offsets that miss the shape", folder("short tensor", good, wrong_offsets(lambda o: [o[0], o[1] - 4])),
+              WTE),
+             ("a type for integers", folder("integers", good, hf_folder.join(other_type, data)), WTE, "F32")]
+    return refused_as(table)
+
+
+def tensors_that_do_not_match():
+    good = hf_folder.config()
+
+    def without(name):
+        return {other: tensor for other, tensor in GOOD.items() if other != name}
+
+    def weights(named):
+        return hf_folder.safetensors(named)
+
+    missing, bias = "transformer.h.1.mlp.c_fc.weight", "transformer.h.0.ln_1.bias"
+    wide, wide_values = GOOD[missing]
+    table = [("a missing tensor", folder("missing", good, weights(without(missing))), missing),
+             ("a turned tensor", folder("turned", good, weights({**GOOD, missing: (wide[::-1], wide_values)})), missing,
+              "[128, 32]", "[32, 128]"),
+             ("a shorter tensor", folder("shorter", good, weights({**GOOD, bias: ([31], [0.0] * 31)})), bias, "[31]",
+              "[32]"),
+             ("an unknown tensor", folder("unknown", good, weights({**GOOD, "transformer.extra": ([1], [0.0])})),
+              "transformer.extra"),
+             ("more layers than tensors", folder("more layers", hf_folder.config(n_layer=3)), "h.2.")]
+    return refused_as(table)
+
+
+def values_that_are_not_finite():
+    table = []
+    for name, value in (("nan", math.nan), ("infinity", math.inf)):
+        wrong = "transformer.h.1.attn.c_proj.weight"
+        shape, values = GOOD[wrong]
+        weights = hf_folder.safetensors({**GOOD, wrong: (shape, [*values[:77], value, *values[78:]])})
+        table.append((name, folder(name, hf_folder.config(), weights), wrong, "77"))
+    return refused_as(table)
+
+
+def what_names_no_model():
+    return refused_as([("an unknown preset", "gpt3", "gpt3"),
+                       ("a missing folder", os.path.join(SCRATCH, "none"), "none"),
+                       ("a preset without --init", "gpt2-tiny", "--init"), ("a file", DATA, DATA)])
+
+
+def other_commands_refuse_them_too():
+    """generate, export and plan read the same folders by the same rules."""
+    nan = os.path.join(SCRATCH, "nan")
+    unknown = os.path.join(SCRATCH, "unknown")
+    heads = os.path.join(SCRATCH, "heads")
+    out = os.path.join(SCRATCH, "out")
+    problems = program.refused("export of NaN", ["export", nan, out], "attn.c_proj.weight", watched=[SCRATCH])
+    problems += program.refused("generate from NaN", ["generate", nan, "--prompt", "a"], "attn.c_proj.weight")
+    problems += program.refused("generate from an unknown tensor", ["generate", unknown, "--prompt", "a"], "extra")
+    return problems + program.refused("plan of wrong heads", ["plan", "--model", heads], "n_head")
+
+
+script_test.run(good_folders_train, configurations, safetensors_files, tensors_that_do_not_match,
+                values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too)

@@ -1,0 +1,233 @@
+"""Runs that are stopped, killed, out of time or off the rails go on from their last commit as if nothing had been."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import time
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 40000))
+STEPS, ENDLESS = 150, 1000000
+KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
+PLACES = {"device": ["--place", "grads=device,optimizer=device", "--save-every", 7],
+          "host": ["--place", "grads=host,optimizer=host", "--save-every", 10],
+          "nvme": ["--place", "grads=nvme,optimizer=nvme"]}
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def train(run, place, *more, steps=STEPS):
+    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
+            "--schedule-steps", STEPS, *program.SHAPE, *PLACES[place], *more]
+
+
+def digest(run):
+    """Of the weights that the run's last commit holds."""
+    out = path("weights")
+    shutil.rmtree(out, ignore_errors=True)
+    program.must("export", path(run), out)
+    with open(os.path.join(out, "model.safetensors"), "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def reference():
+    if not os.path.isdir(path("reference")):
+        program.must(*train("reference", "nvme"))
+    return program.numbers_of(path("reference")), digest("reference")
+
+
+def wait_for(process, word):
+    for line in process.stderr:
+        if word in line:
+            return
+    raise RuntimeError(f"the program ended before it said '{word}'")
+
+
+def ending_of(process):
+    """The exit status and the last line on standard error."""
+    lines = process.stderr.read().strip().split("\n")
+    code = process.wait(program.LIMIT_S)
+    process.stderr.close()
+    return code, lines[-1]
+
+
+def signals_end_after_the_step():
+    problems = []
+    for place, number in (("device", signal.SIGINT), ("nvme", signal.SIGTERM)):
+        run = f"signal-{place}"
+        process = program.start(*train(run, place, steps=ENDLESS))
+        wait_for(process, "step 20/")
+        process.send_signal(number)
+        code, last = ending_of(process)
+        if code != 0 or "everything is saved" not in last or path(run) not in last:
+            problems.append(f"{place}: status {code}, '{last}'")
+        done = len(program.steps_of(path(run)))
+        resumed = program.run("resume", path(run), "--steps", done + 1)
+        if f"going on after step {done}\n" not in resumed.err:
+            problems.append(f"{place}: not all was saved: {resumed.err[-300:]}")
+        if resumed.code != 0 or list(program.numbers_of(path(run))) != list(range(1, done + 2)):
+            problems.append(f"{place}: resume: {resumed.err[-300:]}")
+    return problems
+
+
+def a_second_signal_ends_at_once():
+    """Here a step is long enough that only the second signal can end it."""
+    run = path("twice")
+    process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", run, "--seq", 256,
+                            "--batch-tokens", 4 * 256 * 500, "--micro-batch", 4)
+    wait_for(process, "commits")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "once more ends at once")
+    before = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    code = process.wait(program.LIMIT_S)
+    process.stderr.close()
+    seconds = time.monotonic() - before
+    return [] if code == 128 + signal.SIGINT and seconds < 5 else [f"status {code} after {seconds:.1f} s"]
+
+
+def the_time_limit():
+    limit_s = 3
+    before = time.monotonic()
+    ended = program.run(*train("limited", "device", "--time-limit", f"{limit_s}s", steps=ENDLESS))
+    seconds = time.monotonic() - before
+    problems = [] if ended.code == 0 and "everything is saved" in ended.err else [f"status {ended.code}"]
+    if seconds > limit_s + 1:
+        problems.append(f"ended after {seconds:.1f} s")
+    done = len(program.steps_of(path("limited")))
+    resumed = program.run("resume", path("limited"), "--steps", done + 3)
+    if resumed.code != 0 or len(program.steps_of(path("limited"))) != done + 3:
+        problems.append(f"the limit stayed, or resume failed: {resumed.err[-300:]}")
+    return problems
+
+
+def go_on(run, place):
+    """Begins the run, or takes it up where it has committed something."""
+    if os.path.exists(path(run, "log.jsonl")):
+        return program.start("resume", path(run))
+    shutil.rmtree(path(run), ignore_errors=True)
+    return program.start(*train(run, place))
+
+
+def killed_and_resumed(place, draw):
+    run = f"killed-{place}"
+    for _ in range(KILLS):
+        process = go_on(run, place)
+        time.sleep(draw.uniform(0.02, 0.35))
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    code, last = ending_of(go_on(run, place))
+    return run, [] if code == 0 else [f"{place}: the last resume: status {code}, '{last}'"]
+
+
+def kills_at_random_instants():
+    """After kill -9 the same losses and the same weights come out as without."""
+    numbers, weights = reference()
+    draw, problems = random.Random(KILL_SEED), []
+    for place in PLACES:
+        run, failed = killed_and_resumed(place, draw)
+        problems += failed
+        if failed:
+            continue
+        if program.numbers_of(path(run)) != numbers:
+            found = program.numbers_of(path(run))
+            problems.append(f"{place}: other numbers: {[s for s in numbers if numbers[s] != found.get(s)]}")
+        if digest(run) != weights:
+            problems.append(f"{place}: other weights")
+    return problems + ([f"seed {KILL_SEED}"] if problems else [])
+
+
+def read_lines(path_of_log):
+    with open(path_of_log, encoding="utf-8") as file:
+        return list(file)
+
+
+def evaluated(run, steps):
+    """A run that evaluates after step 10; returns its log's path."""
+    shutil.rmtree(path(run), ignore_errors=True)
+    program.must(*train(run, "nvme", "--val", "5%", "--eval-every", 10, steps=steps))
+    return path(run, "log.jsonl")
+
+
+def a_log_behind_the_last_commit():
+    """A process that dies between commit and log loses no line: the commit knows the numbers of the last two steps."""
+    problems = []
+    for what, cut in (("one line", lambda lines: lines[:-1]), ("two lines", lambda lines: lines[:-2]),
+                      ("a line in its middle", lambda lines: [*lines[:-1], lines[-1][:50]])):
+        log = evaluated("behind", 11)
+        whole = program.numbers_of(path("behind"))
+        program.write(log, "".join(cut([line for line in read_lines(log) if "val_loss" not in line])))
+        program.must("resume", path("behind"), "--steps", 12)
+        found = program.numbers_of(path("behind"))
+        if {**found, **whole} != found or len(program.steps_of(path("behind"))) != 12:
+            problems.append(f"{what}: the log has {found} instead of {whole}")
+    return problems
+
+
+def an_evaluation_that_was_lost():
+    """It is made again before the next step."""
+    log = evaluated("unevaluated", 10)
+    *steps, evaluation = read_lines(log)
+    program.write(log, "".join(steps))
+    program.must("resume", path("unevaluated"), "--steps", 12)
+    lines = read_lines(log)
+    return [] if lines[10] == evaluation else [f"instead of {evaluation!r} there is {lines[10]!r}"]
+
+
+def a_beginning_that_was_killed():
+    """A run without its first commit says so and tells what to do; nothing else takes it for a run."""
+    problems, seen = [], 0
+    for wait_s in (0.0, 0.002, 0.004, 0.006, 0.008, 0.010, 0.012, 0.015, 0.02, 0.03):
+        run = path("begun")
+        shutil.rmtree(run, ignore_errors=True)
+        process = program.start(*train("begun", "nvme"))
+        deadline = time.monotonic() + 10
+        while not os.path.exists(run) and time.monotonic() < deadline:
+            pass
+        time.sleep(wait_s)
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        ended = program.run("resume", run, "--steps", 2)
+        if ended.code != 0:
+            seen += 1
+            problems += program.wrong_refusal(f"killed after {wait_s} s", ended, 1, ["begun"], ["resume"])
+    return problems if seen else ["no beginning was caught"]
+
+
+def a_loss_that_is_not_finite():
+    """The run stops, says what to look at, and can be taken up."""
+    run = path("diverged")
+    arguments = ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", run, "--steps", 500, "--lr", 1000,
+                 "--weight-decay", 1000, "--clip", 0, "--warmup", 0, "--schedule", "constant", *program.SHAPE]
+    ended = program.run(*arguments)
+    last = ended.err.strip().split("\n")[-1]
+    problems = [f"the message lacks '{word}': {last}" for word in
+                ("spillway train: ", "not finite", "10 steps in a row", "--lr", "saved") if word not in last]
+    if ended.code != 1:
+        problems.append(f"status {ended.code}")
+    lines = program.steps_of(run)
+    bad = [line for line in lines if line["skipped"] or line["loss"] is None]
+    if len(bad) < 10 or lines[-10:] != bad[-10:] or len(lines) > 499:
+        problems.append(f"{len(lines)} steps, of them {len(bad)} bad")
+    again = program.run("resume", run, "--steps", len(lines) + 3)
+    if again.code != 0 or program.steps_of(run)[-1]["step"] != len(lines) + 3:
+        problems.append(f"resume: {again.err[-300:]}")
+    sampled = program.run("generate", run, "--prompt", "a")
+    if sampled.code != 1 or "not finite" not in sampled.err:
+        problems.append(f"generate from what diverged: status {sampled.code}, {sampled.err!r}")
+    return problems
+
+
+script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
+                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
+                a_loss_that_is_not_finite)

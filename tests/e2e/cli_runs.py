@@ -1,0 +1,259 @@
+"""A run from its first step to what is made of it: log, resume, export, fine-tuning, generated text."""
+
+import json
+import math
+import os
+import shutil
+import struct
+import subprocess
+
+import hf_folder
+import program
+from program import STORE, script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
+STEPS, HALF = 12, 5
+PLACES = {"device": "grads=device,optimizer=device", "host": "grads=host,optimizer=host",
+          "nvme": "grads=nvme,optimizer=nvme"}
+STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped",
+               "eta_seconds", "lanes", "bytes", "peak"}
+PARTS = {"lanes": {"compute", "upload", "download", "read", "write", "update", "comm"},
+         "bytes": {"nvme_read", "nvme_write", "upload", "download", "comm"}, "peak": {"device", "host", "nvme"}}
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def train(run, place, *more, model=("gpt2-tiny", "--init"), data=(DATA,), steps=STEPS, rate="2e-3", val="5%"):
+    return ["train", "--model", *model, "--data", *data, "--run", run if place == "here" else path(run), "--steps",
+            steps, "--schedule-steps", STEPS, "--val", val, "--lr", rate, *program.SHAPE, "--place",
+            PLACES.get(place, "auto"), *more]
+
+
+def exported(run, name, *more):
+    program.must("export", path(run), path(name), *more)
+    with open(path(name, "model.safetensors"), "rb") as file:
+        return file.read()
+
+
+def validation(run):
+    return [line for line in program.log_lines(path(run)) if "val_loss" in line]
+
+
+def reference():
+    """The run that the others are compared with, made once."""
+    if not os.path.isdir(path("reference")):
+        program.must(*train("reference", "nvme", "--eval-every", 5))
+    return "reference"
+
+
+def the_log():
+    ended = program.run(*train("logged", "host", "--eval-every", 5))
+    problems = [] if ended.code == 0 and not ended.out else [f"status {ended.code}, standard output {ended.out!r}"]
+    lines = program.steps_of(path("logged"))
+    if [line["step"] for line in lines] != list(range(1, STEPS + 1)):
+        problems.append(f"the steps are {[line['step'] for line in lines]}")
+    for line in lines:
+        problems += wrong_step(line)
+    losses = [line["loss"] for line in lines]
+    if not losses[-1] < losses[0] - 0.5:
+        problems.append(f"the loss went from {losses[0]} to {losses[-1]}")
+    evaluations = validation("logged")
+    if [(line["step"], line.keys()) for line in evaluations] != [(step, {"step", "val_loss", "val_tokens"})
+                                                                 for step in (5, 10, 12)]:
+        problems.append(f"the evaluations are {evaluations}")
+    return problems + wrong_ending(ended.err)
+
+
+def wrong_step(line):
+    names = line.keys() - {"skipped", "mfu", *PARTS}
+    right = (line.keys() == STEP_FIELDS and all(line[part].keys() == names for part, names in PARTS.items()) and
+             all(isinstance(line[name], (int, float)) and math.isfinite(line[name]) for name in names) and
+             all(value >= 0 for part in PARTS for value in line[part].values()) and line["skipped"] is False and
+             line["tokens"] == 512 and line["seconds"] > 0)
+    return [] if right else [f"a wrong line: {line}"]
+
+
+def wrong_ending(text):
+    last = text.strip().split("\n")[-1]
+    return [] if "everything is saved" in last and "spillway resume" in last else [f"the last line is {last!r}"]
+
+
+def placements_make_no_difference():
+    """And neither does a stop in the middle, nor another placement after it."""
+    expected = program.numbers_of(path(reference()))
+    weights = exported("reference", "reference-weights")
+    problems = []
+    for first, then in (("device", "device"), ("host", "host"), ("nvme", "nvme"), ("device", "nvme"),
+                        ("nvme", "host"), ("host", "device")):
+        run = f"{first}-{then}"
+        program.must(*train(run, first, steps=HALF))
+        program.must("resume", path(run), "--steps", STEPS, "--place", PLACES[then])
+        if program.numbers_of(path(run)) != expected:
+            problems.append(f"{run}: {program.numbers_of(path(run))} instead of {expected}")
+        if exported(run, run + "-weights") != weights:
+            problems.append(f"{run}: other weights")
+        if validation(run)[-1] != validation("reference")[-1]:
+            problems.append(f"{run}: validation {validation(run)}")
+    return problems
+
+
+def resuming_what_is_done():
+    """Nothing more is trained, and the log does not grow by what it has already."""
+    program.must(*train("done", "nvme"))
+    before = program.log_lines(path("done"))
+    ended = program.run("resume", path("done"))
+    after = program.log_lines(path("done"))
+    return [] if ended.code == 0 and after == before else [f"status {ended.code}; the log had {len(before)} lines and "
+                                                           f"has {len(after)}"]
+
+
+def going_on_beyond_the_schedule():
+    """Where the rate has come down to zero, more steps change nothing, and the user is told."""
+    program.must(*train("ended", "nvme"))
+    before = exported("ended", "ended-before")
+    ended = program.run("resume", path("ended"), "--steps", STEPS + 2)
+    problems = [] if "learning rate of 0" in ended.err else [f"no warning: {ended.err}"]
+    if ended.code != 0 or exported("ended", "ended-after") != before:
+        problems.append(f"status {ended.code}, or the weights changed")
+    again = program.must(*train("not-ended", "nvme")).err
+    return problems + (["a warning without a reason"] if "learning rate of 0" in again else [])
+
+
+def moving():
+    """A run's folder, the folder of its store, and the place where the user stands."""
+    expected = program.numbers_of(path(reference()))
+    program.must(*train("stays", "nvme", steps=HALF))
+    shutil.move(path("stays"), path("moved"))
+    program.must("resume", path("moved"), "--steps", STEPS)
+    os.mkdir(path("disk-a"))
+    os.mkdir(path("disk-b"))
+    program.must(*train("striped", "nvme", "--nvme", path("disk-a"), "--nvme", path("disk-b"), steps=HALF))
+    shutil.move(path("disk-a"), path("disk-c"))
+    program.must("resume", path("striped"), "--steps", STEPS, "--nvme", path("disk-b"), "--nvme", path("disk-c"))
+    os.mkdir(path("elsewhere"))
+    here = program.run(*train("near", "here", data=["../data.txt"], steps=HALF), cwd=path("elsewhere"))
+    problems = [] if here.code == 0 else [f"from another folder: {here.err}"]
+    again = program.run("resume", path("elsewhere", "near"), "--steps", STEPS, cwd="/")
+    problems += [] if again.code == 0 else [f"resumed from another folder: {again.err}"]
+    return problems + [f"{run}: other numbers" for run in ("moved", "striped", "elsewhere/near")
+                       if program.numbers_of(path(run)) != expected]
+
+
+def exports():
+    content = exported(reference(), "exported")
+    header, data = hf_folder.split(content)
+    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    problems = [f"{name}: {entry}" for name, entry in tensors.items()
+                if not name.startswith("transformer.") or entry["dtype"] != "F32"]
+    if sum(hf_folder.count(entry["shape"]) for entry in tensors.values()) * 4 != len(data) or len(tensors) != 28:
+        problems.append(f"{len(tensors)} tensors in {len(data)} bytes")
+    config = program.read_json(path("exported", "config.json"))
+    if (config["model_type"], config["n_embd"], config["architectures"]) != ("gpt2", 64, ["GPT2LMHeadModel"]):
+        problems.append(f"config.json: {config}")
+    if sorted(os.listdir(path("exported"))) != ["config.json", "model.safetensors"]:
+        problems.append(f"the folder holds {os.listdir(path('exported'))}")
+    return problems + wrong_halves(data, header)
+
+
+def wrong_halves(data, header):
+    """bf16 exports hold the upper halves, rounded to nearest even."""
+    half_header, half = hf_folder.split(exported("reference", "exported-bf16", "--dtype", "bf16"))
+    entry, half_entry = header["transformer.wte.weight"], half_header["transformer.wte.weight"]
+    values = struct.unpack("<64I", data[entry["data_offsets"][0]:][:256])
+    halves = struct.unpack("<64H", half[half_entry["data_offsets"][0]:][:128])
+    rounded = tuple((value + 0x7FFF + (value >> 16 & 1)) >> 16 for value in values)
+    return [] if half_entry["dtype"] == "BF16" and halves == rounded else ["bf16: not the rounded values"]
+
+
+def fine_tuning_begins_where_the_run_ended():
+    """With a rate of zero the loss on the validation part stays what it was, to the last bit."""
+    last = validation(reference())[-1]["val_loss"]
+    problems = []
+    for name, more in (("tuned", ()), ("tuned-bf16", ("--dtype", "bf16"))):
+        exported("reference", name + "-from", *more)
+        program.must(*train(name, "host", model=[path(name + "-from")], steps=1, rate=0))
+        found = validation(name)[-1]["val_loss"]
+        if found != last:
+            problems.append(f"{name}: {found} instead of {last}")
+    return problems
+
+
+def generated(source, *more):
+    return program.must("generate", source, "--max-tokens", 40, *more).out
+
+
+def texts():
+    exported(reference(), "speaker")
+    run, folder, prompt = path("reference"), path("speaker"), ("--prompt", "the ")
+    first = generated(run, *prompt, "--seed", 1)
+    cold = generated(run, *prompt, "--temperature", 0, "--seed", 1)
+    program.write(path("prompt.bin"), struct.pack("<4H", *b"the "))
+    pairs = [("the same seed", first, generated(run, *prompt, "--seed", 1), True),
+             ("another seed", first, generated(run, *prompt, "--seed", 2), False),
+             ("the exported folder", first, generated(folder, *prompt, "--seed", 1), True),
+             ("one thread", first, generated(run, *prompt, "--seed", 1, "--threads", 1), True),
+             ("no temperature, another seed", cold, generated(run, *prompt, "--temperature", 0, "--seed", 2), True),
+             ("the most likely only", cold, generated(run, *prompt, "--top-k", 1, "--seed", 3), True),
+             ("more choices than tokens", first, generated(run, *prompt, "--top-k", 9999, "--seed", 1), True),
+             ("tokens instead of text", first, generated(run, "--tokens", path("prompt.bin"), "--seed", 1), True)]
+    problems = [f"{what}: {a!r} and {b!r}" for what, a, b, same in pairs if (a == b) != same]
+    raw = subprocess.run(program.command("generate", run, *prompt, "--max-tokens", 100), capture_output=True,
+                         check=True)
+    if len(raw.stdout) != 4 + 100 + 1 or not raw.stdout.startswith(b"the ") or raw.stderr:
+        problems.append(f"beyond the model's positions: {raw.stdout!r}, {raw.stderr!r}")
+    return problems + program.refused("an empty prompt", ["generate", run, "--prompt", ""], "--prompt", status=2)
+
+
+def plans_keep_their_word():
+    problems = []
+    for place, states in PLACES.items():
+        flags = [*program.SHAPE, "--place", states]
+        plan = json.loads(program.must("plan", "--model", "gpt2-tiny", "--json", *flags).out)
+        if not os.path.isdir(path("peak-" + place)):
+            program.must(*train("peak-" + place, place, steps=2))
+        peak = program.steps_of(path("peak-" + place))[-1]["peak"]
+        if (peak["device"], peak["host"]) != (plan["peak_bytes"]["device"], plan["peak_bytes"]["host"]):
+            problems.append(f"{place}: {peak} was planned as {plan['peak_bytes']}")
+        if peak["nvme"] != os.path.getsize(path("peak-" + place, STORE)):
+            problems.append(f"{place}: the store is no {peak['nvme']} bytes")
+        lanes, moved = plan["lanes"], program.steps_of(path("peak-" + place))[-1]["bytes"]
+        planned = {name: lanes[lane]["bytes"] for name, lane in
+                   (("nvme_read", "read"), ("nvme_write", "write"), ("upload", "upload"), ("download", "download"))}
+        problems += [f"{place}: {name} was {moved[name]} bytes, planned {planned[name]}" for name in planned
+                     if moved[name] != planned[name]]
+    return problems
+
+
+def data_in_several_files_and_forms():
+    """Text cut into two files, and the same bytes as tokens, are the same data."""
+    content = program.text(6, 40000).encode()
+    program.write(path("first.txt"), content[:38000])
+    program.write(path("a.txt"), content[:15001])
+    program.write(path("b.txt"), content[15001:])
+    program.write(path("tokens.bin"), struct.pack(f"<{len(content)}H", *content))
+    expected = program.numbers_of(path(reference()))
+    problems = []
+    for name, files in (("two", ["a.txt", "b.txt"]), ("tokens", ["tokens.bin"])):
+        program.must(*train("data-" + name, "device", data=[path(file) for file in files]))
+        if program.numbers_of(path("data-" + name)) != expected:
+            problems.append(f"{name}: other numbers")
+    program.write(path("part%.txt"), content[38000:])
+    program.must(*train("held-out", "device", data=[path("first.txt")], val=path("part%.txt")))
+    if (program.numbers_of(path("held-out")), validation("held-out")[-1]) != (expected, validation("reference")[-1]):
+        problems.append(f"a validation file: {validation('held-out')}")
+    return problems
+
+
+def what_is_written_is_private():
+    """The store and the log are for the user alone."""
+    folder = path(reference())
+    return [f"{name} has the mode {os.stat(os.path.join(folder, name)).st_mode & 0o777:o}" for name in
+            (STORE, "log.jsonl") if os.stat(os.path.join(folder, name)).st_mode & 0o077]
+
+
+script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
+                exports, fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word,
+                data_in_several_files_and_forms, what_is_written_is_private)

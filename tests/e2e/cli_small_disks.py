@@ -1,0 +1,127 @@
+"""File systems that are full, read-only or in memory: refused in one line, nothing left, and usable when mended."""
+
+import atexit
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+
+import program
+from program import STORE, script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
+CLONE_NEWNS = 0x20000
+MIB = 1 << 20
+
+
+def train(run, *more):
+    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", run, "--steps", 2, *program.SHAPE,
+            "--place", "optimizer=nvme", *more]
+
+
+def mount(*arguments):
+    """Mounts for this process and its children only, so that nothing stays mounted however the test ends."""
+    if os.geteuid() != 0:
+        raise script_test.Skip("no root or loop device")
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+        raise script_test.Skip("no root or loop device")
+    for line in (["mount", "--make-rprivate", "/"], ["mount", *arguments]):
+        if subprocess.run(line, capture_output=True, check=False).returncode != 0:
+            raise script_test.Skip("no root or loop device")
+    atexit.register(subprocess.run, ["umount", arguments[-1]], check=False)
+
+
+def small_disk(name, mebibytes):
+    """An ext4 file system of some MiB in a file."""
+    image, folder = os.path.join(SCRATCH, name + ".img"), os.path.join(SCRATCH, name)
+    with open(image, "wb") as file:
+        file.truncate(mebibytes * MIB)
+    os.mkdir(folder)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], capture_output=True, check=False,
+                          env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"})
+    if made.returncode != 0:
+        return folder, [f"mkfs.ext4 failed: {made.stderr.decode()}"]
+    mount("-o", "loop", image, folder)
+    return folder, []
+
+
+def fill(path, leave_bytes=0):
+    """Takes all the room of a file system but some bytes."""
+    space = os.statvfs(os.path.dirname(path))
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - leave_bytes))
+
+
+def a_disk_too_small_for_the_store():
+    disk, problems = small_disk("small", 4)
+    run = os.path.join(SCRATCH, "run")
+    problems += program.refused("a store beside", train(run, "--nvme", disk), disk, "available", watched=[SCRATCH])
+    problems += program.refused("a whole run", train(os.path.join(disk, "run")), disk, "available", watched=[disk])
+    larger, more = small_disk("larger", 16)
+    if os.listdir(larger) != ["lost+found"]:
+        more.append(f"the larger disk holds {os.listdir(larger)}")
+    ended = program.run(*train(run, "--nvme", larger))
+    return problems + more + ([] if ended.code == 0 else [f"a disk with room: {ended.err}"])
+
+
+def a_disk_that_fills_up_later():
+    """The store has its room from the start; where the log has none, the run stops in one line and goes on later."""
+    disk, problems = small_disk("later", 16)
+    run, filler = os.path.join(disk, "run"), os.path.join(disk, "filler")
+    program.must(*train(run))
+    fill(filler, leave_bytes=32 << 10)
+    ended = program.run("resume", run, "--steps", 2000)
+    last = ended.err.strip().split("\n")[-1]
+    if ended.code != 1 or not last.startswith("spillway resume: ") or "No space left" not in last:
+        problems.append(f"a full disk: ended with {ended.code} and '{last}'")
+    os.remove(filler)
+    done = program.steps_of(run)[-1]["step"]
+    ended = program.run("resume", run, "--steps", done + 5)
+    if ended.code != 0 or program.steps_of(run)[-1]["step"] != done + 5:
+        problems.append(f"with room again: {ended.err[-300:]}")
+    return problems
+
+
+def a_disk_too_full_to_export():
+    disk, problems = small_disk("export", 16)
+    run = os.path.join(SCRATCH, "to-export")
+    program.must(*train(run))
+    fill(os.path.join(disk, "filler"), leave_bytes=100 << 10)
+    problems += program.refused("export", ["export", run, os.path.join(disk, "out")], "No space left", watched=[disk])
+    return problems
+
+
+def a_read_only_folder():
+    disk = os.path.join(SCRATCH, "read-only")
+    run = os.path.join(SCRATCH, "run-beside")
+    os.mkdir(disk)
+    if os.geteuid() == 0:
+        mount("--bind", "-o", "ro", disk, disk)
+    else:
+        os.chmod(disk, 0o500)
+    problems = program.refused("a store beside", train(run, "--nvme", disk), disk, "writable", watched=[SCRATCH])
+    return problems + program.refused("a whole run", train(os.path.join(disk, "run")), disk, watched=[SCRATCH])
+
+
+def no_direct_io():
+    """Memory file systems have none: refused, unless the page cache is asked for, which works and is said."""
+    memory = tempfile.mkdtemp(prefix="spillway-cli-", dir="/dev/shm")
+    run = os.path.join(SCRATCH, "in-memory")
+    try:
+        problems = program.refused("a store in memory", train(run, "--nvme", memory), memory, "--allow-buffered",
+                                   watched=[SCRATCH, memory])
+        allowed = program.run(*train(run, "--nvme", memory, "--allow-buffered"))
+        if allowed.code != 0 or "page cache" not in allowed.err or not os.path.isfile(os.path.join(memory, STORE)):
+            problems.append(f"with --allow-buffered: {allowed.code}, {allowed.err[-300:]}")
+        resumed = program.run("resume", run, "--steps", 4)
+        if resumed.code != 0 or program.steps_of(run)[-1]["step"] != 4:
+            problems.append(f"resume of it: {resumed.err[-300:]}")
+        return problems
+    finally:
+        shutil.rmtree(memory, ignore_errors=True)
+
+
+script_test.run(a_disk_too_small_for_the_store, a_disk_that_fills_up_later, a_disk_too_full_to_export,
+                a_read_only_folder, no_direct_io)

@@ -1,0 +1,113 @@
+"""Help, versions and reports: every flag is explained, results go to standard output and nothing else does."""
+
+import json
+import os
+import re
+import subprocess
+
+import program
+from program import script_test
+
+COMMANDS = {
+    "train": """--model --data --run --steps --schedule-steps --batch-tokens --seq --micro-batch --precision --device
+        --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
+        --clip --seed --init --durability --val --device-memory --host-memory --place --nvme --eval-every --save-every
+        --time-limit --allow-buffered""",
+    "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --time-limit
+        --allow-buffered""",
+    "plan": """--model --batch-tokens --seq --micro-batch --precision --device --order --recompute --zero
+        --device-memory --host-memory --place --json""",
+    "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
+    "export": "DIR OUT --dtype",
+    "doctor": "--nvme --json",
+}
+PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
+               "recompute": bool, "commit_every_step": bool, "peak_bytes": dict, "placement": dict, "lanes": dict,
+               "ops": int, "waits": int}
+
+
+def help_explains_every_flag():
+    problems = []
+    for command, flags in COMMANDS.items():
+        ended = program.run(command, "--help")
+        if ended.code != 0 or ended.err:
+            problems.append(f"{command} --help: status {ended.code}, {ended.err!r}")
+        for flag in flags.split():
+            line = re.search(rf"^  {re.escape(flag)}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)
+            if line is None:
+                problems.append(f"{command} --help does not explain {flag}")
+        if any("preset" in line for line in ended.out.splitlines()) and "gpt2-124m" not in ended.out:
+            problems.append(f"{command} --help speaks of presets and does not list them")
+    if not re.search(r"--place .*\(default: as before\)", program.run("resume", "--help").out):
+        problems.append("resume --help does not say that what is not given stays as before")
+    return problems
+
+
+def the_program_itself():
+    problems = []
+    overview = program.run("--help")
+    if overview.code != 0 or any(f"\n  {command} " not in overview.out for command in COMMANDS):
+        problems.append(f"--help: status {overview.code}, {overview.out!r}")
+    version = program.run("--version")
+    if version.code != 0 or not re.fullmatch(r"spillway \d+\.\d+\.\d+\n", version.out):
+        problems.append(f"--version: status {version.code}, {version.out!r}")
+    for arguments in ([], ["trian"]):
+        ended = program.run(*arguments)
+        if ended.code != 2 or ended.out or not ended.err:
+            problems.append(f"{arguments}: status {ended.code}, {ended.out!r}")
+    return problems
+
+
+def wrong_fields(what, found, fields):
+    return [f"{what}: '{name}' is {found.get(name)!r}" for name, kind in fields.items()
+            if not isinstance(found.get(name), kind)] + [f"{what}: '{name}' is new" for name in found.keys() - fields]
+
+
+def plans():
+    ended = program.run("plan", "--model", "gpt2-tiny", "--json", *program.SHAPE, "--place",
+                        "grads=host,optimizer=nvme")
+    if ended.code != 0 or ended.err:
+        return [f"plan: status {ended.code}, {ended.err!r}"]
+    plan = json.loads(ended.out)
+    problems = wrong_fields("plan", plan, PLAN_FIELDS)
+    if plan["peak_bytes"].keys() != {"device", "host", "nvme"}:
+        problems.append(f"plan: peaks of {sorted(plan['peak_bytes'])}")
+    expected = {"weights": "device", "grads": "host", "optimizer": "nvme"}
+    if {state: set(tiers) for state, tiers in plan["placement"].items()} != {s: {t} for s, t in expected.items()}:
+        problems.append(f"plan: placement {plan['placement']}")
+    for lane in ("compute", "upload", "download", "read", "write", "update"):
+        problems += wrong_fields(f"lane {lane}", plan["lanes"].get(lane, {}), {"ops": int, "bytes": int})
+    readable = program.run("plan", "--model", "gpt2-124m")
+    if readable.code != 0 or "checked" not in readable.out:
+        problems.append(f"plan without --json: status {readable.code}, {readable.out!r}")
+    return problems
+
+
+def doctors():
+    problems = []
+    report = json.loads(program.must("doctor", "--json").out)
+    problems += wrong_fields("doctor", report, {"problems": int, "findings": list})
+    for finding in report["findings"]:
+        if finding.keys() != {"what", "found", "fix"} or not isinstance(finding["fix"], (str, type(None))):
+            problems.append(f"doctor: {finding}")
+    if report["problems"] != sum(finding["fix"] is not None for finding in report["findings"]):
+        problems.append("doctor: problems are not the findings with a fix")
+    missing = json.loads(program.must("doctor", "--json", "--nvme", "/does/not/exist").out)
+    if missing["problems"] != report["problems"] + 1 - any(
+            finding["what"] in ("space", "O_DIRECT") and finding["fix"] for finding in report["findings"]):
+        problems.append("doctor: a folder that does not exist is no problem to it")
+    lines = program.must("doctor").out.splitlines()
+    return problems + ([] if all(line[:4] in ("ok  ", "FIX ", "    ") for line in lines) else [f"doctor: {lines}"])
+
+
+def results_that_cannot_be_written():
+    problems = []
+    for arguments in (["plan", "--model", "gpt2-tiny"], ["plan", "--model", "gpt2-tiny", "--json"], ["doctor"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(program.command(*arguments), stdout=full, stderr=subprocess.PIPE, check=False)
+        if done.returncode != 1 or b"standard output" not in done.stderr:
+            problems.append(f"{arguments} to a full disk: status {done.returncode}, {done.stderr!r}")
+    return problems
+
+
+script_test.run(help_explains_every_flag, the_program_itself, plans, doctors, results_that_cannot_be_written)

@@ -1,0 +1,145 @@
+"""Runs the program `spillway` as a user does and looks at what it leaves behind."""
+
+import atexit
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "structure"))
+import script_test  # noqa: E402, F401
+
+PROGRAM = os.environ.get("SW_PROGRAM", "spillway")
+LIMIT_S = 120
+SEQ = 64
+# A step of the smallest preset with two micro-batches: some milliseconds.
+SHAPE = ("--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 2 * 4 * SEQ, "--threads", 1, "--chunk-grains", 2)
+STORE = "store.spillway"
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def scratch_folder():
+    """A folder of this test, removed at its end. On a disk where TMPDIR is: direct I/O is refused in memory."""
+    folder = tempfile.mkdtemp(prefix="spillway-cli-", dir=os.environ.get("TMPDIR", "."))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.path.abspath(folder)
+
+
+def command(*arguments):
+    return [PROGRAM, *map(str, arguments)]
+
+
+def run(*arguments, **options):
+    done = subprocess.run(command(*arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S,
+                          check=False, **options)
+    return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def start(*arguments):
+    """A program that goes on running, at most until this test ends; its standard error is read line by line."""
+    process = subprocess.Popen(command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    return process
+
+
+def must(*arguments):
+    """Runs what has to succeed for the test to go on."""
+    ended = run(*arguments)
+    if ended.code != 0:
+        raise RuntimeError(f"spillway {' '.join(map(str, arguments))}: status {ended.code}: {ended.err[-500:]}")
+    return ended
+
+
+def text(seed, characters):
+    """Words drawn from a seed, frequent ones first, so that there is something to learn."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choice("etaoinshrdlu") for _ in range(draw.randint(2, 8))) for _ in range(100)]
+    pieces, length = [], 0
+    while length < characters:
+        pieces.append(words[min(int(draw.expovariate(0.1)), 99)])
+        length += len(pieces[-1]) + 1
+    return " ".join(pieces)[:characters]
+
+
+def write(path, content):
+    with open(path, "wb" if isinstance(content, bytes) else "w", encoding=None if isinstance(content, bytes) else
+              "utf-8") as file:
+        file.write(content)
+    return path
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def log_lines(folder):
+    """The whole lines of a run's log; one without its end is what a sudden death or a full disk leaves."""
+    with open(os.path.join(folder, "log.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+def steps_of(folder):
+    return [line for line in log_lines(folder) if "loss" in line]
+
+
+def numbers_of(folder):
+    """What the arithmetic made of each step, as the log has it: equal texts are equal bits."""
+    return {line["step"]: (line["loss"], line["grad_norm"], line["lr"]) for line in steps_of(folder)}
+
+
+def tree(folder):
+    """Every file below a folder, with its bytes."""
+    found = {}
+    for where, names, files in os.walk(folder):
+        for name in names:
+            found[os.path.relpath(os.path.join(where, name), folder)] = None
+        for name in files:
+            path = os.path.join(where, name)
+            if not os.path.isfile(path):
+                continue
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, folder)] = file.read()
+    return found
+
+
+def differences(before, after):
+    return sorted(name for name in before.keys() | after.keys() if before.get(name, ...) != after.get(name, ...))
+
+
+def wrong_refusal(what, ended, status, words, arguments):
+    """Why a refusal is not as every refusal should be: its status, one line, the words that help."""
+    problems = []
+    head = f"spillway {arguments[0]}: "
+    if ended.code != status:
+        problems.append(f"{what}: ended with {ended.code} instead of {status}")
+    # An ordinary user's limit of locked memory may be spoken of before the store is read.
+    lines = [line for line in ended.err.splitlines() if not line.startswith("io_uring did not register")]
+    if len(lines) != 1 or not lines[0].startswith(head) or not ended.err.endswith("\n"):
+        problems.append(f"{what}: standard error is not one line that begins with '{head}': {ended.err[-400:]!r}")
+    if ended.out:
+        problems.append(f"{what}: wrote to standard output: {ended.out[:100]!r}")
+    return problems + [f"{what}: the message lacks '{word}': {ended.err.strip()}" for word in words
+                       if word not in ended.err]
+
+
+def refused(what, arguments, *words, status=1, watched=()):
+    """Runs what must be refused; the watched folders must stay as they are."""
+    before = [tree(folder) for folder in watched]
+    ended = run(*arguments)
+    problems = wrong_refusal(what, ended, status, words, arguments)
+    for folder, was in zip(watched, before):
+        problems += [f"{what}: {name} was changed, made or removed" for name in differences(was, tree(folder))]
+    return problems
