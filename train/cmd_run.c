@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "train/commands.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,23 +53,40 @@ static void say_start(const struct sw_trainer *trainer) {
 }
 
 /* What a language model must beat, where the vocabulary is small enough to count. */
-static void say_baselines(const struct sw_trainer *trainer) {
-    double unigram, bigram;
+struct baselines {
+    bool known;
+    double unigram_bits, bigram_bits;
+};
+
+static struct baselines say_baselines(const struct sw_trainer *trainer) {
+    struct baselines to_beat = {0};
     if (trainer->run.config.vocab > BASELINE_VOCAB || sw_data_validation_windows(trainer->data) == 0)
-        return;
-    if (sw_data_baselines(trainer->data, &unigram, &bigram) == SW_OK)
-        sw_log_info("to beat on the validation part: unigram model %.4f, bigram model %.4f bits a token", unigram,
-                    bigram);
+        return to_beat;
+    to_beat.known = sw_data_baselines(trainer->data, &to_beat.unigram_bits, &to_beat.bigram_bits) == SW_OK;
+    if (to_beat.known)
+        sw_log_info("to beat on the validation part: unigram model %.4f, bigram model %.4f bits a token",
+                    to_beat.unigram_bits, to_beat.bigram_bits);
     sw_error_clear();
+    return to_beat;
+}
+
+static void say_result(const struct sw_trainer *trainer, const struct baselines *to_beat) {
+    const double bits = trainer->validation_loss / log(2.0);
+    if (!to_beat->known || !(bits > 0.0))
+        return;
+    sw_log_info("bits a token on the validation part: unigram %.4f, bigram %.4f, this model %.4f: %.4f %s the bigram",
+                to_beat->unigram_bits, to_beat->bigram_bits, bits, fabs(to_beat->bigram_bits - bits),
+                bits < to_beat->bigram_bits ? "below" : "above");
 }
 
 int sw_run_to_end(const char *command, struct sw_trainer *trainer) {
     sw_run_end end;
     say_start(trainer);
-    say_baselines(trainer);
+    const struct baselines to_beat = say_baselines(trainer);
     const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
     if (status != SW_OK)
         return sw_command_fail(command, status);
+    say_result(trainer, &to_beat);
     static const char *const endings[] = {[SW_END_DONE] = "all steps are done",
                                           [SW_END_STOPPED] = "stopped on request",
                                           [SW_END_TIME_LIMIT] = "the time is up"};

@@ -64,11 +64,18 @@ static bool saves_after(const struct loop *loop, int64_t step) {
     return !loop->trainer->plan->commit_every_step && step % loop->trainer->run.settings.save_every == 0;
 }
 
-/* Whether another step after this one would end too late. */
+/* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. */
+static double evaluation_seconds(const struct loop *loop) {
+    const double tokens = (double)sw_data_validation_tokens(loop->trainer->data);
+    return 0.5 * loop->seconds_per_step * tokens / (double)loop->trainer->run.settings.batch_tokens;
+}
+
+/* Whether another step after this one, and the evaluation at the end, would end too late. */
 static bool time_is_up(const struct loop *loop) {
     const int64_t limit = loop->trainer->run.settings.time_limit;
+    const double pause = fmax(loop->longest_pause_seconds, evaluation_seconds(loop));
     const double elapsed = (double)(sw_now_ns() - loop->trainer->start_ns) * 1e-9;
-    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step + loop->longest_pause_seconds > (double)limit;
+    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step + pause > (double)limit;
 }
 
 static bool may_begin(struct loop *loop, int64_t step) {
@@ -124,6 +131,7 @@ static sw_status evaluate(struct loop *loop, int64_t step) {
     double loss;
     int64_t tokens;
     SW_TRY(sw_trainer_evaluate(loop->trainer, &loss, &tokens));
+    loop->trainer->validation_loss = loss;
     return sw_steplog_evaluation(loop->log,
                                  (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
 }
@@ -193,7 +201,7 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
             SW_BAD_STEPS_LIMIT, (long long)step);
     *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
     const bool evaluated = evaluates_after(loop, step);
-    if (*out_end == SW_END_DONE && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
+    if (*out_end != SW_END_STOPPED && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
         SW_TRY(evaluate(loop, step));
     return SW_OK;
 }
