@@ -2,7 +2,6 @@
 
 #include "core/size.h"
 #include "io/file.h"
-#include "io/half.h"
 #include "io/safetensors_private.h"
 
 #include <assert.h>

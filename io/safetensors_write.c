@@ -3,7 +3,6 @@
 
 #include "core/size.h"
 #include "io/file.h"
-#include "io/half.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,9 @@
  * least 64 bytes, inputs and outputs do not overlap unless a comment says so. Work is ordered within a stream; the
  * CPU device has finished when the call returns. A stream is used by one thread at a time, different streams by
  * different threads at once. Calls allocate nothing once sw_device_prepare_gemm has seen every shape.
- * "type" is the compute type of the activations and weights: SW_F32 or SW_BF16 here. Accumulators, statistics,
- * logits and losses are fp32 whatever the type. */
+ * "type" is the compute type of the activations and weights: SW_F32, SW_BF16 or SW_F16. It is how they are stored;
+ * arithmetic, accumulators, statistics, logits and losses are fp32 whatever the type. What rounds past the greatest
+ * fp16 becomes infinity, which sw_finish_gradient's sums show. */
 #ifndef SW_KERNELS_DEVICE_H
 #define SW_KERNELS_DEVICE_H
 
@@ -120,6 +121,23 @@ sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t
  */
 sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
                            const int32_t *targets, float scale, float *loss, void *d_logits);
+
+/* The same in two passes over tiles of the vocabulary, so that logits are never whole. The tile at hand holds the
+ * columns [first_col, first_col + tile_cols) of every row: logits is [rows, tile_cols].
+ *
+ * The first pass takes each tile into the running maximum, the sum of exp(logit - max) and the target's logit of every
+ * row (0 until its column came). A tile with first_col 0 starts them; the others follow, in the order of columns.
+ * A row without a target (< 0) keeps 0, 1 and 0. Tiles are taken in blocks of SW_SOFTMAX_BLOCK_COLUMNS (512), so on one
+ * device every tiling by multiples of it gives the bits of sw_cross_entropy; "ref" sums whole tiles in fp64 instead. */
+sw_status sw_softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                             const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit);
+/* The second pass, with what the first has found, in any order of tiles: loss = log(sum) + max - target_logit where
+ * first_col is 0 and loss is not NULL; d_logits (of `type`, [rows, tile_cols]; NULL to leave out, and then logits may
+ * be NULL) = scale·(exp(logit - max)/sum - onehot(target)). Both are 0 where target < 0. */
+sw_status sw_cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
+                                int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                                const float *max, const float *sum, const float *target_logit, float *loss,
+                                void *d_logits);
 
 /* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
  * fp64. elems is a multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums,

@@ -49,10 +49,19 @@ struct sw_device_ops {
                                     const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc);
     sw_status (*cross_entropy)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
                                const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits);
+    sw_status (*softmax_partial)(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                                 const float *logits, const int32_t *targets, float *max, float *sum,
+                                 float *target_logit);
+    sw_status (*cross_entropy_tile)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
+                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                                    const float *max, const float *sum, const float *target_logit, float *loss,
+                                    void *d_logits);
 
     sw_status (*finish_gradient)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                                  double *sums);
     sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
+    /* For ops that are made from others; the interface has no need of it. */
+    sw_status (*cast_to_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to);
     sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                               int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                               float *records, void *weights);

@@ -5,13 +5,6 @@
 
 #include <assert.h>
 
-static sw_status check_type(const struct sw_stream *stream, sw_dtype type) {
-    if (type == SW_F32 || type == SW_BF16)
-        return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED, "%s compute is not available on the %s device; use bf16 or fp32",
-                   sw_dtype_name(type), stream->device->info.name);
-}
-
 /* Keeps the first error for sw_stream_synchronize. */
 static sw_status record(struct sw_stream *stream, sw_status status) {
     if (stream->first_error == SW_OK)
@@ -23,7 +16,6 @@ sw_status sw_layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t 
                                const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
     assert(rows >= 0 && cols > 0 && epsilon >= 0.0f);
     assert(x != NULL && gamma != NULL && beta != NULL && y != NULL && mean != NULL && rstd != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.layernorm_forward(stream, type, rows, cols, epsilon, x, gamma, beta, y,
                                                                 mean, rstd));
 }
@@ -34,7 +26,6 @@ sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t
     assert(rows >= 0 && cols > 0 && dx != dy);
     assert(dy != NULL && x != NULL && gamma != NULL && mean != NULL && rstd != NULL && dx != NULL);
     assert(gamma_acc != NULL && beta_acc != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.layernorm_backward(stream, type, rows, cols, dy, x, gamma, mean, rstd,
                                                                  add_to_dx, dx, gamma_acc, beta_acc));
 }
@@ -58,7 +49,6 @@ sw_status sw_attention_forward(struct sw_stream *stream, sw_dtype type, const st
                                const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
     check_attention(shape);
     assert(q != NULL && k != NULL && v != NULL && o != NULL && log_sum_exp != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.attention_forward(stream, type, shape, q, k, v, o, log_sum_exp, scratch));
 }
 
@@ -68,7 +58,6 @@ sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const s
     check_attention(shape);
     assert(q != NULL && k != NULL && v != NULL && o != NULL && d_o != NULL && log_sum_exp != NULL);
     assert(dq != NULL && dk != NULL && dv != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.attention_backward(stream, type, shape, q, k, v, o, d_o, log_sum_exp, dq,
                                                                  dk, dv, scratch));
 }
@@ -76,34 +65,29 @@ sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const s
 sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                 const void *x, void *y) {
     assert(elems >= 0 && x != NULL && y != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.activation_forward(stream, type, which, elems, x, y));
 }
 
 sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                  const void *x, const void *dy, void *dx) {
     assert(elems >= 0 && x != NULL && dy != NULL && dx != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx));
 }
 
 sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
     assert(elems >= 0 && a != NULL && b != NULL && y != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.add(stream, type, elems, a, b, y));
 }
 
 sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
                            float *acc) {
     assert(rows >= 0 && cols > 0 && dy != NULL && acc != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.bias_gradient(stream, type, rows, cols, dy, acc));
 }
 
 sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
                                const int32_t *tokens, const void *table, const void *positions, void *out) {
     assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && table != NULL && out != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream,
                   stream->device->ops.embedding_forward(stream, type, batch, seq, cols, tokens, table, positions, out));
 }
@@ -111,7 +95,6 @@ sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t 
 sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
                                 const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc) {
     assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && d_out != NULL && table_acc != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.embedding_backward(stream, type, batch, seq, cols, tokens, d_out,
                                                                  table_acc, positions_acc));
 }
@@ -119,21 +102,37 @@ sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t
 sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
                            const int32_t *targets, float scale, float *loss, void *d_logits) {
     assert(rows >= 0 && vocab > 0 && vocab <= INT32_MAX && logits != NULL && targets != NULL && loss != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream,
                   stream->device->ops.cross_entropy(stream, type, rows, vocab, logits, targets, scale, loss, d_logits));
+}
+
+sw_status sw_softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                             const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit) {
+    assert(rows >= 0 && tile_cols > 0 && first_col >= 0 && logits != NULL && targets != NULL);
+    assert(max != NULL && sum != NULL && target_logit != NULL);
+    return record(stream, stream->device->ops.softmax_partial(stream, rows, tile_cols, first_col, logits, targets, max,
+                                                              sum, target_logit));
+}
+
+sw_status sw_cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
+                                int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                                const float *max, const float *sum, const float *target_logit, float *loss,
+                                void *d_logits) {
+    assert(rows >= 0 && tile_cols > 0 && first_col >= 0 && targets != NULL && (logits != NULL || d_logits == NULL));
+    assert(max != NULL && sum != NULL && target_logit != NULL);
+    return record(stream,
+                  stream->device->ops.cross_entropy_tile(stream, type, rows, tile_cols, first_col, logits, targets,
+                                                         scale, max, sum, target_logit, loss, d_logits));
 }
 
 sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums) {
     assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL && sums != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.finish_gradient(stream, type, elems, acc, grads, sums));
 }
 
 sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
     assert(elems >= 0 && from != NULL && to != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, from, to));
 }
 
@@ -143,7 +142,6 @@ sw_status sw_update_adamw(struct sw_stream *stream, sw_dtype type, const struct 
     assert(adamw != NULL && (adamw->skip || adamw->step >= 1) && grains >= 0 && run_count >= 0);
     assert(first_elem >= 0 && first_elem % SW_GRAIN_ELEMS == 0);
     assert((runs != NULL || run_count == 0) && (grads != NULL || adamw->skip) && records != NULL && weights != NULL);
-    SW_TRY(check_type(stream, type));
     return record(stream, stream->device->ops.update_adamw(stream, type, adamw, first_elem, grains, runs, run_count,
                                                            grads, records, weights));
 }

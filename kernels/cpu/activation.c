@@ -7,83 +7,101 @@
 #define SW_SQRT_HALF 0.7071067812f
 #define SW_NORMAL_DENSITY_AT_0 0.3989422804f /* 1/sqrt(2·pi) */
 
-/* (1 + tanh(u))/2 is the sigmoid of 2u, which keeps its precision where tanh comes near -1. */
-static inline float gelu_tanh_gate(float x) {
-    return sw_sigmoid(2.0f * SW_SQRT_2_OVER_PI * x * sw_fma_fast(SW_GELU_CUBIC * x, x, 1.0f));
+/* factor·(1 + cubic·x²) */
+SW_INLINE sw_vec even_quadratic(sw_vec x, float factor, float cubic) {
+    return sw_vec_fma(x * x, sw_vec_splat(factor * cubic), sw_vec_splat(factor));
 }
 
-static inline float gelu_tanh(float x) {
-    return x * gelu_tanh_gate(x);
+/* (1 + tanh(u))/2 is the sigmoid of 2u, which keeps its precision where tanh comes near -1. This is its inverse,
+ * 1 + exp(-2u). */
+SW_INLINE sw_vec gelu_tanh_gate_inverse(sw_vec x) {
+    return 1.0f + sw_vec_exp2(x * even_quadratic(x, -2.0f * SW_SQRT_2_OVER_PI * SW_LOG2_E, SW_GELU_CUBIC));
 }
 
-static inline float gelu_tanh_slope(float x) {
-    const float gate = gelu_tanh_gate(x);
-    const float inner = 2.0f * SW_SQRT_2_OVER_PI * sw_fma_fast(3.0f * SW_GELU_CUBIC * x, x, 1.0f);
-    return sw_fma_fast(x * gate * (1.0f - gate), inner, gate);
+SW_INLINE sw_vec gelu_tanh(sw_vec x) {
+    return x / gelu_tanh_gate_inverse(x);
+}
+
+SW_INLINE sw_vec gelu_tanh_slope(sw_vec x) {
+    const sw_vec gate = 1.0f / gelu_tanh_gate_inverse(x);
+    const sw_vec inner = x * even_quadratic(x, 2.0f * SW_SQRT_2_OVER_PI, 3.0f * SW_GELU_CUBIC);
+    return sw_vec_fma(sw_vec_fma(-gate, gate, gate), inner, gate);
 }
 
 /* exp(-x²/2), and the normal distribution function made from it. */
-static inline float normal_decay(float x) {
-    return sw_exp(-0.5f * x * x);
+SW_INLINE sw_vec normal_decay(sw_vec x) {
+    return sw_vec_exp(-0.5f * x * x);
 }
 
-static inline float normal_distribution(float x, float decay) {
-    const float tail = 0.5f * decay * sw_erfc_scaled(SW_SQRT_HALF * __builtin_fabsf(x));
-    return x < 0.0f ? tail : 1.0f - tail;
+SW_INLINE sw_vec normal_distribution(sw_vec x, sw_vec decay) {
+    const sw_vec tail = 0.5f * decay * sw_vec_erfc_scaled(SW_SQRT_HALF * sw_vec_abs(x));
+    return sw_vec_select((sw_vec_bits)(x < 0.0f), tail, 1.0f - tail);
 }
 
-static inline float gelu_erf(float x) {
+SW_INLINE sw_vec gelu_erf(sw_vec x) {
     return x * normal_distribution(x, normal_decay(x));
 }
 
-static inline float gelu_erf_slope(float x) {
-    const float decay = normal_decay(x);
-    return sw_fma_fast(x * decay, SW_NORMAL_DENSITY_AT_0, normal_distribution(x, decay));
+SW_INLINE sw_vec gelu_erf_slope(sw_vec x) {
+    const sw_vec decay = normal_decay(x);
+    return sw_vec_fma(x * decay, sw_vec_splat(SW_NORMAL_DENSITY_AT_0), normal_distribution(x, decay));
 }
 
-static void forward_tile(sw_activation which, int64_t count, const float *x, float *y) {
-    if (which == SW_GELU_TANH) {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            y[i] = gelu_tanh(x[i]);
-    } else if (which == SW_GELU_ERF) {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            y[i] = gelu_erf(x[i]);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            y[i] = x[i] <= 0.0f ? 0.0f : x[i];
-    }
+SW_INLINE sw_vec relu(sw_vec x) {
+    return sw_vec_select((sw_vec_bits)(x <= 0.0f), (sw_vec){0}, x);
 }
 
-static void backward_tile(sw_activation which, int64_t count, const float *x, const float *dy, float *dx) {
-    if (which == SW_GELU_TANH) {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] = dy[i] * gelu_tanh_slope(x[i]);
-    } else if (which == SW_GELU_ERF) {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] = dy[i] * gelu_erf_slope(x[i]);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] = dy[i] * (x[i] > 0.0f ? 1.0f : 0.0f);
+SW_INLINE sw_vec relu_slope(sw_vec x) {
+    return sw_vec_select((sw_vec_bits)(x > 0.0f), sw_vec_splat(1.0f), (sw_vec){0});
+}
+
+/* y = function(x), and dx = dy·slope(x), for a tile of `count` elements from `at` on. Rounding is a second loop,
+ * because the long chain of a function and what waits for its end would fill the processor's window. */
+SW_INLINE void map(const sw_dtype type, sw_vec (*const function)(sw_vec), int64_t at, int64_t count, const void *x,
+                   void *y) {
+    struct sw_tile tile;
+    float *out = sw_tile_target(type, y, at, &tile);
+    for (int64_t i = 0; i < count; i += SW_LANES)
+        sw_store_up_to(SW_F32, out, i, count - i, function(sw_load_up_to(type, x, at + i, count - i, 0.0f)));
+    sw_tile_store(type, y, at, count, &tile);
+}
+
+SW_INLINE void map_back(const sw_dtype type, sw_vec (*const slope)(sw_vec), int64_t at, int64_t count, const void *x,
+                        const void *dy, void *dx) {
+    struct sw_tile tile;
+    float *out = sw_tile_target(type, dx, at, &tile);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const sw_vec gradient = sw_load_up_to(type, dy, at + i, count - i, 0.0f);
+        sw_store_up_to(SW_F32, out, i, count - i, gradient * slope(sw_load_up_to(type, x, at + i, count - i, 0.0f)));
     }
+    sw_tile_store(type, dx, at, count, &tile);
+}
+
+static void forward_tile(sw_dtype type, sw_activation which, int64_t at, int64_t count, const void *x, void *y) {
+    if (which == SW_GELU_TANH)
+        SW_FOR_TYPE(map, type, gelu_tanh, at, count, x, y);
+    else if (which == SW_GELU_ERF)
+        SW_FOR_TYPE(map, type, gelu_erf, at, count, x, y);
+    else
+        SW_FOR_TYPE(map, type, relu, at, count, x, y);
+}
+
+static void backward_tile(sw_dtype type, sw_activation which, int64_t at, int64_t count, const void *x, const void *dy,
+                          void *dx) {
+    if (which == SW_GELU_TANH)
+        SW_FOR_TYPE(map_back, type, gelu_tanh_slope, at, count, x, dy, dx);
+    else if (which == SW_GELU_ERF)
+        SW_FOR_TYPE(map_back, type, gelu_erf_slope, at, count, x, dy, dx);
+    else
+        SW_FOR_TYPE(map_back, type, relu_slope, at, count, x, dy, dx);
 }
 
 static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                     const void *x, void *y) {
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, elems - at);
-        struct sw_tile x_tile, y_tile;
-        const float *in = sw_tile_load(type, x, at, count, &x_tile);
-        forward_tile(which, count, in, sw_tile_target(type, y, at, &y_tile));
-        sw_tile_store(type, y, at, count, &y_tile);
-    }
+    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
+        forward_tile(type, which, at, sw_min_i64(SW_TILE_ELEMS, elems - at), x, y);
     return SW_OK;
 }
 
@@ -91,14 +109,8 @@ static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw
                                      const void *x, const void *dy, void *dx) {
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, elems - at);
-        struct sw_tile x_tile, dy_tile, dx_tile;
-        const float *in = sw_tile_load(type, x, at, count, &x_tile);
-        const float *gradient = sw_tile_load(type, dy, at, count, &dy_tile);
-        backward_tile(which, count, in, gradient, sw_tile_target(type, dx, at, &dx_tile));
-        sw_tile_store(type, dx, at, count, &dx_tile);
-    }
+    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
+        backward_tile(type, which, at, sw_min_i64(SW_TILE_ELEMS, elems - at), x, dy, dx);
     return SW_OK;
 }
 

@@ -14,10 +14,7 @@ void SW_ISA_NAME(sw_block_load)(const struct sw_attention_call *call, const void
     const int64_t dim = call->shape.head_dim, width = call->padded_dim;
     for (int64_t i = 0; i < block.count; i++) {
         const int64_t at = rows.first + (block.first + i) * rows.stride;
-        if (call->type == SW_F32)
-            memcpy(to + i * width, (const float *)tensor + at, (size_t)dim * sizeof *to);
-        else
-            sw_widen(dim, (const sw_bf16 *)tensor + at, to + i * width);
+        sw_widen(call->type, tensor, at, dim, to + i * width);
         for (int64_t j = dim; j < width; j++)
             to[i * width + j] = 0.0f;
     }
@@ -29,10 +26,7 @@ void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const flo
     const int64_t dim = call->shape.head_dim;
     for (int64_t i = 0; i < block.count; i++) {
         const int64_t at = rows.first + (block.first + i) * rows.stride;
-        if (call->type == SW_F32)
-            memcpy((float *)tensor + at, from + i * call->padded_dim, (size_t)dim * sizeof *from);
-        else
-            sw_narrow(dim, from + i * call->padded_dim, (sw_bf16 *)tensor + at);
+        sw_narrow(call->type, tensor, at, dim, from + i * call->padded_dim);
     }
 }
 

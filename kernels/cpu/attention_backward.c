@@ -76,12 +76,13 @@ static void load_queries(const struct backward_call *b, const struct backward_sp
 
 /* p and ds from the raw scores in p and from d_o·v in ds. */
 static void score_gradients(const struct backward_space *s, float scale, int64_t keys, int64_t queries) {
-    for (int64_t key = 0; key < keys; key++) {
-        float *p = s->p + key * BLOCK, *ds = s->ds + key * BLOCK;
-#pragma omp simd
-        for (int64_t i = 0; i < queries; i++) {
-            p[i] = sw_exp(p[i] - s->lse[i]);
-            ds[i] = p[i] * (ds[i] - s->delta[i]) * scale;
+    for (int64_t i = 0; i < queries; i += SW_LANES) {
+        const sw_vec lse = sw_vec_load(s->lse + i), delta = sw_vec_load(s->delta + i);
+        for (int64_t key = 0; key < keys; key++) {
+            float *p = s->p + key * BLOCK + i, *ds = s->ds + key * BLOCK + i;
+            const sw_vec probability = sw_vec_exp(sw_vec_load(p) - lse);
+            sw_vec_store(p, probability);
+            sw_vec_store(ds, probability * (sw_vec_load(ds) - delta) * scale);
         }
     }
 }

@@ -47,15 +47,14 @@ static void raise_largest(const struct sw_attention_call *call, const struct for
     memcpy(largest, s->largest, sizeof largest);
     for (int64_t key = 0; key < keys; key++) {
         const float *row = s->scores + key * BLOCK;
-#pragma omp simd
-        for (int64_t i = 0; i < queries; i++)
-            largest[i] = row[i] > largest[i] ? row[i] : largest[i];
+        for (int64_t i = 0; i < queries; i += SW_LANES)
+            sw_vec_store(largest + i, sw_vec_max(sw_vec_load(row + i), sw_vec_load(largest + i)));
     }
-#pragma omp simd
-    for (int64_t i = 0; i < queries; i++) {
-        rescale[i] = sw_exp(s->largest[i] - largest[i]);
-        s->sum[i] *= rescale[i];
-        s->largest[i] = largest[i];
+    for (int64_t i = 0; i < queries; i += SW_LANES) {
+        const sw_vec now = sw_vec_load(largest + i), factor = sw_vec_exp(sw_vec_load(s->largest + i) - now);
+        sw_vec_store(rescale + i, factor);
+        sw_vec_store(s->sum + i, sw_vec_load(s->sum + i) * factor);
+        sw_vec_store(s->largest + i, now);
     }
     for (int64_t i = 0; i < queries; i++) {
         float *o = s->o + i * call->padded_dim;
@@ -66,13 +65,16 @@ static void raise_largest(const struct sw_attention_call *call, const struct for
 }
 
 static void exponentials(const struct forward_space *s, int64_t keys, int64_t queries) {
-    for (int64_t key = 0; key < keys; key++) {
-        float *row = s->scores + key * BLOCK;
-#pragma omp simd
-        for (int64_t i = 0; i < queries; i++) {
-            row[i] = sw_exp(row[i] - s->largest[i]);
-            s->sum[i] += row[i];
+    for (int64_t i = 0; i < queries; i += SW_LANES) {
+        const sw_vec largest = sw_vec_load(s->largest + i);
+        sw_vec sum = sw_vec_load(s->sum + i);
+        for (int64_t key = 0; key < keys; key++) {
+            float *scores = s->scores + key * BLOCK + i;
+            const sw_vec p = sw_vec_exp(sw_vec_load(scores) - largest);
+            sw_vec_store(scores, p);
+            sum += p;
         }
+        sw_vec_store(s->sum + i, sum);
     }
 }
 

@@ -1,74 +1,149 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/tiling.h"
 
+#include <float.h>
 #include <math.h>
 
-static float largest_of(int64_t vocab, const float *logits) {
-    float largest = -INFINITY;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < vocab; i++)
-        largest = logits[i] > largest ? logits[i] : largest;
-    return largest;
-}
-
-/* log(sum(exp(logits))) = largest + log_rest; kept apart, because their sum would round away what large logits need. */
-struct log_sum {
-    float largest, log_rest;
+/* The greatest logit so far, and the sum of exp(logit - largest). They stay apart, because their logarithm would round
+ * away what large logits need. */
+struct softmax {
+    float largest, sum;
 };
 
-static struct log_sum log_sum_exp(int64_t vocab, const float *logits) {
-    const float largest = largest_of(vocab, logits);
-    double total = 0.0;
-    for (int64_t at = 0; at < vocab; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, vocab - at);
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < count; i++)
-            sum += sw_exp(logits[at + i] - largest);
-        total += sum;
+/* A finite start, so that the difference of two of them is a number. */
+static const struct softmax nothing_yet = {.largest = -FLT_MAX, .sum = 0.0f};
+
+/* Sums that run side by side, so that none waits for the one before. */
+enum { LARGEST = 4, SUMS = 2 };
+
+static float largest_of(float before, int64_t count, const float *logits) {
+    sw_vec largest[LARGEST];
+    for (int j = 0; j < LARGEST; j++)
+        largest[j] = sw_vec_splat(before);
+    int64_t i = 0;
+    for (; i + LARGEST * SW_LANES <= count; i += LARGEST * SW_LANES) {
+        for (int j = 0; j < LARGEST; j++)
+            largest[j] = sw_vec_max(sw_vec_load(logits + i + j * SW_LANES), largest[j]);
     }
-    return (struct log_sum){.largest = largest, .log_rest = (float)log(total)};
+    for (; i < count; i += SW_LANES)
+        largest[0] = sw_vec_max(sw_load_up_to(SW_F32, logits, i, count - i, -FLT_MAX), largest[0]);
+    return sw_vec_largest(sw_vec_max(sw_vec_max(largest[0], largest[1]), sw_vec_max(largest[2], largest[3])));
 }
 
-static void row_gradient(sw_dtype type, int64_t vocab, const float *logits, struct log_sum log_sum, int64_t target,
-                         float scale, void *d_logits, int64_t row_at) {
-    for (int64_t at = 0; at < vocab; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, vocab - at);
+static float sum_of_exponentials(float largest, int64_t count, const float *logits) {
+    sw_vec sum[SUMS] = {{0}};
+    int64_t i = 0;
+    for (; i + SUMS * SW_LANES <= count; i += SUMS * SW_LANES) {
+        for (int j = 0; j < SUMS; j++)
+            sum[j] += sw_vec_exp(sw_vec_load(logits + i + j * SW_LANES) - largest);
+    }
+    for (; i < count; i += SW_LANES)
+        sum[0] += sw_vec_exp(sw_load_up_to(SW_F32, logits, i, count - i, -INFINITY) - largest);
+    return sw_vec_sum(sum[0] + sum[1]);
+}
+
+/* Takes columns in, block by block; a block is read twice, the second time from the first-level cache. */
+static struct softmax take_columns(struct softmax s, int64_t cols, const float *logits) {
+    for (int64_t at = 0; at < cols; at += SW_SOFTMAX_BLOCK_COLUMNS) {
+        const int64_t count = sw_min_i64(SW_SOFTMAX_BLOCK_COLUMNS, cols - at);
+        const float largest = largest_of(s.largest, count, logits + at);
+        const float rescale = largest == s.largest ? 1.0f : expf(s.largest - largest);
+        s.sum = s.sum * rescale + sum_of_exponentials(largest, count, logits + at);
+        s.largest = largest;
+    }
+    return s;
+}
+
+static float loss_of(struct softmax s, float target_logit) {
+    return logf(s.sum) + (s.largest - target_logit);
+}
+
+/* d_logits of one row of columns; target is counted from the first of them, and may lie outside. */
+static void gradient(sw_dtype type, int64_t cols, const float *logits, struct softmax s, int64_t target, float scale,
+                     void *d_logits, int64_t row_at) {
+    const float factor = scale / s.sum;
+    for (int64_t at = 0; at < cols; at += SW_TILE_ELEMS) {
+        const int64_t count = sw_min_i64(SW_TILE_ELEMS, cols - at);
         struct sw_tile tile;
         float *out = sw_tile_target(type, d_logits, row_at + at, &tile);
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            out[i] = scale * sw_exp(logits[at + i] - log_sum.largest - log_sum.log_rest);
-        if (target >= at && target < at + count)
-            out[target - at] = scale * (sw_exp(logits[target] - log_sum.largest - log_sum.log_rest) - 1.0f);
+        for (int64_t i = 0; i < count; i += SW_LANES) {
+            const sw_vec logit = sw_load_up_to(SW_F32, logits, at + i, count - i, 0.0f);
+            sw_store_up_to(SW_F32, out, i, count - i, sw_vec_exp(logit - s.largest) * factor);
+        }
         sw_tile_store(type, d_logits, row_at + at, count, &tile);
     }
+    if (target >= 0 && target < cols)
+        sw_dtype_store(type, d_logits, row_at + target, scale * (expf(logits[target] - s.largest) / s.sum - 1.0f));
 }
 
-static void one_row(sw_dtype type, int64_t vocab, const float *logits, int32_t target, float scale, float *loss,
-                    void *d_logits, int64_t row_at) {
-    if (target < 0) {
-        *loss = 0.0f;
-        if (d_logits != NULL)
-            memset((char *)d_logits + row_at * sw_dtype_bytes(type), 0, (size_t)(vocab * sw_dtype_bytes(type)));
-        return;
-    }
-    const struct log_sum log_sum = log_sum_exp(vocab, logits);
-    *loss = log_sum.largest - logits[target] + log_sum.log_rest;
-    if (d_logits != NULL)
-        row_gradient(type, vocab, logits, log_sum, target, scale, d_logits, row_at);
+static void no_gradient(sw_dtype type, int64_t cols, void *d_logits, int64_t row_at) {
+    memset((char *)d_logits + row_at * sw_dtype_bytes(type), 0, (size_t)(cols * sw_dtype_bytes(type)));
 }
 
 static sw_status cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
                                const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits) {
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * vocab >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++)
-        one_row(type, vocab, logits + row * vocab, targets[row], scale, &loss[row], d_logits, row * vocab);
+    for (int64_t row = 0; row < rows; row++) {
+        const float *line = logits + row * vocab;
+        if (targets[row] < 0) {
+            loss[row] = 0.0f;
+            if (d_logits != NULL)
+                no_gradient(type, vocab, d_logits, row * vocab);
+            continue;
+        }
+        const struct softmax s = take_columns(nothing_yet, vocab, line);
+        loss[row] = loss_of(s, line[targets[row]]);
+        if (d_logits != NULL)
+            gradient(type, vocab, line, s, targets[row], scale, d_logits, row * vocab);
+    }
+    return SW_OK;
+}
+
+static sw_status softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                                 const float *logits, const int32_t *targets, float *max, float *sum,
+                                 float *target_logit) {
+    const int threads = stream->device->info.threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * tile_cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *line = logits + row * tile_cols;
+        const int64_t target = targets[row] - first_col;
+        struct softmax s = {.largest = 0.0f, .sum = 1.0f};
+        if (first_col == 0)
+            target_logit[row] = 0.0f;
+        if (targets[row] >= 0)
+            s = take_columns(first_col == 0 ? nothing_yet : (struct softmax){max[row], sum[row]}, tile_cols, line);
+        if (targets[row] >= 0 && target >= 0 && target < tile_cols)
+            target_logit[row] = line[target];
+        max[row] = s.largest;
+        sum[row] = s.sum;
+    }
+    return SW_OK;
+}
+
+static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
+                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                                    const float *max, const float *sum, const float *target_logit, float *loss,
+                                    void *d_logits) {
+    const int threads = stream->device->info.threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * tile_cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t row_at = row * tile_cols;
+        const struct softmax s = {.largest = max[row], .sum = sum[row]};
+        if (loss != NULL && first_col == 0)
+            loss[row] = targets[row] < 0 ? 0.0f : loss_of(s, target_logit[row]);
+        if (d_logits != NULL && targets[row] < 0)
+            no_gradient(type, tile_cols, d_logits, row_at);
+        else if (d_logits != NULL)
+            gradient(type, tile_cols, logits + row_at, s, targets[row] - first_col, scale, d_logits, row_at);
+    }
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_cross_entropy)(struct sw_device_ops *ops) {
     ops->cross_entropy = cross_entropy;
+    ops->softmax_partial = softmax_partial;
+    ops->cross_entropy_tile = cross_entropy_tile;
 }

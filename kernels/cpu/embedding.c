@@ -4,22 +4,13 @@
 /* Columns that one thread adds to: threads share tokens' rows, never a column, so the order of sums is that of rows. */
 enum { COLUMN_TILE = 128 };
 
-static void forward_row(sw_dtype type, int64_t cols, const void *table, int64_t table_at, const void *positions,
-                        int64_t positions_at, void *out, int64_t out_at) {
-    for (int64_t at = 0; at < cols; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, cols - at);
-        struct sw_tile table_tile, position_tile, out_tile;
-        const float *word = sw_tile_load(type, table, table_at + at, count, &table_tile);
-        float *sum = sw_tile_target(type, out, out_at + at, &out_tile);
-        if (positions == NULL) {
-            memcpy(sum, word, (size_t)count * sizeof *sum);
-        } else {
-            const float *place = sw_tile_load(type, positions, positions_at + at, count, &position_tile);
-#pragma omp simd
-            for (int64_t i = 0; i < count; i++)
-                sum[i] = word[i] + place[i];
-        }
-        sw_tile_store(type, out, out_at + at, count, &out_tile);
+SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at,
+                           const void *positions, int64_t positions_at, void *out, int64_t out_at) {
+    for (int64_t i = 0; i < cols; i += SW_LANES) {
+        sw_vec sum = sw_load_up_to(type, table, table_at + i, cols - i, 0.0f);
+        if (positions != NULL)
+            sum += sw_load_up_to(type, positions, positions_at + i, cols - i, 0.0f);
+        sw_store_up_to(type, out, out_at + i, cols - i, sum);
     }
 }
 
@@ -29,14 +20,23 @@ static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int6
     const int64_t rows = batch * seq;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
-        forward_row(type, cols, table, tokens[row] * cols, positions, row % seq * cols, out, row * cols);
+        SW_FOR_TYPE(forward_row, type, cols, table, tokens[row] * cols, positions, row % seq * cols, out, row * cols);
     return SW_OK;
 }
 
-static void add_to(int64_t count, const float *gradient, float *acc) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        acc[i] += gradient[i];
+SW_INLINE void add_to(float *acc, int64_t count, sw_vec gradient) {
+    sw_store_up_to(SW_F32, acc, 0, count, sw_load_up_to(SW_F32, acc, 0, count, 0.0f) + gradient);
+}
+
+/* The columns [at, end) of one row. */
+SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const void *d_out, int64_t row_at,
+                            float *table_acc, float *positions_acc) {
+    for (int64_t i = at; i < end; i += SW_LANES) {
+        const sw_vec gradient = sw_load_up_to(type, d_out, row_at + i, end - i, 0.0f);
+        add_to(table_acc + i, end - i, gradient);
+        if (positions_acc != NULL)
+            add_to(positions_acc + i, end - i, gradient);
+    }
 }
 
 static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
@@ -45,13 +45,10 @@ static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int
     const int64_t rows = batch * seq;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < cols; at += COLUMN_TILE) {
-        const int64_t count = sw_min_i64(COLUMN_TILE, cols - at);
+        const int64_t end = sw_min_i64(cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
-            struct sw_tile tile;
-            const float *gradient = sw_tile_load(type, d_out, row * cols + at, count, &tile);
-            add_to(count, gradient, table_acc + tokens[row] * cols + at);
-            if (positions_acc != NULL)
-                add_to(count, gradient, positions_acc + row % seq * cols + at);
+            float *places = positions_acc == NULL ? NULL : positions_acc + row % seq * cols;
+            SW_FOR_TYPE(backward_row, type, at, end, d_out, row * cols, table_acc + tokens[row] * cols, places);
         }
     }
     return SW_OK;

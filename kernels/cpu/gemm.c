@@ -1,13 +1,13 @@
 #include "core/size.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/tile.h"
 
 #include <assert.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Where the CPU has no bf16 products, operands are widened into the scratch and multiplied in fp32. The offsets are
+/* Where the CPU has no products of the type (of fp16 none has), operands are widened into the scratch and multiplied in
+ * fp32. The offsets are
  * those of the fp32 copies in the scratch; oneDNN's own scratchpad comes first. */
 struct widened {
     bool on, c;
@@ -158,7 +158,7 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     if (gemm == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to prepare a matrix product");
     pthread_mutex_init(&gemm->lock, NULL);
-    gemm->widened.on = entry->shape.in != SW_F32 && !device->info.bf16_fast;
+    gemm->widened.on = entry->shape.in == SW_F16 || (entry->shape.in == SW_BF16 && !device->info.bf16_fast);
     struct operands operands;
     int64_t scratchpad_bytes = 0;
     sw_status status = SW_OK;
@@ -189,32 +189,19 @@ struct addresses {
     void *c;
 };
 
-static const void *widen(int threads, int64_t elems, const void *from, char *to) {
-    float *wide = (float *)to;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        sw_widen(sw_min_i64(SW_TILE_ELEMS, elems - at), (const sw_bf16 *)from + at, wide + at);
-    return wide;
-}
-
-static void narrow(int threads, int64_t elems, const float *from, sw_bf16 *to) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        sw_narrow(sw_min_i64(SW_TILE_ELEMS, elems - at), from + at, to + at);
-}
-
-static struct addresses widen_operands(int threads, const struct sw_gemm *shape, const struct widened *widened,
-                                       struct addresses from, char *scratch) {
-    struct addresses to = {.bias = from.bias, .c = from.c};
-    to.a = widen(threads, shape->m * shape->k, from.a, scratch + widened->a_at);
-    to.b = widen(threads, shape->k * shape->n, from.b, scratch + widened->b_at);
+static sw_status widen_operands(struct sw_stream *stream, const struct sw_gemm *shape, const struct widened *widened,
+                                struct addresses from, char *scratch, struct addresses *out) {
+    const struct sw_device_ops *ops = &stream->device->ops;
+    float *a = (float *)(scratch + widened->a_at), *b = (float *)(scratch + widened->b_at);
+    float *bias = (float *)(scratch + widened->bias_at), *c = (float *)(scratch + widened->c_at);
+    SW_TRY(ops->cast_to_f32(stream, shape->in, shape->m * shape->k, from.a, a));
+    SW_TRY(ops->cast_to_f32(stream, shape->in, shape->k * shape->n, from.b, b));
     if (shape->bias)
-        to.bias = widen(threads, shape->n, from.bias, scratch + widened->bias_at);
-    if (widened->c)
-        to.c = scratch + widened->c_at;
+        SW_TRY(ops->cast_to_f32(stream, shape->in, shape->n, from.bias, bias));
     if (widened->c && shape->accumulate)
-        widen(threads, shape->m * shape->n, from.c, to.c);
-    return to;
+        SW_TRY(ops->cast_to_f32(stream, shape->out, shape->m * shape->n, from.c, c));
+    *out = (struct addresses){.a = a, .b = b, .bias = bias, .c = widened->c ? c : from.c};
+    return SW_OK;
 }
 
 /* oneDNN's handles are not const, although it only reads the inputs. */
@@ -246,18 +233,19 @@ static dnnl_status_t multiply(struct cpu_gemm *gemm, const struct sw_gemm *shape
 static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                            const void *bias, void *c, void *scratch) {
     struct cpu_gemm *gemm = entry->prepared;
-    const int threads = stream->device->info.threads;
+    const struct sw_gemm *shape = &entry->shape;
     struct addresses at = {.a = a, .b = b, .bias = bias, .c = c};
     if (gemm->widened.on)
-        at = widen_operands(threads, &entry->shape, &gemm->widened, at, scratch);
+        SW_TRY(widen_operands(stream, shape, &gemm->widened, at, scratch, &at));
     pthread_mutex_lock(&gemm->lock);
-    const int threads_before = set_threads(threads);
-    const dnnl_status_t status = multiply(gemm, &entry->shape, at, scratch);
+    const int threads_before = set_threads(stream->device->info.threads);
+    const dnnl_status_t status = multiply(gemm, shape, at, scratch);
     omp_set_num_threads(threads_before);
     pthread_mutex_unlock(&gemm->lock);
+    SW_TRY(check(status, "multiply matrices"));
     if (gemm->widened.on && gemm->widened.c)
-        narrow(threads, entry->shape.m * entry->shape.n, at.c, c);
-    return check(status, "multiply matrices");
+        return stream->device->ops.cast_from_f32(stream, shape->out, shape->m * shape->n, at.c, c);
+    return SW_OK;
 }
 
 void sw_cpu_add_gemm(struct sw_device_ops *ops) {

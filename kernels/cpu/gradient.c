@@ -24,10 +24,7 @@ static double finish_grain(sw_dtype type, const float *restrict acc, void *grads
     _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
     for (int64_t i = at; i < at + SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS) {
         struct sw_tile tile;
-        if (type == SW_F32)
-            memcpy((float *)grads + i, acc + i, SW_GRAIN_PARTIAL_SUMS * sizeof *acc);
-        else
-            sw_narrow(SW_GRAIN_PARTIAL_SUMS, acc + i, (sw_bf16 *)grads + i);
+        sw_narrow(type, grads, i, SW_GRAIN_PARTIAL_SUMS, acc + i);
         add_squares(sw_tile_load(type, grads, i, SW_GRAIN_PARTIAL_SUMS, &tile), partial);
     }
     return sum_in_halves(partial);

@@ -1,10 +1,10 @@
-/* Ops work on short tiles of fp32 that stay in the first-level cache: a tile is widened from the compute type, worked
- * on, and rounded back. fp32 tensors are used in place. So each op is written once, for fp32. */
+/* Where an op does not work on vectors of its own, it works on short tiles of fp32 that stay in the first-level cache:
+ * a tile is widened from the compute type, worked on, and rounded back. fp32 tensors are used in place. */
 #ifndef SW_KERNELS_CPU_TILE_H
 #define SW_KERNELS_CPU_TILE_H
 
-#include "core/dtype.h"
 #include "core/size.h"
+#include "kernels/cpu/lanes.h"
 
 enum { SW_TILE_ELEMS = 512 };
 static_assert(SW_GRAIN_ELEMS % SW_TILE_ELEMS == 0, "a grain is a whole number of tiles");
@@ -16,16 +16,25 @@ struct sw_tile {
     _Alignas(64) float value[SW_TILE_ELEMS];
 };
 
-static inline void sw_widen(int64_t count, const sw_bf16 *from, float *to) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        to[i] = sw_bf16_to_f32(from[i]);
+SW_INLINE void sw_widen_from(const sw_dtype type, int64_t count, const void *from, float *to) {
+    for (int64_t i = 0; i < count; i += SW_LANES)
+        sw_store_up_to(SW_F32, to, i, count - i, sw_load_up_to(type, from, i, count - i, 0.0f));
 }
 
-static inline void sw_narrow(int64_t count, const float *from, sw_bf16 *to) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        to[i] = sw_f32_to_bf16(from[i]);
+SW_INLINE void sw_narrow_to(const sw_dtype type, int64_t count, const float *from, void *to) {
+    for (int64_t i = 0; i < count; i += SW_LANES)
+        sw_store_up_to(type, to, i, count - i, sw_load_up_to(SW_F32, from, i, count - i, 0.0f));
+}
+
+/* `count` elements from element `at` of a tensor on, as fp32; and the way back. */
+static inline void sw_widen(sw_dtype type, const void *tensor, int64_t at, int64_t count, float *to) {
+    const void *from = (const char *)tensor + at * sw_dtype_bytes(type);
+    SW_FOR_TYPE(sw_widen_from, type, count, from, to);
+}
+
+static inline void sw_narrow(sw_dtype type, void *tensor, int64_t at, int64_t count, const float *from) {
+    void *to = (char *)tensor + at * sw_dtype_bytes(type);
+    SW_FOR_TYPE(sw_narrow_to, type, count, from, to);
 }
 
 /* The values of [at, at+count) in fp32: in the tensor itself, or in the tile. */
@@ -33,7 +42,7 @@ static inline const float *sw_tile_load(sw_dtype type, const void *tensor, int64
                                         struct sw_tile *tile) {
     if (type == SW_F32)
         return (const float *)tensor + at;
-    sw_widen(count, (const sw_bf16 *)tensor + at, tile->value);
+    sw_widen(type, tensor, at, count, tile->value);
     return tile->value;
 }
 
@@ -44,7 +53,7 @@ static inline float *sw_tile_target(sw_dtype type, void *tensor, int64_t at, str
 
 static inline void sw_tile_store(sw_dtype type, void *tensor, int64_t at, int64_t count, const struct sw_tile *tile) {
     if (type != SW_F32)
-        sw_narrow(count, tile->value, (sw_bf16 *)tensor + at);
+        sw_narrow(type, tensor, at, count, tile->value);
 }
 
 #endif

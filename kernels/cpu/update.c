@@ -20,13 +20,6 @@ static void update_tile(const struct sw_adamw_scalars *scalars, float decay_fact
     }
 }
 
-static void round_weights(sw_dtype type, const float *master, void *weights, int64_t at, int64_t count) {
-    if (type == SW_F32)
-        memcpy((float *)weights + at, master, (size_t)count * sizeof *master);
-    else
-        sw_narrow(count, master, (sw_bf16 *)weights + at);
-}
-
 /* A call's arguments. */
 struct update {
     sw_dtype type;
@@ -50,7 +43,7 @@ static void update_grain(const struct update *u, int64_t unit_elem, int64_t chun
             const float *grads = sw_tile_load(u->type, u->grads, chunk_elem + i, count, &tile);
             update_tile(&u->scalars, span.factor, count, grads, master + i, m + i, v + i);
         }
-        round_weights(u->type, master + i, u->weights, chunk_elem + i, count);
+        sw_narrow(u->type, u->weights, chunk_elem + i, count, master + i);
     }
 }
 

@@ -1,11 +1,12 @@
-/* Vectors as wide as the instruction set, in the compiler's own vector types; the fused multiply-add has to be asked
- * for by name. */
+/* Vectors as wide as the instruction set, in the compiler's own vector types; what those types cannot say is asked for
+ * by name. */
 #ifndef SW_KERNELS_CPU_VECTOR_H
 #define SW_KERNELS_CPU_VECTOR_H
 
 #include <stdint.h>
+#include <string.h>
 
-#if defined(__AVX512F__) || defined(__FMA__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -17,22 +18,26 @@ enum { SW_LANES = 8 };
 enum { SW_LANES = 4 };
 #endif
 
+#define SW_INLINE static inline __attribute__((always_inline))
+
 typedef float sw_vec __attribute__((vector_size(SW_LANES * sizeof(float))));
 typedef float sw_vec_unaligned __attribute__((vector_size(SW_LANES * sizeof(float)), aligned(4), may_alias));
+typedef uint32_t sw_vec_bits __attribute__((vector_size(SW_LANES * sizeof(uint32_t))));
 
-static inline sw_vec sw_vec_load(const float *from) {
+SW_INLINE sw_vec sw_vec_load(const float *from) {
     return *(const sw_vec_unaligned *)from;
 }
 
-static inline void sw_vec_store(float *to, sw_vec value) {
+SW_INLINE void sw_vec_store(float *to, sw_vec value) {
     *(sw_vec_unaligned *)to = value;
 }
 
-static inline sw_vec sw_vec_splat(float value) {
+SW_INLINE sw_vec sw_vec_splat(float value) {
     return value - (sw_vec){0};
 }
 
-static inline sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
+/* a·b + c; without the instruction the product rounds too, so only where no bits are promised. */
+SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #if defined(__AVX512F__)
     return _mm512_fmadd_ps(a, b, c);
 #elif defined(__FMA__)
@@ -40,6 +45,68 @@ static inline sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #else
     return a * b + c;
 #endif
+}
+
+/* a where the mask's lane is all ones, b where it is zero; comparisons of vectors give such masks. */
+SW_INLINE sw_vec sw_vec_select(sw_vec_bits mask, sw_vec a, sw_vec b) {
+    return (sw_vec)(((sw_vec_bits)a & mask) | ((sw_vec_bits)b & ~mask));
+}
+
+/* A mask of the lanes that are NaN: neither of the two holds there. */
+SW_INLINE sw_vec_bits sw_vec_is_nan(sw_vec value) {
+    return ~(sw_vec_bits)((value >= 0.0f) | (value < 0.0f));
+}
+
+/* a > b ? a : b, and so b where one is NaN. */
+SW_INLINE sw_vec sw_vec_max(sw_vec a, sw_vec b) {
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX__)
+    return _mm256_max_ps(a, b);
+#else
+    return sw_vec_select((sw_vec_bits)(a > b), a, b);
+#endif
+}
+
+/* a < b ? a : b, and so b where one is NaN. */
+SW_INLINE sw_vec sw_vec_min(sw_vec a, sw_vec b) {
+#if defined(__AVX512F__)
+    return _mm512_min_ps(a, b);
+#elif defined(__AVX__)
+    return _mm256_min_ps(a, b);
+#else
+    return sw_vec_select((sw_vec_bits)(a < b), a, b);
+#endif
+}
+
+/* The nearest number within bounds; NaN stays NaN. */
+SW_INLINE sw_vec sw_vec_within(float lowest, sw_vec value, float highest) {
+    return sw_vec_max(sw_vec_splat(lowest), sw_vec_min(sw_vec_splat(highest), value));
+}
+
+/* Across the lanes, in a fixed order. */
+SW_INLINE float sw_vec_sum(sw_vec value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps(value);
+#else
+    float lane[SW_LANES];
+    memcpy(lane, &value, sizeof lane);
+    for (int half = SW_LANES / 2; half >= 1; half /= 2) {
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    }
+    return lane[0];
+#endif
+}
+
+SW_INLINE float sw_vec_largest(sw_vec value) {
+    float lane[SW_LANES];
+    memcpy(lane, &value, sizeof lane);
+    for (int half = SW_LANES / 2; half >= 1; half /= 2) {
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    }
+    return lane[0];
 }
 
 #endif

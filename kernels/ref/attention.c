@@ -30,7 +30,7 @@ static int64_t kv_at(const struct sw_attention *shape, const struct row *row, in
 static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, const void *b, int64_t b_at) {
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++)
-        sum += (double)sw_ref_load(type, a, a_at + i) * sw_ref_load(type, b, b_at + i);
+        sum += (double)sw_dtype_load(type, a, a_at + i) * sw_dtype_load(type, b, b_at + i);
     return sum;
 }
 
@@ -56,10 +56,10 @@ static void forward_row(sw_dtype type, const struct sw_attention *shape, const s
     for (int64_t key = 0; key <= row->token; key++) {
         const double p = exp(score(type, shape, row, q, k, key) - lse);
         for (int64_t i = 0; i < shape->head_dim; i++)
-            sum[i] += p * sw_ref_load(type, v, kv_at(shape, row, key) + i);
+            sum[i] += p * sw_dtype_load(type, v, kv_at(shape, row, key) + i);
     }
     for (int64_t i = 0; i < shape->head_dim; i++)
-        sw_ref_store(type, o, row->o_at + i, (float)sum[i]);
+        sw_dtype_store(type, o, row->o_at + i, (float)sum[i]);
     log_sum_exp[row->lse_at] = (float)lse;
 }
 
@@ -98,13 +98,13 @@ static void backward_row(sw_dtype type, const struct sw_attention *shape, const 
         const double dp = dot(type, dim, t->d_o, row->o_at, t->v, at);
         const double ds = p * (dp - delta) * shape->scale;
         for (int64_t i = 0; i < dim; i++) {
-            dq[i] += ds * sw_ref_load(type, t->k, at + i);
-            t->dk[key * dim + i] += ds * sw_ref_load(type, t->q, row->q_at + i);
-            t->dv[key * dim + i] += p * sw_ref_load(type, t->d_o, row->o_at + i);
+            dq[i] += ds * sw_dtype_load(type, t->k, at + i);
+            t->dk[key * dim + i] += ds * sw_dtype_load(type, t->q, row->q_at + i);
+            t->dv[key * dim + i] += p * sw_dtype_load(type, t->d_o, row->o_at + i);
         }
     }
     for (int64_t i = 0; i < dim; i++)
-        sw_ref_store(type, t->dq, row->q_at + i, (float)dq[i]);
+        sw_dtype_store(type, t->dq, row->q_at + i, (float)dq[i]);
 }
 
 static void backward_kv_head(sw_dtype type, const struct sw_attention *shape, int64_t batch, int64_t kv_head,
@@ -121,8 +121,8 @@ static void backward_kv_head(sw_dtype type, const struct sw_attention *shape, in
     const struct row first = row_of(shape, batch, kv_head * group, 0);
     for (int64_t key = 0; key < shape->seq; key++) {
         for (int64_t i = 0; i < shape->head_dim; i++) {
-            sw_ref_store(type, dk, kv_at(shape, &first, key) + i, (float)t->dk[key * shape->head_dim + i]);
-            sw_ref_store(type, dv, kv_at(shape, &first, key) + i, (float)t->dv[key * shape->head_dim + i]);
+            sw_dtype_store(type, dk, kv_at(shape, &first, key) + i, (float)t->dk[key * shape->head_dim + i]);
+            sw_dtype_store(type, dv, kv_at(shape, &first, key) + i, (float)t->dv[key * shape->head_dim + i]);
         }
     }
 }

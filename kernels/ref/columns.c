@@ -10,7 +10,7 @@ static sw_status bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t 
         for (int64_t col = 0; col < cols; col++) {
             float sum = 0.0f;
             for (int64_t row = first; row < end; row++)
-                sum += sw_ref_load(type, dy, row * cols + col);
+                sum += sw_dtype_load(type, dy, row * cols + col);
             acc[col] += sum;
         }
     }

@@ -28,7 +28,7 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
                                     const void *x, void *y) {
     (void)stream;
     for (int64_t i = 0; i < elems; i++)
-        sw_ref_store(type, y, i, (float)activation(which, sw_ref_load(type, x, i)));
+        sw_dtype_store(type, y, i, (float)activation(which, sw_dtype_load(type, x, i)));
     return SW_OK;
 }
 
@@ -36,8 +36,8 @@ static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw
                                      const void *x, const void *dy, void *dx) {
     (void)stream;
     for (int64_t i = 0; i < elems; i++) {
-        const double gradient = sw_ref_load(type, dy, i);
-        sw_ref_store(type, dx, i, (float)(gradient * slope(which, sw_ref_load(type, x, i))));
+        const double gradient = sw_dtype_load(type, dy, i);
+        sw_dtype_store(type, dx, i, (float)(gradient * slope(which, sw_dtype_load(type, x, i))));
     }
     return SW_OK;
 }
@@ -45,14 +45,21 @@ static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw
 static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
     (void)stream;
     for (int64_t i = 0; i < elems; i++)
-        sw_ref_store(type, y, i, sw_ref_load(type, a, i) + sw_ref_load(type, b, i));
+        sw_dtype_store(type, y, i, sw_dtype_load(type, a, i) + sw_dtype_load(type, b, i));
     return SW_OK;
 }
 
 static sw_status cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
     (void)stream;
     for (int64_t i = 0; i < elems; i++)
-        sw_ref_store(type, to, i, from[i]);
+        sw_dtype_store(type, to, i, from[i]);
+    return SW_OK;
+}
+
+static sw_status cast_to_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to) {
+    (void)stream;
+    for (int64_t i = 0; i < elems; i++)
+        to[i] = sw_dtype_load(type, from, i);
     return SW_OK;
 }
 
@@ -61,4 +68,5 @@ void sw_ref_add_elementwise(struct sw_device_ops *ops) {
     ops->activation_backward = activation_backward;
     ops->add = add;
     ops->cast_from_f32 = cast_from_f32;
+    ops->cast_to_f32 = cast_to_f32;
 }

@@ -5,10 +5,10 @@ static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int6
     (void)stream;
     for (int64_t row = 0; row < batch * seq; row++) {
         for (int64_t col = 0; col < cols; col++) {
-            float value = sw_ref_load(type, table, tokens[row] * cols + col);
+            float value = sw_dtype_load(type, table, tokens[row] * cols + col);
             if (positions != NULL)
-                value += sw_ref_load(type, positions, row % seq * cols + col);
-            sw_ref_store(type, out, row * cols + col, value);
+                value += sw_dtype_load(type, positions, row % seq * cols + col);
+            sw_dtype_store(type, out, row * cols + col, value);
         }
     }
     return SW_OK;
@@ -19,7 +19,7 @@ static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int
     (void)stream;
     for (int64_t row = 0; row < batch * seq; row++) {
         for (int64_t col = 0; col < cols; col++) {
-            const float gradient = sw_ref_load(type, d_out, row * cols + col);
+            const float gradient = sw_dtype_load(type, d_out, row * cols + col);
             table_acc[tokens[row] * cols + col] += gradient;
             if (positions_acc != NULL)
                 positions_acc[row % seq * cols + col] += gradient;

@@ -17,7 +17,7 @@ static double product(const struct sw_gemm *shape, const void *a, const void *b,
     for (int64_t i = 0; i < shape->k; i++) {
         const int64_t a_index = shape->transpose_a ? i * shape->m + row : row * shape->k + i;
         const int64_t b_index = shape->transpose_b ? col * shape->k + i : i * shape->n + col;
-        sum += (double)sw_ref_load(shape->in, a, a_index) * sw_ref_load(shape->in, b, b_index);
+        sum += (double)sw_dtype_load(shape->in, a, a_index) * sw_dtype_load(shape->in, b, b_index);
     }
     return sum;
 }
@@ -32,10 +32,10 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
             const int64_t index = row * shape->n + col;
             double sum = product(shape, a, b, row, col);
             if (shape->bias)
-                sum += sw_ref_load(shape->in, bias, col);
+                sum += sw_dtype_load(shape->in, bias, col);
             if (shape->accumulate)
-                sum += sw_ref_load(shape->out, c, index);
-            sw_ref_store(shape->out, c, index, (float)sum);
+                sum += sw_dtype_load(shape->out, c, index);
+            sw_dtype_store(shape->out, c, index, (float)sum);
         }
     }
     return SW_OK;

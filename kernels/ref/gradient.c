@@ -6,8 +6,8 @@
 static double grain_sum(sw_dtype type, int64_t at, const float *acc, void *grads) {
     double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
     for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
-        sw_ref_store(type, grads, at + i, acc[at + i]);
-        const double rounded = sw_ref_load(type, grads, at + i);
+        sw_dtype_store(type, grads, at + i, acc[at + i]);
+        const double rounded = sw_dtype_load(type, grads, at + i);
         partial[i % SW_GRAIN_PARTIAL_SUMS] = fma(rounded, rounded, partial[i % SW_GRAIN_PARTIAL_SUMS]);
     }
     for (int64_t half = SW_GRAIN_PARTIAL_SUMS / 2; half >= 1; half /= 2) {

@@ -20,15 +20,4 @@ void sw_ref_add_update(struct sw_device_ops *ops);
 /* All of them: a complete table, from which other devices start. */
 void sw_ref_ops(struct sw_device_ops *ops);
 
-static inline float sw_ref_load(sw_dtype type, const void *from, int64_t index) {
-    return type == SW_F32 ? ((const float *)from)[index] : sw_bf16_to_f32(((const sw_bf16 *)from)[index]);
-}
-
-static inline void sw_ref_store(sw_dtype type, void *to, int64_t index, float value) {
-    if (type == SW_F32)
-        ((float *)to)[index] = value;
-    else
-        ((sw_bf16 *)to)[index] = sw_f32_to_bf16(value);
-}
-
 #endif

@@ -22,9 +22,9 @@ static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, 
     for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
         if (!skip) {
             const struct sw_decay_span span = sw_decay_span(scalars, runs, run_count, unit_elem + i);
-            update_elem(scalars, span.factor, sw_ref_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
+            update_elem(scalars, span.factor, sw_dtype_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
         }
-        sw_ref_store(type, weights, grads_at + i, master[i]);
+        sw_dtype_store(type, weights, grads_at + i, master[i]);
     }
 }
 

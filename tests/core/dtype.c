@@ -1,4 +1,4 @@
-/* bf16 conversion, against the definition: the nearest bf16, ties to the even one. */
+/* Conversion to the 16-bit types, against the definition: the nearest number, ties to the even one. */
 #include "core/dtype.h"
 #include "core/rng.h"
 
@@ -82,6 +82,96 @@ static void nan_stays_nan(void **state) {
     }
 }
 
+enum { F16_INFINITY = 0x7c00, F16_QUIET = 0x200, F16_VALUES = 0x10000 };
+
+/* A finite fp16's magnitude as a real number; infinity counts as the number after the largest finite one. */
+static double f16_magnitude(uint32_t bits) {
+    const int exponent = (int)(bits >> 10), fraction = (int)(bits & 0x3ff);
+    return exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+}
+
+/* By bisection among all magnitudes in order: knows nothing of fp32's bits. */
+static sw_f16 nearest_f16(float value) {
+    const double magnitude = fabs((double)value);
+    uint32_t below = 0, above = F16_INFINITY;
+    if (magnitude >= f16_magnitude(F16_INFINITY))
+        return (sw_f16)((signbit(value) ? 0x8000 : 0) | F16_INFINITY);
+    while (above - below > 1) {
+        const uint32_t middle = (below + above) / 2;
+        if (f16_magnitude(middle) <= magnitude)
+            below = middle;
+        else
+            above = middle;
+    }
+    const double down = magnitude - f16_magnitude(below), up = f16_magnitude(above) - magnitude;
+    const bool rounds_up = up < down || (up == down && below % 2 == 1);
+    return (sw_f16)((signbit(value) ? 0x8000 : 0) | (rounds_up ? above : below));
+}
+
+static void every_f16_comes_back(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < F16_VALUES; bits++) {
+        const float wide = sw_f16_to_f32((sw_f16)bits);
+        const uint32_t magnitude = bits & 0x7fff;
+        assert_int_equal(isnan(wide) != 0, magnitude > F16_INFINITY);
+        assert_int_equal(signbit(wide) != 0, bits >> 15);
+        assert_int_equal(sw_f32_to_f16(wide), magnitude > F16_INFINITY ? bits | F16_QUIET : bits);
+        if (magnitude < F16_INFINITY)
+            assert_true(fabs((double)wide) == f16_magnitude(magnitude));
+        else if (magnitude == F16_INFINITY)
+            assert_true(isinf(wide));
+    }
+}
+
+static void f16_ties_go_to_even_and_their_neighbours_do_not(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < F16_INFINITY; bits++) {
+        const float tie = (float)((f16_magnitude(bits) + f16_magnitude(bits + 1)) / 2.0);
+        assert_int_equal(sw_f32_to_f16(tie), bits + bits % 2);
+        assert_int_equal(sw_f32_to_f16(nextafterf(tie, 0.0f)), bits);
+        assert_int_equal(sw_f32_to_f16(nextafterf(tie, INFINITY)), bits + 1);
+        assert_int_equal(sw_f32_to_f16(-nextafterf(tie, INFINITY)), 0x8000 | (bits + 1));
+    }
+}
+
+static void random_numbers_round_to_the_nearest_f16(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 1 << 20; i++) {
+        /* Exponents from below the least subnormal number to past the greatest. */
+        const uint32_t draw = sw_rng(12, 0, i).word[0], exponent = 100 + (draw >> 23) % 46;
+        const uint32_t bits = (draw & 0x80000000u) | exponent << 23 | (sw_rng(12, 1, i).word[0] & 0x7fffff);
+        assert_int_equal(sw_f32_to_f16(float_of_bits(bits)), nearest_f16(float_of_bits(bits)));
+    }
+}
+
+static void extremes_of_f16(void **state) {
+    (void)state;
+    static const uint32_t nans[] = {0x7f800001, 0x7fffffff, 0x7fc00000, 0xff800001, 0xffffffff};
+    for (size_t i = 0; i < sizeof nans / sizeof nans[0]; i++) {
+        const sw_f16 narrow = sw_f32_to_f16(float_of_bits(nans[i]));
+        assert_true(isnan(sw_f16_to_f32(narrow)));
+        assert_int_equal(narrow >> 15, nans[i] >> 31);
+    }
+    assert_int_equal(sw_f32_to_f16(INFINITY), F16_INFINITY);
+    assert_int_equal(sw_f32_to_f16(-3e38f), 0x8000 | F16_INFINITY);
+    assert_int_equal(sw_f32_to_f16(-1e-45f), 0x8000);
+}
+
+static void elements_of_every_type(void **state) {
+    (void)state;
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    static const float want[] = {1.0f + 0x1p-12f, 1.0f, 1.0f}, finer[] = {1.0f + 0x1p-10f, 1.0f, 1.0f + 0x1p-10f};
+    for (int t = 0; t < 3; t++) {
+        float data[4] = {0};
+        sw_dtype_store(types[t], data, 1, 1.0f + 0x1p-12f);
+        sw_dtype_store(types[t], data, 2, 1.0f + 0x1p-10f);
+        assert_true(sw_dtype_load(types[t], data, 0) == 0.0f);
+        assert_true(sw_dtype_load(types[t], data, 1) == want[t]);
+        assert_true(sw_dtype_load(types[t], data, 2) == finer[t]);
+        assert_true(sw_dtype_load(types[t], data, 3) == 0.0f);
+    }
+}
+
 static void sizes_and_names(void **state) {
     (void)state;
     assert_int_equal(sw_dtype_bytes(SW_F32), 4);
@@ -98,6 +188,11 @@ int main(void) {
         cmocka_unit_test(ties_go_to_even_and_their_neighbours_do_not),
         cmocka_unit_test(random_numbers_round_to_the_nearest),
         cmocka_unit_test(nan_stays_nan),
+        cmocka_unit_test(every_f16_comes_back),
+        cmocka_unit_test(f16_ties_go_to_even_and_their_neighbours_do_not),
+        cmocka_unit_test(random_numbers_round_to_the_nearest_f16),
+        cmocka_unit_test(extremes_of_f16),
+        cmocka_unit_test(elements_of_every_type),
         cmocka_unit_test(sizes_and_names),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);

@@ -3,7 +3,6 @@
 
 #include "core/dtype.h"
 #include "core/size.h"
-#include "io/half.h"
 #include "io/safetensors.h"
 
 #include <math.h>

@@ -82,15 +82,14 @@ void buffer_free(struct buffer *buffer) {
     *buffer = (struct buffer){0};
 }
 
+const sw_dtype test_types[TEST_TYPES] = {SW_F32, SW_BF16, SW_F16};
+
 float element(sw_dtype type, const void *data, int64_t index) {
-    return type == SW_F32 ? ((const float *)data)[index] : sw_bf16_to_f32(((const sw_bf16 *)data)[index]);
+    return sw_dtype_load(type, data, index);
 }
 
 void set_element(sw_dtype type, void *data, int64_t index, float value) {
-    if (type == SW_F32)
-        ((float *)data)[index] = value;
-    else
-        ((sw_bf16 *)data)[index] = sw_f32_to_bf16(value);
+    sw_dtype_store(type, data, index, value);
 }
 
 struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation) {
@@ -112,15 +111,22 @@ struct buffer buffer_zeros(int64_t bytes) {
     return buffer;
 }
 
-/* bf16 keeps 8 bits: two values that round to neighbours differ by up to 2^-7 of themselves. */
-static const float BF16_NEIGHBOUR = 0x1p-7f;
+/* bf16 keeps 8 bits and fp16 11: two values that round to neighbours differ by up to 2^-7 and 2^-10 of themselves, or
+ * by the least of fp16's subnormal numbers. */
+static float neighbour(sw_dtype type) {
+    return type == SW_F32 ? 0.0f : type == SW_BF16 ? 0x1p-7f : 0x1p-10f;
+}
+
+static float least_step(sw_dtype type) {
+    return type == SW_F16 ? 0x1p-24f : 0.0f;
+}
 
 void assert_close(const char *what, const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
                   const void *want, float rtol, float atol) {
-    const float relative = rtol + (type == SW_F32 ? 0.0f : BF16_NEIGHBOUR);
+    const float relative = rtol + neighbour(type), absolute = atol + least_step(type);
     for (int64_t i = 0; i < elems; i++) {
         const float x = element(type, got, i), y = element(type, want, i);
-        if (!(fabsf(x - y) <= atol + relative * fabsf(y)))
+        if (!(fabsf(x - y) <= absolute + relative * fabsf(y)))
             fail_msg("%s of %s on %s, element %lld of %lld: %.9g, and the reference has %.9g (seed %llu)", what,
                      sw_dtype_name(type), pair->label, (long long)i, (long long)elems, (double)x, (double)y,
                      (unsigned long long)test_seed());

@@ -44,10 +44,14 @@ struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float
 struct buffer buffer_copy(const struct buffer *from);
 struct buffer buffer_zeros(int64_t bytes);
 
+/* Every compute type. */
+enum { TEST_TYPES = 3 };
+extern const sw_dtype test_types[TEST_TYPES];
+
 float element(sw_dtype type, const void *data, int64_t index);
 void set_element(sw_dtype type, void *data, int64_t index, float value);
 
-/* Every |got - want| <= atol + rtol·|want|, to which a bf16 result adds one rounding. */
+/* Every |got - want| <= atol + rtol·|want|, to which a 16-bit result adds one rounding. */
 void assert_close(const char *what, const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
                   const void *want, float rtol, float atol);
 void assert_same_bits(const char *what, const struct pair *pair, int64_t bytes, const void *got, const void *want);

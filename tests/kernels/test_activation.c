@@ -38,8 +38,8 @@ static void compare(struct pair *pair, sw_dtype type, sw_activation which, int64
 static void compare_all(struct pair *pair) {
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-            compare(pair, SW_F32, kinds[k], sizes[s]);
-            compare(pair, SW_BF16, kinds[k], sizes[s]);
+            for (int t = 0; t < TEST_TYPES; t++)
+                compare(pair, test_types[t], kinds[k], sizes[s]);
         }
     }
 }
@@ -95,8 +95,8 @@ static void nan_is_kept(void **state) {
 
 static void add_sizes(struct pair *pair) {
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        for (int t = 0; t < 2; t++) {
-            const sw_dtype type = t == 0 ? SW_F32 : SW_BF16;
+        for (int t = 0; t < TEST_TYPES; t++) {
+            const sw_dtype type = test_types[t];
             struct buffer a = buffer_random(type, sizes[s], 3, 1.0f), b = buffer_random(type, sizes[s], 4, 1.0f);
             struct buffer got = buffer_make(a.bytes), want = buffer_make(a.bytes);
             assert_ok(sw_add(pair->stream, type, sizes[s], a.data, b.data, got.data));

@@ -81,8 +81,8 @@ static void compare(struct pair *pair, const struct shape *shape, sw_dtype type)
     struct tensors got = make_tensors(pair->device, &a, type), want = make_tensors(pair->ref_device, &a, type);
     run(pair->stream, &a, type, &got);
     run(pair->ref, &a, type, &want);
-    /* bf16: o is rounded before the backward pass reads it, so o·d_o differs by roundings of o. */
-    const float tolerance = type == SW_F32 ? 3e-5f : 3e-2f;
+    /* In 16 bits o is rounded before the backward pass reads it, so o·d_o differs by roundings of o. */
+    const float tolerance = type == SW_F32 ? 3e-5f : type == SW_BF16 ? 3e-2f : 4e-3f;
     const int64_t wide = a.heads * a.head_dim, narrow = a.kv_heads * a.head_dim;
     assert_close("log-sum-exp", pair, SW_F32, a.batch * a.heads * a.seq, got.lse.data, want.lse.data, 1e-5f, 1e-5f);
     close_rows("o", pair, type, &a, a.o_stride, wide, &got.o, &want.o, 3e-5f);
@@ -95,8 +95,8 @@ static void compare(struct pair *pair, const struct shape *shape, sw_dtype type)
 
 static void compare_all(struct pair *pair) {
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        compare(pair, &shapes[s], SW_F32);
-        compare(pair, &shapes[s], SW_BF16);
+        for (int t = 0; t < TEST_TYPES; t++)
+            compare(pair, &shapes[s], test_types[t]);
     }
 }
 
@@ -199,7 +199,7 @@ static void same_bits_for_any_threads(void **state) {
     const struct sw_attention a = attention_of(&shape);
     struct tensors one, many;
     run_on(1, &a, SW_F32, &one);
-    for (int threads = 2; threads <= 5; threads++) {
+    for (int threads = 2; threads <= 4; threads++) {
         run_on(threads, &a, SW_F32, &many);
         assert_memory_equal(one.o.data, many.o.data, (size_t)one.o.bytes);
         assert_memory_equal(one.dq.data, many.dq.data, (size_t)one.dq.bytes);

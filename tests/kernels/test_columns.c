@@ -23,8 +23,8 @@ static void compare_bias(struct pair *pair, sw_dtype type, int64_t rows, int64_t
 static void compare_biases(struct pair *pair) {
     for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
         for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
-            compare_bias(pair, SW_F32, row_counts[r], col_counts[c]);
-            compare_bias(pair, SW_BF16, row_counts[r], col_counts[c]);
+            for (int t = 0; t < TEST_TYPES; t++)
+                compare_bias(pair, test_types[t], row_counts[r], col_counts[c]);
         }
     }
 }
@@ -68,8 +68,8 @@ static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bo
 
 static void compare_embeddings(struct pair *pair) {
     for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
-        for (int i = 0; i < 4; i++)
-            compare_embedding(pair, i % 2 == 0 ? SW_F32 : SW_BF16, col_counts[c], i >= 2);
+        for (int i = 0; i < 2 * TEST_TYPES; i++)
+            compare_embedding(pair, test_types[i % TEST_TYPES], col_counts[c], i >= TEST_TYPES);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const int64_t row_counts[] = {1, 7, 33}, vocabs[] = {1, 2, 15, 16, 17, 257, 511, 513, 5003};
 
@@ -34,8 +35,8 @@ static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t voca
 static void compare_all(struct pair *pair) {
     for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
         for (size_t v = 0; v < sizeof vocabs / sizeof vocabs[0]; v++) {
-            for (int i = 0; i < 4; i++)
-                compare(pair, i % 2 == 0 ? SW_F32 : SW_BF16, row_counts[r], vocabs[v], i >= 2);
+            for (int i = 0; i < 2 * TEST_TYPES; i++)
+                compare(pair, test_types[i % TEST_TYPES], row_counts[r], vocabs[v], i >= TEST_TYPES);
         }
     }
 }
@@ -81,6 +82,149 @@ static void gradient_of_reference(void **state) {
     sw_device_close(device);
 }
 
+/* One call's results, whole or in tiles. */
+struct results {
+    struct buffer loss, d_logits;
+};
+
+static struct results make_results(sw_dtype type, int64_t rows, int64_t vocab) {
+    return (struct results){.loss = buffer_make(rows * 4),
+                            .d_logits = buffer_make(rows * vocab * sw_dtype_bytes(type))};
+}
+
+static void free_results(struct results *results) {
+    buffer_free(&results->loss);
+    buffer_free(&results->d_logits);
+}
+
+/* The columns [first, first + cols) of rows of vocab elements, each of `size` bytes: out of the whole, or into it. */
+static void copy_columns(bool out, int64_t rows, int64_t vocab, int64_t first, int64_t cols, int64_t size, void *whole,
+                         void *tile) {
+    for (int64_t row = 0; row < rows; row++) {
+        char *in_whole = (char *)whole + (row * vocab + first) * size, *in_tile = (char *)tile + row * cols * size;
+        memcpy(out ? in_tile : in_whole, out ? in_whole : in_tile, (size_t)(cols * size));
+    }
+}
+
+static struct results in_tiles(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, int64_t width,
+                               const struct buffer *logits, const struct buffer *targets, float scale) {
+    struct results results = make_results(type, rows, vocab);
+    struct buffer max = buffer_make(rows * 4), sum = buffer_make(rows * 4), target_logit = buffer_make(rows * 4);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t first = 0; first < vocab; first += width) {
+            const int64_t cols = vocab - first < width ? vocab - first : width, size = sw_dtype_bytes(type);
+            struct buffer tile = buffer_make(rows * cols * 4), gradient = buffer_make(rows * cols * size);
+            copy_columns(true, rows, vocab, first, cols, 4, logits->data, tile.data);
+            if (pass == 0)
+                assert_ok(sw_softmax_partial(stream, rows, cols, first, tile.data, targets->data, max.data, sum.data,
+                                             target_logit.data));
+            else
+                assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, first, tile.data, targets->data, scale,
+                                                max.data, sum.data, target_logit.data, results.loss.data,
+                                                gradient.data));
+            if (pass == 1)
+                copy_columns(false, rows, vocab, first, cols, size, results.d_logits.data, gradient.data);
+            buffer_free(&tile);
+            buffer_free(&gradient);
+        }
+    }
+    buffer_free(&max);
+    buffer_free(&sum);
+    buffer_free(&target_logit);
+    return results;
+}
+
+enum { SOFTMAX_BLOCK = 512 };
+
+/* Tiles of any width against the whole rows of the same device, and of the reference; the same bits where the contract
+ * says so. */
+static void compare_tiles(struct pair *pair, sw_dtype type, int64_t rows, int64_t vocab, int64_t width) {
+    const float scale = 0.37f;
+    struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
+    struct results whole = make_results(type, rows, vocab);
+    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, logits.data, targets.data, scale, whole.loss.data,
+                               whole.d_logits.data));
+    struct results got = in_tiles(pair->stream, type, rows, vocab, width, &logits, &targets, scale);
+    struct results want = in_tiles(pair->ref, type, rows, vocab, width, &logits, &targets, scale);
+    assert_close("loss in tiles", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
+    assert_close("d_logits in tiles", pair, type, rows * vocab, got.d_logits.data, whole.d_logits.data, 3e-6f, 3e-7f);
+    assert_close("loss in tiles by ref", pair, SW_F32, rows, want.loss.data, whole.loss.data, 1e-6f, 3e-6f);
+    assert_close("d_logits in tiles by ref", pair, type, rows * vocab, want.d_logits.data, whole.d_logits.data, 3e-6f,
+                 3e-7f);
+    if (width % SOFTMAX_BLOCK == 0 || width >= vocab) {
+        assert_same_bits("loss in whole blocks", pair, got.loss.bytes, got.loss.data, whole.loss.data);
+        assert_same_bits("d_logits in whole blocks", pair, got.d_logits.bytes, got.d_logits.data, whole.d_logits.data);
+    }
+    free_results(&whole);
+    free_results(&got);
+    free_results(&want);
+    buffer_free(&logits);
+    buffer_free(&targets);
+}
+
+static void compare_all_tiles(struct pair *pair) {
+    static const int64_t widths[] = {1, 7, 16, 511, 512, 513, 1024, 5003};
+    for (int t = 0; t < TEST_TYPES; t++) {
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++) {
+            compare_tiles(pair, test_types[t], 7, 2053, widths[w]);
+            compare_tiles(pair, test_types[t], 33, 17, widths[w]);
+        }
+    }
+}
+
+static void tiles(void **state) {
+    (void)state;
+    for_each_device(compare_all_tiles);
+}
+
+/* A first tile of minus infinities, a maximum that grows by thousands, NaN, a loss alone, a row without a target. */
+static void extreme_tiles(struct pair *pair) {
+    enum { ROWS = 4 };
+    const float first[ROWS][2] = {{-INFINITY, -INFINITY}, {-2e4f, 1e4f}, {NAN, 0.0f}, {NAN, INFINITY}};
+    const float second[ROWS][2] = {{1.0f, 1.0f}, {3e4f, 3e4f}, {1.0f, 2.0f}, {0.0f, 0.0f}};
+    const int32_t targets[ROWS] = {2, 3, 1, -1};
+    float max[ROWS], sum[ROWS], target_logit[ROWS], loss[ROWS], d_logits[ROWS][2];
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, 2, 0, first[0], targets, max, sum, target_logit));
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, 2, 2, second[0], targets, max, sum, target_logit));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 0, NULL, targets, 1.0f, max, sum, target_logit, loss,
+                                    NULL));
+    assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
+    assert_near("loss of growing giants", 1, loss[1], log(2.0), 1e-6);
+    assert_true(isnan(loss[2]) && loss[3] == 0.0f);
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 0, first[0], targets, 1.0f, max, sum, target_logit,
+                                    NULL, d_logits));
+    assert_true(d_logits[0][0] == 0.0f && d_logits[1][1] == 0.0f && isnan(d_logits[2][1]));
+    assert_true(d_logits[3][0] == 0.0f && d_logits[3][1] == 0.0f);
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 2, second[0], targets, 1.0f, max, sum, target_logit,
+                                    NULL, d_logits));
+    assert_near("gradient of a late target", 0, d_logits[0][0], -0.5, 1e-6);
+    assert_near("gradient beside it", 0, d_logits[0][1], 0.5, 1e-6);
+}
+
+static void tile_extremes(void **state) {
+    (void)state;
+    for_each_device(extreme_tiles);
+}
+
+/* Probabilities down to the least normal numbers keep their digits: two logits, the second far below the first. */
+static void small_probabilities(struct pair *pair) {
+    for (int64_t i = 0; i < 850; i++) {
+        const float logits[2] = {0.0f, -0.1f * (float)i};
+        const int32_t target = 0;
+        float loss = NAN, d_logits[2];
+        assert_ok(sw_cross_entropy(pair->stream, SW_F32, 1, 2, logits, &target, 1.0f, &loss, d_logits));
+        const double power = exp((double)logits[1]), want = power / (1.0 + power);
+        if (!(fabs(d_logits[1] - want) <= 6e-7 * want))
+            fail_msg("the probability of a logit %g below is %.9g on %s, and should be %.9g", (double)-logits[1],
+                     (double)d_logits[1], pair->label, want);
+    }
+}
+
+static void small(void **state) {
+    (void)state;
+    for_each_device(small_probabilities);
+}
+
 static void extreme_logits(struct pair *pair) {
     const float logits[3][4] = {{1e4f, -1e4f, 0.0f, 1e4f}, {-INFINITY, 0.0f, 0.0f, 0.0f}, {NAN, 0.0f, 1.0f, 2.0f}};
     const int32_t targets[3] = {0, 1, 1};
@@ -99,7 +243,11 @@ static void extremes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradient_of_reference),
-                                       cmocka_unit_test(extremes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference),
+                                       cmocka_unit_test(gradient_of_reference),
+                                       cmocka_unit_test(small),
+                                       cmocka_unit_test(extremes),
+                                       cmocka_unit_test(tiles),
+                                       cmocka_unit_test(tile_extremes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

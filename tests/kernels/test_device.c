@@ -25,22 +25,6 @@ static void names(void **state) {
     sw_error_clear();
 }
 
-static void refuses_fp16(struct pair *pair) {
-    float x[4] = {0}, y[4];
-    int64_t scratch_bytes = 0;
-    const struct sw_gemm shape = {.m = 2, .n = 2, .k = 2, .in = SW_F16, .out = SW_F16};
-    assert_int_equal(sw_add(pair->stream, SW_F16, 4, x, x, y), SW_ERR_UNSUPPORTED);
-    assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "fp16"));
-    sw_error_clear();
-    assert_int_equal(sw_device_prepare_gemm(pair->device, &shape, &scratch_bytes), SW_ERR_UNSUPPORTED);
-    sw_error_clear();
-}
-
-static void fp16(void **state) {
-    (void)state;
-    for_each_device(refuses_fp16);
-}
-
 static void copies_bytes(struct pair *pair) {
     enum { BYTES = 1000003 };
     struct buffer from = buffer_random(SW_F32, BYTES / 4 + 1, 1, 1.0f);
@@ -66,6 +50,6 @@ static void copies(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(fp16), cmocka_unit_test(copies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

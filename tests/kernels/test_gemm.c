@@ -39,10 +39,11 @@ static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
 }
 
 static void all_products(struct pair *pair) {
-    static const sw_dtype types[][2] = {{SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}};
-    enum { TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
+    static const sw_dtype types[][2] = {
+        {SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}, {SW_F16, SW_F16}, {SW_F16, SW_F32}};
+    enum { TYPES = sizeof types / sizeof types[0], TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < TYPES; t++) {
             for (int i = 0; i < TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE; i++) {
                 const int transposition = i % TRANSPOSITIONS, mode = i / TRANSPOSITIONS;
                 const struct sw_gemm shape = {.m = shapes[s].m,

@@ -1,7 +1,9 @@
-/* Rounding to bf16, and the end of a gradient: its rounded values and the sums of squares by grain. */
+/* Rounding to the 16-bit types and back, and the end of a gradient: its rounded values and the sums of squares by
+ * grain. */
 #include "tests/kernels/support.h"
 
 #include "core/size.h"
+#include "kernels/device_ops.h"
 
 #include <math.h>
 #include <string.h>
@@ -69,6 +71,86 @@ static void rounding(void **state) {
     for_each_device(casts);
 }
 
+/* The nearest fp16, ties to even, as a multiple of the spacing where the value lies. */
+static double nearest_f16(double value) {
+    enum { LEAST_EXPONENT = -14, FRACTION_BITS = 10 };
+    if (value == 0.0 || isnan(value) || isinf(value))
+        return value;
+    const int exponent = ilogb(value) < LEAST_EXPONENT ? LEAST_EXPONENT : ilogb(value);
+    const double spacing = ldexp(1.0, exponent - FRACTION_BITS), rounded = rint(value / spacing) * spacing;
+    return fabs(rounded) < 65536.0 ? rounded : copysign(INFINITY, value);
+}
+
+/* Numbers at the edges of fp16 and their neighbours, then random ones of every size. */
+static struct buffer f16_edge_cases(int64_t elems) {
+    static const float edges[] = {0.0f,         0x1p-25f,        0x1.8p-24f, 0x1p-24f,        0x1p-14f,
+                                  0x1.ffcp-15f, 1.0f + 0x1p-11f, 65504.0f,   65520.0f,        65536.0f,
+                                  3e38f,        1e-45f,          INFINITY,   1.0f + 0x3p-11f, 0x1.8p-25f};
+    struct buffer buffer = buffer_random(SW_F32, elems, 10, 1.0f);
+    float *values = buffer.data;
+    for (int64_t i = 0; i < elems; i++)
+        values[i] = ldexpf(values[i], (int)(i % 48) - 28);
+    int64_t at = 0;
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+        const float near[] = {nextafterf(edges[i], -INFINITY), edges[i], nextafterf(edges[i], INFINITY)};
+        for (int j = 0; j < 6; j++)
+            values[at++] = j < 3 ? near[j] : -near[j - 3];
+    }
+    static const uint32_t nans[] = {0x7fc00000, 0xffffffff, 0x7f800001, 0xff812345};
+    memcpy(values + at, nans, sizeof nans);
+    assert_true(at + 4 <= elems);
+    return buffer;
+}
+
+static void f16_casts(struct pair *pair) {
+    static const int64_t sizes[] = {94, 95, 511, 513, 20011};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct buffer from = f16_edge_cases(sizes[s]), to = buffer_make(sizes[s] * 2);
+        assert_ok(sw_cast_from_f32(pair->stream, SW_F16, sizes[s], from.data, to.data));
+        for (int64_t i = 0; i < sizes[s]; i++) {
+            const float value = ((float *)from.data)[i];
+            assert_int_equal(((sw_f16 *)to.data)[i], sw_f32_to_f16(value));
+            if (!isnan(value))
+                assert_true((double)element(SW_F16, to.data, i) == nearest_f16(value));
+        }
+        buffer_free(&from);
+        buffer_free(&to);
+    }
+}
+
+static void rounding_to_f16(void **state) {
+    (void)state;
+    for_each_device(f16_casts);
+}
+
+/* Every pattern of both types, NaN's payload included, at two alignments. */
+static void widen_all(struct pair *pair) {
+    enum { PATTERNS = 0x10000 };
+    static const sw_dtype types[] = {SW_BF16, SW_F16};
+    for (int t = 0; t < 2; t++) {
+        for (int shift = 0; shift < 2; shift++) {
+            struct buffer from = buffer_make((PATTERNS + shift) * 2), to = buffer_make(PATTERNS * 4);
+            struct buffer want = buffer_make(PATTERNS * 4);
+            uint16_t *patterns = (uint16_t *)from.data + shift;
+            for (int64_t i = 0; i < PATTERNS; i++) {
+                patterns[i] = (uint16_t)i;
+                const float value = types[t] == SW_BF16 ? sw_bf16_to_f32((sw_bf16)i) : sw_f16_to_f32((sw_f16)i);
+                memcpy((float *)want.data + i, &value, sizeof value);
+            }
+            assert_ok(pair->device->ops.cast_to_f32(pair->stream, types[t], PATTERNS, patterns, to.data));
+            assert_same_bits("widened patterns", pair, to.bytes, to.data, want.data);
+            buffer_free(&from);
+            buffer_free(&to);
+            buffer_free(&want);
+        }
+    }
+}
+
+static void widening(void **state) {
+    (void)state;
+    for_each_device(widen_all);
+}
+
 /* The contract's order by another route: partial p is a sum over p, p+256, ..., and the tree is a recursion. */
 static double tree(const double *partial, int first, int stride, int count) {
     if (count == 1)
@@ -112,8 +194,8 @@ static void finish(struct pair *pair, sw_dtype type) {
 }
 
 static void finish_types(struct pair *pair) {
-    finish(pair, SW_F32);
-    finish(pair, SW_BF16);
+    for (int t = 0; t < TEST_TYPES; t++)
+        finish(pair, test_types[t]);
 }
 
 static void finish_gradient(void **state) {
@@ -122,6 +204,7 @@ static void finish_gradient(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(finish_gradient)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(rounding_to_f16),
+                                       cmocka_unit_test(widening), cmocka_unit_test(finish_gradient)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

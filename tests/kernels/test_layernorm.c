@@ -59,8 +59,8 @@ static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols
 static void compare_all(struct pair *pair) {
     for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
         for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
-            for (int i = 0; i < 4; i++)
-                compare(pair, i % 2 == 0 ? SW_F32 : SW_BF16, row_counts[r], col_counts[c], i >= 2);
+            for (int i = 0; i < 2 * TEST_TYPES; i++)
+                compare(pair, test_types[i % TEST_TYPES], row_counts[r], col_counts[c], i >= TEST_TYPES);
         }
     }
 }
@@ -125,7 +125,43 @@ static void gradients_of_reference(void **state) {
     sw_device_close(device);
 }
 
+static void run_on(int threads, sw_dtype type, int64_t rows, int64_t cols, struct sides *s) {
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("cpu", threads, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    struct buffer x = buffer_random(type, rows * cols, 1, 2.0f), gamma = buffer_random(type, cols, 2, 1.0f);
+    struct buffer beta = buffer_random(type, cols, 3, 1.0f), dy = buffer_random(type, rows * cols, 4, 1.0f);
+    *s = make_sides(type, rows, cols, true);
+    run(stream, type, rows, cols, true, x.data, gamma.data, beta.data, dy.data, s);
+    struct buffer *all[] = {&x, &gamma, &beta, &dy};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+/* Threads decide how many rows are taken at once, never the order in which they are added. */
+static void same_bits_for_any_threads(void **state) {
+    (void)state;
+    enum { ROWS = 601, COLS = 1031 };
+    for (int t = 0; t < TEST_TYPES; t++) {
+        struct sides one, many;
+        run_on(1, test_types[t], ROWS, COLS, &one);
+        for (int threads = 2; threads <= 4; threads++) {
+            run_on(threads, test_types[t], ROWS, COLS, &many);
+            assert_memory_equal(one.y.data, many.y.data, (size_t)one.y.bytes);
+            assert_memory_equal(one.dx.data, many.dx.data, (size_t)one.dx.bytes);
+            assert_memory_equal(one.gamma_acc.data, many.gamma_acc.data, (size_t)one.gamma_acc.bytes);
+            assert_memory_equal(one.beta_acc.data, many.beta_acc.data, (size_t)one.beta_acc.bytes);
+            free_sides(&many);
+        }
+        free_sides(&one);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradients_of_reference)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradients_of_reference),
+                                       cmocka_unit_test(same_bits_for_any_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
