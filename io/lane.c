@@ -165,7 +165,11 @@ static void issue_blocks(struct sw_store_lane *lane) {
 
 /* "reading grain 3 of unit 2 (optimizer, generation 1, step 7)" */
 static const char *name_grain(const struct sw_store_transfer *request, int64_t grain, char text[TRANSFER_NAME_CHARS]) {
-    static const char *const kinds[SW_STORE_KINDS] = {[SW_STORE_OPTIMIZER] = "optimizer", [SW_STORE_GRADS] = "grads"};
+    static const char *const kinds[SW_STORE_KINDS] = {[SW_STORE_OPTIMIZER] = "optimizer",
+                                                      [SW_STORE_GRADS] = "grads",
+                                                      [SW_STORE_WEIGHTS] = "weights",
+                                                      [SW_STORE_ACTS] = "acts",
+                                                      [SW_STORE_ACCUMULATORS] = "accumulators"};
     snprintf(text, TRANSFER_NAME_CHARS, "grain %lld of unit %lld (%s, generation %d, step %lld)", (long long)grain,
              (long long)request->unit, kinds[request->kind], request->generation, (long long)request->step);
     return text;

@@ -22,7 +22,14 @@
 
 enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 1 };
 
-typedef enum { SW_STORE_OPTIMIZER = 0, SW_STORE_GRADS = 1, SW_STORE_KINDS = 2 } sw_store_kind;
+typedef enum {
+    SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
+    SW_STORE_GRADS = 1,
+    SW_STORE_WEIGHTS = 2,
+    SW_STORE_ACTS = 3, /* a unit's inputs: one grain a micro-batch */
+    SW_STORE_ACCUMULATORS = 4,
+    SW_STORE_KINDS = 5
+} sw_store_kind;
 
 struct sw_store;
 struct sw_store_lane;

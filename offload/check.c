@@ -1,18 +1,22 @@
-/* The proof of a plan, by an algorithm that shares nothing with the one that derives waits: vector clocks over three
+/* The proof of a plan, by an algorithm that shares nothing with the one that derives waits: vector clocks over several
  * unrolled steps.
  *
  * clock[lane] of an op counts the ops of each lane that are certainly done when it starts. Ops are visited in an order
  * that the waits allow; if none can be visited next, the plan deadlocks. For every piece the last write and the latest
  * readers are kept: a read must come certainly after the last write and find the content that it expects; a write must
  * come certainly after the last write and all reads since. As each conflicting pair is compared when its second op is
- * visited, all are ordered. */
+ * visited, all are ordered.
+ *
+ * A program with redo ops is proven twice: with all of them, and without any, when what was speculated must be found
+ * wherever the step after expects its update. */
 #include "core/size.h"
 #include "offload/plan_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHECK_STEPS = 3 };
+/* Enough that generations swap roles both ways and back. */
+enum { CHECK_STEPS = 4 };
 
 struct clock {
     int32_t done[SW_LANES];
@@ -32,8 +36,10 @@ struct checker {
     const struct sw_program *program;
     struct piece_view *piece;
     struct clock *done_clock[SW_LANES]; /* what is known once op k of a lane is done */
+    int steps;                          /* to unroll */
+    bool redoes;                        /* redo ops run; else what was speculated stands */
     int32_t next[SW_LANES];             /* ops visited */
-    bool rewritten[SW_CONTENTS];        /* the program makes this content anew in each step */
+    bool remade[SW_CONTENTS];           /* the program makes this content anew in each step */
 };
 
 static const char *content_name(sw_content content) {
@@ -45,7 +51,7 @@ static const char *content_name(sw_content content) {
 
 static sw_status violation(const struct sw_op *op, int step, const struct checker *c, const struct sw_access *access,
                            int32_t piece, const char *what) {
-    const struct piece_view *view = &c->piece[c->plan->slot[access->slot].first_piece + piece];
+    const struct piece_view *view = &c->piece[c->plan->slot[sw_access_slot(access, step)].first_piece + piece];
     return sw_fail(SW_ERR_INTERNAL,
                    "plan check: %s of unit %d micro %d chunk %d in step %d %ss piece %d of slot %d (%s) %s; expects %s "
                    "(unit %d, index %d, stage %d), holds %s (unit %d, index %d, stage %d)",
@@ -61,17 +67,36 @@ static void merge(struct clock *into, const struct clock *from) {
             into->done[lane] = from->done[lane];
 }
 
-static bool holds_expected(const struct checker *c, const struct piece_view *view, const struct sw_access *access,
-                           int32_t index, int step) {
-    const int expected_step = access->age > 0 && !c->rewritten[access->content] ? -1 : step - access->age;
-    return view->content == access->content && view->unit == access->unit && view->index == index &&
-           view->stage == access->stage && view->made_in_step == expected_step;
+/* The step in which what an access deals with was made; what no step makes anew is from before the first. */
+static int made_in(const struct checker *c, const struct sw_access *access, int step) {
+    return access->age > 0 && !c->remade[access->content] ? -1 : step - access->age;
+}
+
+static bool is_state(sw_content content) {
+    return content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_OPTIMIZER;
+}
+
+/* What an access expects, or leaves. A speculation that stands is what the step after would have made of it. */
+static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
+    const bool stands = !c->redoes && is_state(access->content) && access->stage > 0;
+    return (struct piece_view){.content = access->content,
+                               .unit = access->unit,
+                               .index = index,
+                               .stage = stands ? 0 : access->stage,
+                               .made_in_step = made_in(c, access, step) + stands};
+}
+
+static bool holds(const struct piece_view *view, const struct piece_view *expected) {
+    return view->content == expected->content && view->unit == expected->unit && view->index == expected->index &&
+           view->stage == expected->stage && view->made_in_step == expected->made_in_step;
 }
 
 static sw_status check_access(struct checker *c, const struct sw_op *op, const struct sw_access *access, int step,
                               const struct clock *start, int32_t own) {
-    const struct sw_slot *slot = &c->plan->slot[access->slot];
-    if (access->first < 0 || access->first + access->count > slot->pieces)
+    const int32_t number = sw_access_slot(access, step);
+    const struct sw_slot *slot = &c->plan->slot[number];
+    if (number < 0 || number >= c->plan->slot_count || access->first < 0 ||
+        access->first + access->count > slot->pieces)
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d uses pieces outside slot %d", sw_op_name(op->kind),
                        op->unit, access->slot);
     for (int32_t k = access->first; k < access->first + access->count; k++) {
@@ -80,9 +105,9 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
         const bool own_write = view->writer == own && view->writer_lane == op->lane;
         if (!own_write && start->done[view->writer_lane] < view->writer)
             return violation(op, step, c, access, k, "without waiting for its last write");
-        const int32_t index = access->first_index + k - access->first;
+        struct piece_view what = meant(c, access, access->first_index + k - access->first, step);
         if (!access->write) {
-            if (!holds_expected(c, view, access, index, step))
+            if (!holds(view, &what))
                 return violation(op, step, c, access, k, "that has other content");
             view->reader[op->lane] = own;
             continue;
@@ -90,14 +115,9 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
         for (int lane = 0; lane < SW_LANES; lane++)
             if (start->done[lane] < view->reader[lane] && !(lane == (int)op->lane && view->reader[lane] == own))
                 return violation(op, step, c, access, k, "that is still being read");
-        memset(view->reader, 0, sizeof view->reader);
-        view->content = access->content;
-        view->unit = access->unit;
-        view->index = index;
-        view->stage = access->stage;
-        view->made_in_step = step - access->age;
-        view->writer_lane = op->lane;
-        view->writer = own;
+        what.writer_lane = op->lane;
+        what.writer = own;
+        *view = what;
     }
     return SW_OK;
 }
@@ -129,7 +149,7 @@ static sw_status visit(struct checker *c, sw_lane lane, const struct clock *star
     const int32_t number = c->next[lane], per_step = program->lane_count[lane];
     const struct sw_op *op = &program->op[program->lane_op[lane][number % per_step]];
     const struct sw_access *access = &program->access[op->first_access];
-    for (int32_t a = 0; a < op->access_count; a++)
+    for (int32_t a = 0; (c->redoes || !op->redo) && a < op->access_count; a++)
         SW_TRY(check_access(c, op, &access[a], number / per_step, start, number + 1));
     struct clock *done = &c->done_clock[lane][number];
     *done = *start;
@@ -144,7 +164,7 @@ static sw_status visit_all(struct checker *c) {
     for (;;) {
         bool moved = false, left = false;
         for (int lane = 0; lane < SW_LANES; lane++) {
-            const int32_t total = CHECK_STEPS * c->program->lane_count[lane];
+            const int32_t total = c->steps * c->program->lane_count[lane];
             struct clock start;
             while (c->next[lane] < total && start_clock(c, (sw_lane)lane, &start)) {
                 SW_TRY(visit(c, (sw_lane)lane, &start));
@@ -159,23 +179,32 @@ static sw_status visit_all(struct checker *c) {
     }
 }
 
+/* The step in which a resident was made: before the first, unless that finds a speculation that stands, in the weights
+ * and in the generation that it commits. */
+static int resident_made_in(const struct checker *c, int32_t slot) {
+    const struct sw_slot *resident = &c->plan->slot[slot];
+    const bool committed =
+        resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->optimizer[resident->unit];
+    return !c->redoes && (resident->content == SW_CONTENT_WEIGHTS || committed) ? 0 : -1;
+}
+
 static void view_residents(struct checker *c) {
     for (int32_t s = 0; s < c->plan->slot_count; s++) {
         const struct sw_slot *slot = &c->plan->slot[s];
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
-            c->piece[slot->first_piece + k] =
-                (struct piece_view){.content = slot->content, .unit = slot->unit, .index = k, .made_in_step = -1};
+            c->piece[slot->first_piece + k] = (struct piece_view){
+                .content = slot->content, .unit = slot->unit, .index = k, .made_in_step = resident_made_in(c, s)};
     }
     for (int32_t i = 0; i < c->program->op_count; i++) {
         const struct sw_op *op = &c->program->op[i];
         for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++)
-            if (c->program->access[a].write)
-                c->rewritten[c->program->access[a].content] = true;
+            if (c->program->access[a].write && c->program->access[a].age == 0)
+                c->remade[c->program->access[a].content] = true;
     }
 }
 
-sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program) {
-    struct checker c = {.plan = plan, .program = program};
+static sw_status check_execution(const struct sw_plan *plan, const struct sw_program *program, int steps, bool redoes) {
+    struct checker c = {.plan = plan, .program = program, .steps = steps, .redoes = redoes};
     sw_status status = SW_OK;
     c.piece = calloc((size_t)plan->piece_count + 1, sizeof *c.piece);
     bool allocated = c.piece != NULL;
@@ -194,6 +223,15 @@ sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *
         free(c.done_clock[lane]);
     free(c.piece);
     return status;
+}
+
+sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program, bool repeats) {
+    const int steps = repeats ? CHECK_STEPS : 1;
+    bool has_redo = false;
+    for (int32_t i = 0; i < program->op_count; i++)
+        has_redo |= program->op[i].redo;
+    SW_TRY(check_execution(plan, program, steps, true));
+    return has_redo ? check_execution(plan, program, steps, false) : SW_OK;
 }
 
 static int by_place(const void *left, const void *right) {
@@ -232,6 +270,6 @@ sw_status sw_plan_check(const struct sw_plan *plan) {
             return sw_fail(SW_ERR_INTERNAL, "plan check: the %s tier exceeds its budget", sw_tier_name((sw_tier)t));
     for (int p = 0; p < SW_PROGRAMS; p++)
         if (plan->program[p].op_count > 0)
-            SW_TRY(sw_program_check(plan, &plan->program[p]));
+            SW_TRY(sw_program_check(plan, &plan->program[p], sw_program_repeats((sw_program_kind)p)));
     return SW_OK;
 }

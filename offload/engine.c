@@ -19,24 +19,53 @@ static sw_status map_arena(struct sw_engine *engine, sw_tier tier) {
     return SW_OK;
 }
 
+/* Scratch on NVMe: a state's tier, its kind in the store, and its grains. */
+struct scratch {
+    sw_state state;
+    sw_store_kind kind;
+    int64_t grain_bytes;
+};
+
+static int64_t scratch_grains(const struct sw_plan *plan, const struct scratch *scratch, int64_t unit) {
+    const int64_t head = plan->spec.units->count - 1;
+    const bool table = unit == 0 && plan->spec.units->tied;
+    if (plan->placement[unit].tier[scratch->state] != SW_NVME)
+        return 0;
+    switch (scratch->kind) {
+    case SW_STORE_ACTS: return unit > 0 && unit < head ? sw_plan_group(plan) : 0;
+    case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
+    default: return plan->spec.units->unit[unit].grains;
+    }
+}
+
+static sw_status add_scratch(struct sw_engine *engine, const struct scratch *scratch) {
+    const struct sw_plan *plan = engine->plan;
+    int64_t *grains = calloc((size_t)plan->spec.units->count, sizeof *grains);
+    if (grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    bool any = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        grains[u] = scratch_grains(plan, scratch, u);
+        any |= grains[u] > 0;
+    }
+    const sw_status status =
+        any ? sw_store_add_scratch(engine->spec.store, scratch->kind, grains, scratch->grain_bytes) : SW_OK;
+    free(grains);
+    return status;
+}
+
 /* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
 static sw_status prepare_store(struct sw_engine *engine) {
     const struct sw_plan *plan = engine->plan;
-    if (plan->spec.train) {
-        int64_t *grains = calloc((size_t)plan->spec.units->count, sizeof *grains);
-        if (grains == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-        bool any = false;
-        for (int64_t u = 0; u < plan->spec.units->count; u++) {
-            grains[u] = plan->placement[u].tier[SW_GRADS] == SW_NVME ? plan->spec.units->unit[u].grains : 0;
-            any |= grains[u] > 0;
-        }
-        const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-        const sw_status status =
-            any ? sw_store_add_scratch(engine->spec.store, SW_STORE_GRADS, grains, grain_bytes) : SW_OK;
-        free(grains);
-        SW_TRY(status);
-    }
+    const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const struct scratch scratch[] = {
+        {SW_GRADS, SW_STORE_GRADS, typed_bytes},
+        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
+        {SW_ACTS, SW_STORE_ACTS, sw_round_up(plan->spec.boundary_bytes, SW_BUFFER_ALIGN_BYTES)},
+        {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
+    };
+    for (size_t k = 0; plan->spec.train && k < sizeof scratch / sizeof scratch[0]; k++)
+        SW_TRY(add_scratch(engine, &scratch[k]));
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_arena_base(engine->arena[SW_HOST]),
                                sw_arena_bytes(engine->arena[SW_HOST])));
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);
@@ -53,7 +82,11 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->spec = *spec;
     engine->plan = spec->plan;
     engine->saved_step = -1;
+    engine->clips_seen = -1; /* Nothing speaks for speculating before some steps went unclipped. */
     engine->applied_steps = spec->applied_steps;
+    engine->loss_scale = spec->loss_scale;
+    if (engine->loss_scale.scale == 0.0)
+        engine->loss_scale.scale = spec->plan->spec.type == SW_F16 ? SW_FP16_INITIAL_SCALE : 1.0;
     engine->skipped_steps = spec->skipped_steps;
     pthread_mutex_init(&engine->mutex, NULL);
     pthread_cond_init(&engine->changed, NULL);
@@ -62,6 +95,8 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
         if (engine->context[c].loss == NULL)
             SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the engine"), fail);
     }
+    if (spec->trace_ops > 0)
+        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, &engine->trace), fail);
     SW_TRY_GOTO(map_arena(engine, SW_DEVICE), fail);
     SW_TRY_GOTO(map_arena(engine, SW_HOST), fail);
     SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
@@ -90,6 +125,7 @@ void sw_engine_close(struct sw_engine *engine) {
         sw_arena_destroy(engine->arena[t]);
     for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++)
         free(engine->context[c].loss);
+    sw_trace_destroy(engine->trace);
     pthread_mutex_destroy(&engine->mutex);
     pthread_cond_destroy(&engine->changed);
     free(engine);
@@ -100,55 +136,102 @@ int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro) {
     return sw_engine_piece(engine, engine->plan->index->token_stage, half + micro);
 }
 
-/* Lanes are idle when a program changes: they start counting anew. Needs the mutex. */
-static void change_program(struct sw_engine *engine, const struct sw_program *program) {
-    assert(engine->begun == engine->waited);
-    engine->program = program;
-    engine->begun = engine->waited = 0;
-    for (int which = 0; which < SW_LANES; which++)
-        engine->lane[which].number = engine->lane[which].done = 0;
+/* Needs the mutex. Steps of the program whose ops are all done. */
+static int64_t steps_done(const struct sw_engine *engine) {
+    int64_t steps = engine->begun - engine->program_first;
+    for (int which = 0; engine->program != NULL && which < SW_LANES; which++)
+        if (engine->program->lane_count[which] > 0)
+            steps = sw_min_i64(steps, engine->lane[which].done / engine->program->lane_count[which]);
+    return steps;
 }
 
-/* Which generation a training step reads and writes on NVMe: it never writes the committed one. */
+/* Needs the mutex. Waits until `steps` steps of the program are done; the failure of a lane otherwise. */
+static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
+    while (engine->failure == SW_OK && steps_done(engine) < steps)
+        pthread_cond_wait(&engine->changed, &engine->mutex);
+    return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
+}
+
+/* Needs the mutex. Lanes have nothing left to do when a program changes; they count anew. */
+static sw_status change_program(struct sw_engine *engine, const struct sw_program *program) {
+    SW_TRY(wait_done(engine, engine->begun - engine->program_first));
+    engine->program = program;
+    engine->program_first = engine->begun;
+    for (int which = 0; which < SW_LANES; which++)
+        engine->lane[which].number = engine->lane[which].done = 0;
+    return SW_OK;
+}
+
+/* The program of a training step: what it finds waiting, and whether it speculates. */
+static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
+    static const sw_program_kind kinds[][2] = {
+        [SW_WAITING_NOTHING] = {SW_PROGRAM_START, SW_PROGRAM_START_SPECULATE},
+        [SW_WAITING_UPDATE] = {SW_PROGRAM_UPDATE, SW_PROGRAM_UPDATE_SPECULATE},
+        [SW_WAITING_REDO] = {SW_PROGRAM_REDO, SW_PROGRAM_REDO_SPECULATE},
+    };
+    return kinds[waiting][speculates];
+}
+
+/* A redo repeats the update's transfers, so speculation pays while few steps clip. */
+static bool will_speculate(const struct sw_engine *engine) {
+    enum { STEPS_SEEN = 8, WRONG_AT_MOST = 1 };
+    if (!engine->plan->commit_every_step || engine->spec.speculation == SW_SPECULATE_NEVER)
+        return false;
+    const int wrong = __builtin_popcount((unsigned)engine->clips_seen & ((1u << STEPS_SEEN) - 1));
+    return engine->spec.speculation == SW_SPECULATE_ALWAYS || wrong <= WRONG_AT_MOST;
+}
+
+/* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
+ * commits the one that was not committed, and then that is the committed one. In place, updates go into the one that is
+ * not committed, from the committed one if that is newer. */
 static void choose_generations(struct sw_engine *engine, struct step_context *context) {
+    const bool applies = engine->waiting != SW_WAITING_NOTHING;
     const int working = 1 - engine->committed_generation;
-    context->read_generation = engine->working_is_newer ? working : engine->committed_generation;
-    context->write_generation = working;
-    if (engine->plan->commit_every_step) {
+    context->generation[SW_GENERATION_NONE] = working;
+    context->in_place_from = engine->working_is_newer ? working : engine->committed_generation;
+    if (engine->plan->commit_every_step && applies) {
         engine->committed_generation = working;
-        engine->working_is_newer = false;
-    } else {
+        engine->saved_step = engine->step;
+    } else if (applies) {
         engine->working_is_newer = true;
     }
+    context->generation[SW_GENERATION_COMMITTED] = engine->committed_generation;
+    context->generation[SW_GENERATION_OTHER] = 1 - engine->committed_generation;
+}
+
+/* Needs the mutex. */
+static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool speculates,
+                       const struct sw_step_input *input) {
+    const struct sw_program *program = &engine->plan->program[kind];
+    assert(program->op_count > 0 && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
+    if (engine->program != program)
+        SW_TRY(change_program(engine, program));
+    struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
+    double *loss = context->loss;
+    *context = (struct step_context){.input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates};
+    context->result.step = input->step;
+    context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
+    choose_generations(engine, context);
+    engine->begun++;
+    pthread_cond_broadcast(&engine->changed);
+    return SW_OK;
 }
 
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
-    const struct sw_program *program = &engine->plan->program[input->program];
-    assert(program->op_count > 0 && input->loss_tokens > 0);
+    const bool train = input->kind == SW_STEP_TRAIN;
+    assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
     pthread_mutex_lock(&engine->mutex);
-    if (engine->program != program) {
-        /* The tokens were put where the step of the old count belongs. */
-        const bool odd = engine->begun % SW_ENGINE_STEPS_AHEAD != 0;
-        change_program(engine, program);
-        if (odd) {
-            const struct sw_plan_spec *spec = &engine->plan->spec;
-            const int32_t stage = engine->plan->index->token_stage;
-            for (int64_t m = 0; m < spec->micro_batches; m++)
-                memcpy(sw_engine_piece(engine, stage, m), sw_engine_piece(engine, stage, spec->micro_batches + m),
-                       (size_t)spec->token_bytes);
-        }
+    const bool speculates = train && will_speculate(engine);
+    const sw_program_kind kind = train                           ? training_program(engine->waiting, speculates)
+                                 : input->kind == SW_STEP_LOGITS ? SW_PROGRAM_LOGITS
+                                                                 : SW_PROGRAM_LOSS;
+    const sw_status status = begin(engine, kind, speculates, input);
+    if (status == SW_OK && train) {
+        engine->step = input->step;
+        engine->waiting = speculates ? SW_WAITING_REDO : SW_WAITING_UPDATE;
     }
-    assert(engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
-    struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
-    double *loss = context->loss;
-    *context = (struct step_context){.input = *input, .loss = loss, .begun_ns = sw_now_ns()};
-    context->result.step = input->step;
-    if (input->program == SW_PROGRAM_TRAIN)
-        choose_generations(engine, context);
-    engine->begun++;
-    pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
-    return SW_OK;
+    return status;
 }
 
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
@@ -158,22 +241,10 @@ double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_cont
     return sum;
 }
 
-/* Needs the mutex. */
-static bool step_done(const struct sw_engine *engine) {
-    for (int which = 0; which < SW_LANES; which++)
-        if (engine->lane[which].done < (engine->waited + 1) * engine->program->lane_count[which])
-            return false;
-    return true;
-}
-
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
     pthread_mutex_lock(&engine->mutex);
     assert(engine->waited < engine->begun);
-    while (engine->failure == SW_OK && !step_done(engine))
-        pthread_cond_wait(&engine->changed, &engine->mutex);
-    sw_status status = engine->failure;
-    if (status != SW_OK)
-        status = sw_fail(status, "%s", engine->failure_text);
+    const sw_status status = wait_done(engine, engine->waited + 1 - engine->program_first);
     struct step_context *context = &engine->context[engine->waited % SW_ENGINE_STEPS_AHEAD];
     const int64_t now_ns = sw_now_ns();
     if (status == SW_OK) {
@@ -182,11 +253,31 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
         engine->waited++;
-        if (context->input.program == SW_PROGRAM_TRAIN)
-            engine->step = context->input.step;
-        if (context->input.program == SW_PROGRAM_TRAIN && engine->plan->commit_every_step)
-            engine->saved_step = engine->step;
     }
     pthread_mutex_unlock(&engine->mutex);
     return status;
+}
+
+sw_status sw_engine_settle(struct sw_engine *engine) {
+    if (engine->waiting == SW_WAITING_NOTHING)
+        return SW_OK;
+    assert(engine->begun == engine->waited);
+    const sw_program_kind kind = engine->waiting == SW_WAITING_REDO ? SW_PROGRAM_FLUSH_REDO : SW_PROGRAM_FLUSH_UPDATE;
+    const struct sw_step_input input = {.step = engine->step, .loss_tokens = 1};
+    pthread_mutex_lock(&engine->mutex);
+    sw_status status = begin(engine, kind, false, &input);
+    if (status == SW_OK)
+        status = wait_done(engine, engine->begun - engine->program_first);
+    if (status == SW_OK) {
+        engine->waited++;
+        engine->waiting = SW_WAITING_NOTHING;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+void sw_engine_write_trace(const struct sw_engine *engine, FILE *out, int64_t *out_steps) {
+    assert(engine->trace != NULL && engine->begun == engine->waited);
+    sw_trace_write(engine->trace, out);
+    *out_steps = sw_trace_steps(engine->trace);
 }

@@ -2,8 +2,8 @@
  *
  * Calls belong to one thread. A training step is begun, runs on the lanes, and is waited for; the next may be begun
  * before that, so that the end of a step overlaps the start of the next. Everything else needs an idle engine (each
- * begun step waited for). The first error of any lane ends all lanes and is returned by sw_engine_wait; after it only
- * sw_engine_close is allowed. */
+ * begun step waited for). The first error of any lane ends all lanes and is returned by sw_engine_wait, or by
+ * sw_engine_begin where that changes the program; after it only sw_engine_close is allowed. */
 #ifndef SW_OFFLOAD_ENGINE_H
 #define SW_OFFLOAD_ENGINE_H
 
@@ -44,8 +44,10 @@ struct sw_unit_ops {
     sw_unit_function logits;
 };
 
+typedef enum { SW_STEP_TRAIN, SW_STEP_LOSS, SW_STEP_LOGITS } sw_step_kind;
+
 struct sw_step_input {
-    sw_program_kind program;
+    sw_step_kind kind;
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
     double clip;           /* largest gradient norm; 0: none */
@@ -54,16 +56,33 @@ struct sw_step_input {
     float *logits;
 };
 
+/* Dynamic loss scaling, of fp16: losses are multiplied by the scale, a power of two, and gradients divided by it again.
+ * A step that overflows is skipped and halves it, down to 1; SW_SCALE_STEPS good steps in a row double it. Other types
+ * keep 1. */
+struct sw_loss_scale {
+    double scale; /* 0 in a specification: the type's initial one */
+    int64_t good_steps;
+};
+#define SW_FP16_INITIAL_SCALE 65536.0
+#define SW_FP16_LARGEST_SCALE 16777216.0
+enum { SW_SCALE_STEPS = 1000 };
+
 struct sw_step_result {
     int64_t step;
     double loss_sum;                      /* over loss_tokens */
     double grad_norm;                     /* before clipping */
+    bool redone;                          /* the update was speculated, wrongly, and is done again */
     bool skipped;                         /* non-finite gradients: nothing was updated */
     int64_t applied_steps, skipped_steps; /* since the first start of the run */
+    double loss_scale;                    /* of this step */
+    struct sw_loss_scale next_scale;      /* after it */
     double seconds;                       /* since the step before ended, or since this one began */
     double busy_seconds[SW_LANES];
     int64_t lane_bytes[SW_LANES];
 };
+
+/* Whether updates start during the backward pass, where the plan has two generations. AUTO: while few steps clip. */
+typedef enum { SW_SPECULATE_NEVER, SW_SPECULATE_AUTO, SW_SPECULATE_ALWAYS } sw_speculation;
 
 struct sw_engine_spec {
     const struct sw_plan *plan; /* checked; must outlive the engine */
@@ -71,11 +90,14 @@ struct sw_engine_spec {
     struct sw_device *host;     /* updates in host memory; may be the same where the device computes in host memory */
     struct sw_store *store;     /* may be NULL for inference */
     int io_depth;
+    sw_speculation speculation;
     struct sw_unit_ops ops;
     /* Writes the commit's text for a step, on a lane's thread. */
     sw_status (*describe)(void *context, const struct sw_step_result *result, char *text, size_t chars);
     void *describe_context;
     int64_t applied_steps, skipped_steps; /* of a resumed run */
+    struct sw_loss_scale loss_scale;      /* likewise */
+    int64_t trace_ops;                    /* room for the times of so many ops of training, the first ones; 0: none */
 };
 
 sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out);
@@ -93,11 +115,15 @@ sw_status sw_engine_restore(struct sw_engine *engine);
  * Valid until begin. */
 int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro);
 
-/* At most SW_ENGINE_STEPS_AHEAD steps may be begun and not waited for, all of one program. */
+/* At most SW_ENGINE_STEPS_AHEAD steps may be begun and not waited for. A training step leaves its update to the one
+ * that is begun next, or to whatever needs the state before that. */
 enum { SW_ENGINE_STEPS_AHEAD = 2 };
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input);
 /* Waits for the oldest begun step. */
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
+
+/* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */
+sw_status sw_engine_settle(struct sw_engine *engine);
 
 /* Commits the state as it is, where the last step has not been committed by the plan. */
 sw_status sw_engine_save(struct sw_engine *engine);
@@ -106,5 +132,9 @@ sw_status sw_engine_save(struct sw_engine *engine);
 sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                  float *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);
+
+/* The measured times as a Chrome trace, and how many training steps it holds. Errors stay on the file. Needs
+ * trace_ops. */
+void sw_engine_write_trace(const struct sw_engine *engine, FILE *out, int64_t *out_steps);
 
 #endif

@@ -4,8 +4,9 @@
 #define SW_OFFLOAD_ENGINE_PRIVATE_H
 
 #include "core/arena.h"
+#include "offload/builder.h"
 #include "offload/engine.h"
-#include "offload/plan_private.h"
+#include "offload/trace.h"
 
 #include <pthread.h>
 
@@ -15,9 +16,19 @@ enum { ENGINE_ERROR_CHARS = 1024 };
 struct step_context {
     struct sw_step_input input;
     int64_t begun_ns;
-    int read_generation, write_generation;
-    struct sw_adamw adamw; /* completed by the norm op */
-    double *loss;          /* of each micro-batch */
+    int generation[3]; /* of the store, by the role that an access gives it (sw_generation) ... */
+    int in_place_from; /* ... and, for SW_GENERATION_NONE, the one that reads take, as writes take generation[0] */
+    bool speculates;
+    double *loss;              /* of each micro-batch */
+    struct sw_op_times *times; /* of each op; NULL: not traced */
+    struct sw_step_result result;
+};
+
+/* What the norm op of a step leaves for the update, which belongs to the next program. Ordered by the plan: the norm
+ * waits for the updates and the commit that read it. */
+struct pending_update {
+    bool redo; /* it was speculated, wrongly */
+    struct sw_adamw adamw;
     struct sw_step_result result;
 };
 
@@ -36,11 +47,13 @@ struct sw_engine {
     struct sw_engine_spec spec;
     const struct sw_plan *plan;
     struct sw_arena *arena[SW_NVME]; /* device, host */
+    struct sw_trace *trace;          /* NULL: none */
 
     pthread_mutex_t mutex; /* guards what follows, to the blank line */
     pthread_cond_t changed;
     const struct sw_program *program;
-    int64_t begun, waited; /* steps of this program */
+    int64_t begun, waited; /* steps, over all programs */
+    int64_t program_first; /* the step with which this program began */
     bool stopping;
     sw_status failure;
     char failure_text[ENGINE_ERROR_CHARS];
@@ -50,22 +63,27 @@ struct sw_engine {
     struct sw_store_lane *setup_lane;                   /* transfers outside of steps, by the owner's thread */
     struct sw_stream *setup_stream, *host_stream;
     int committed_generation;
+    struct pending_update pending;
+    sw_waiting waiting;    /* what the last step begun has left to the next program */
     bool working_is_newer; /* units on NVMe have their newest state in the generation that is not committed */
-    int64_t step;          /* last one waited for */
+    int64_t step;          /* last one begun */
     int64_t saved_step;    /* last one committed; -1 before the first commit */
     int64_t applied_steps, skipped_steps;
+    struct sw_loss_scale loss_scale; /* changed by the norm, which the plan orders with its readers */
+    int clips_seen; /* of the last steps, a bit each: whether a speculation was or would have been wrong */
     int64_t last_end_ns;
 };
 
 /* Address of a piece of a slot on device or host. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
-/* Of all micro-batches, in their order. */
-double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
 /* Address of the first access of an op with this content (and unit, unless -1) in this direction; NULL where it has
  * none. */
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
                         bool write);
+
+/* Of all micro-batches, in their order. */
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
 /* Runs an op of a synchronous lane, or the commit. */
 sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,

@@ -1,12 +1,14 @@
 /* Waits, derived from accesses: a read waits for the last write of its pieces, a write for the last write and for all
  * reads since.
  *
- * The ops are walked twice in order, as two steps: conflicts that the second walk finds with the first become waits for
- * the step before. */
+ * The ops are walked in order as several steps, so that generations have swapped roles both ways; conflicts that the
+ * last walk finds become its waits, those with earlier walks as waits for steps before. */
 #include "offload/plan_private.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { WALKS = 3 };
 
 /* Count of ops of a lane that must be done: positions over both steps, plus one; 0 for none. */
 typedef int32_t done_count;
@@ -29,8 +31,8 @@ static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
         needed[lane] = count;
 }
 
-static void gather(const struct hazards *h, const struct sw_access *access, done_count needed[SW_LANES]) {
-    const int32_t base = h->plan->slot[access->slot].first_piece + access->first;
+static void gather(const struct hazards *h, const struct sw_access *access, int step, done_count needed[SW_LANES]) {
+    const int32_t base = h->plan->slot[sw_access_slot(access, step)].first_piece + access->first;
     for (int32_t p = base; p < base + access->count; p++) {
         const struct piece_state *piece = &h->piece[p];
         need(needed, piece->writer_lane, piece->writer);
@@ -39,8 +41,8 @@ static void gather(const struct hazards *h, const struct sw_access *access, done
     }
 }
 
-static void record(struct hazards *h, const struct sw_access *access, sw_lane lane, done_count count) {
-    const int32_t base = h->plan->slot[access->slot].first_piece + access->first;
+static void record(struct hazards *h, const struct sw_access *access, int step, sw_lane lane, done_count count) {
+    const int32_t base = h->plan->slot[sw_access_slot(access, step)].first_piece + access->first;
     for (int32_t p = base; p < base + access->count; p++) {
         struct piece_state *piece = &h->piece[p];
         if (access->write) {
@@ -79,7 +81,7 @@ static sw_status store_waits(struct hazards *h, struct sw_op *op, const done_cou
         SW_TRY(add_wait(h, op,
                         (struct sw_wait){.lane = (sw_lane)lane,
                                          .position = position % per_step,
-                                         .steps_back = 1 - position / per_step}));
+                                         .steps_back = WALKS - 1 - position / per_step}));
     }
     return SW_OK;
 }
@@ -92,10 +94,10 @@ static sw_status walk(struct hazards *h, int step) {
         const done_count own = step * program->lane_count[op->lane] + op->position + 1;
         done_count needed[SW_LANES] = {0};
         for (int32_t a = 0; a < op->access_count; a++)
-            gather(h, &access[a], needed);
+            gather(h, &access[a], step, needed);
         for (int32_t a = 0; a < op->access_count; a++)
-            record(h, &access[a], op->lane, own);
-        if (step == 1)
+            record(h, &access[a], step, op->lane, own);
+        if (step == WALKS - 1)
             SW_TRY(store_waits(h, op, needed));
     }
     return SW_OK;
@@ -107,9 +109,9 @@ sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *pr
     if (h.piece == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
     program->wait_count = 0;
-    sw_status status = walk(&h, 0);
-    if (status == SW_OK)
-        status = walk(&h, 1);
+    sw_status status = SW_OK;
+    for (int step = 0; step < WALKS && status == SW_OK; step++)
+        status = walk(&h, step);
     free(h.piece);
     return status;
 }

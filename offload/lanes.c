@@ -18,8 +18,25 @@ static const struct sw_op *lane_op(const struct sw_engine *engine, const struct 
 }
 
 static struct step_context *context_of(struct sw_engine *engine, const struct lane *lane, int64_t number) {
-    const int64_t step = number / engine->program->lane_count[lane->which];
+    const int64_t step = engine->program_first + number / engine->program->lane_count[lane->which];
     return &engine->context[step % SW_ENGINE_STEPS_AHEAD];
+}
+
+static void note_start(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,
+                       int64_t now_ns) {
+    if (context->times != NULL)
+        context->times[op - engine->program->op].start_ns = now_ns;
+}
+
+static void note_end(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,
+                     int64_t now_ns) {
+    if (context->times != NULL)
+        context->times[op - engine->program->op].end_ns = now_ns;
+}
+
+/* A redo that is not needed. Its op has waited for the norm that decides. */
+static bool skips(const struct sw_engine *engine, const struct sw_op *op) {
+    return op->redo && !engine->pending.redo;
 }
 
 /* Needs the mutex. */
@@ -27,7 +44,7 @@ static bool ready(const struct sw_engine *engine, const struct lane *lane) {
     if (engine->program == NULL || engine->program->lane_count[lane->which] == 0)
         return false;
     const int64_t step = lane->number / engine->program->lane_count[lane->which];
-    if (step >= engine->begun)
+    if (engine->program_first + step >= engine->begun)
         return false;
     const struct sw_op *op = lane_op(engine, lane, lane->number);
     for (int32_t w = 0; w < op->wait_count; w++) {
@@ -67,11 +84,15 @@ static void *run_sync_lane(void *argument) {
         lane->number++;
         pthread_mutex_unlock(&engine->mutex);
         const int64_t start_ns = sw_now_ns();
-        const sw_status status = sw_engine_run_op(engine, lane, op, context);
+        const sw_status status = skips(engine, op) ? SW_OK : sw_engine_run_op(engine, lane, op, context);
         const int64_t end_ns = sw_now_ns();
+        if (!skips(engine, op)) {
+            note_start(engine, context, op, start_ns);
+            note_end(engine, context, op, end_ns);
+        }
         pthread_mutex_lock(&engine->mutex);
         context->result.busy_seconds[lane->which] += (double)(end_ns - start_ns) * 1e-9;
-        context->result.lane_bytes[lane->which] += op->bytes;
+        context->result.lane_bytes[lane->which] += skips(engine, op) ? 0 : op->bytes;
         lane->done++;
         if (status != SW_OK)
             fail_engine(engine, status);
@@ -91,9 +112,9 @@ struct io_state {
 /* Needs the mutex. Counts done, in order, what has finished. */
 static void advance(struct sw_engine *engine, struct lane *lane, struct io_state *io) {
     while (lane->done < lane->number && io->finished[lane->done % IO_WINDOW]) {
+        const struct sw_op *op = lane_op(engine, lane, lane->done);
         io->finished[lane->done % IO_WINDOW] = false;
-        context_of(engine, lane, lane->done)->result.lane_bytes[lane->which] +=
-            lane_op(engine, lane, lane->done)->bytes;
+        context_of(engine, lane, lane->done)->result.lane_bytes[lane->which] += skips(engine, op) ? 0 : op->bytes;
         lane->done++;
     }
     pthread_cond_broadcast(&engine->changed);
@@ -104,9 +125,15 @@ static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct
     const int64_t number = lane->number++;
     const struct sw_op *op = lane_op(engine, lane, number);
     struct step_context *context = context_of(engine, lane, number);
+    if (skips(engine, op)) {
+        io->finished[number % IO_WINDOW] = true;
+        advance(engine, lane, io);
+        return SW_OK;
+    }
     pthread_mutex_unlock(&engine->mutex);
     sw_status status;
     const int64_t start_ns = sw_now_ns();
+    note_start(engine, context, op, start_ns);
     if (op->kind == SW_OP_COMMIT) {
         status = sw_engine_run_op(engine, lane, op, context);
         io->finished[number % IO_WINDOW] = true;
@@ -119,7 +146,9 @@ static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct
     }
     pthread_mutex_lock(&engine->mutex);
     if (op->kind == SW_OP_COMMIT) {
-        context->result.busy_seconds[lane->which] += (double)(sw_now_ns() - start_ns) * 1e-9;
+        const int64_t end_ns = sw_now_ns();
+        note_end(engine, context, op, end_ns);
+        context->result.busy_seconds[lane->which] += (double)(end_ns - start_ns) * 1e-9;
         advance(engine, lane, io);
     }
     return status;
@@ -140,8 +169,11 @@ static sw_status reap_io(struct sw_engine *engine, struct lane *lane, struct io_
     context->result.busy_seconds[lane->which] += (double)(now_ns - io->busy_since_ns) * 1e-9;
     io->busy_since_ns = now_ns;
     io->outstanding -= count;
-    for (int i = 0; i < count; i++)
-        io->finished[tags[i] % IO_WINDOW] = true;
+    for (int i = 0; i < count; i++) {
+        const int64_t number = (int64_t)tags[i];
+        io->finished[number % IO_WINDOW] = true;
+        note_end(engine, context_of(engine, lane, number), lane_op(engine, lane, number), now_ns);
+    }
     advance(engine, lane, io);
     return status;
 }

@@ -1,8 +1,13 @@
 /* Which slots a plan needs, and where in its tier each lies. */
 #include "core/size.h"
+#include "io/store.h"
 #include "offload/plan_private.h"
 
 #include <stdlib.h>
+
+/* Boundaries beyond one group that the device keeps between two units, so that the next is computed while the last
+ * leaves. */
+enum { BOUNDARY_SPARE = 2, UNUSED = -1 };
 
 struct layout {
     struct sw_plan *plan;
@@ -10,16 +15,24 @@ struct layout {
     sw_status status;
 };
 
+int64_t sw_plan_group(const struct sw_plan *plan) {
+    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
+}
+
+int64_t sw_plan_groups(const struct sw_plan *plan) {
+    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
+}
+
 static int32_t add_slot(struct layout *layout, struct sw_slot slot) {
     struct sw_plan *plan = layout->plan;
     if (layout->status != SW_OK)
-        return -1;
+        return UNUSED;
     if (plan->slot_count == layout->capacity) {
         layout->capacity = layout->capacity * 2 + 64;
         struct sw_slot *grown = realloc(plan->slot, (size_t)layout->capacity * sizeof *grown);
         if (grown == NULL) {
             layout->status = sw_fail(SW_ERR_NOMEM, "no memory for the plan's slots");
-            return -1;
+            return UNUSED;
         }
         plan->slot = grown;
     }
@@ -42,27 +55,22 @@ static int32_t add_pieces(struct layout *layout, const char *name, sw_tier tier,
                                              .pieces = (int32_t)pieces});
 }
 
-/* A unit's state, contiguous, in pieces of one chunk. */
-static int32_t add_resident(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grain_bytes,
-                            sw_content content) {
-    const struct sw_plan *plan = layout->plan;
-    const int64_t grains = plan->spec.units->unit[unit].grains;
+/* The same where it is needed, else none. */
+static int32_t add_if(struct layout *layout, bool needed, const char *name, sw_tier tier, int64_t piece_bytes,
+                      int64_t pieces) {
+    return needed ? add_pieces(layout, name, tier, piece_bytes, pieces) : UNUSED;
+}
+
+/* A unit's state, contiguous, in pieces of one chunk. `content` other than none: it is there from before the first
+ * step. */
+static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grains,
+                        int64_t grain_bytes, sw_content content) {
+    const int64_t chunk_grains = layout->plan->spec.chunk_grains;
     return add_slot(layout, (struct sw_slot){.name = name,
                                              .tier = tier,
                                              .unit = (int32_t)unit,
-                                             .resident = content != SW_CONTENT_GRADS,
+                                             .resident = content != SW_CONTENT_NONE,
                                              .content = content,
-                                             .piece_bytes = plan->spec.chunk_grains * grain_bytes,
-                                             .bytes = grains * grain_bytes,
-                                             .pieces = (int32_t)sw_plan_chunks(plan, unit)});
-}
-
-static int32_t add_accumulator(struct layout *layout, const char *name, int64_t grains) {
-    const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-    const int64_t chunk_grains = layout->plan->spec.chunk_grains;
-    return add_slot(layout, (struct sw_slot){.name = name,
-                                             .tier = SW_DEVICE,
-                                             .unit = -1,
                                              .piece_bytes = chunk_grains * grain_bytes,
                                              .bytes = grains * grain_bytes,
                                              .pieces = (int32_t)sw_div_up(grains, chunk_grains)});
@@ -71,16 +79,70 @@ static int32_t add_accumulator(struct layout *layout, const char *name, int64_t 
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->weights, &index->grads, &index->optimizer, &index->boundary, &index->saved};
+    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer,
+                          &index->acc,     &index->boundary, &index->saved};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
             *arrays[a] = malloc(count * sizeof **arrays[a]);
         if (*arrays[a] == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory for the plan's index");
         for (size_t u = 0; u < count; u++)
-            (*arrays[a])[u] = -1;
+            (*arrays[a])[u] = UNUSED;
     }
     return SW_OK;
+}
+
+static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
+    return layout->plan->placement[unit].tier[state];
+}
+
+bool sw_plan_table_streams(const struct sw_plan *plan) {
+    return plan->spec.units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE;
+}
+
+static void lay_weights(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_units *units = plan->spec.units;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    int64_t largest = 0;
+    for (int64_t u = 0; u < units->count; u++) {
+        const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
+        index->weights[u] =
+            add_unit(layout, "weights", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_WEIGHTS);
+        if (tier != SW_DEVICE && !(u == 0 && units->tied))
+            largest = sw_max_i64(largest, units->unit[u].grains);
+    }
+    for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
+        index->unit_slot[k] =
+            largest > 0 && k < plan->spec.unit_slots
+                ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
+                : UNUSED;
+    index->table_slot = sw_plan_table_streams(plan) ? add_unit(layout, "table", SW_DEVICE, -1, units->unit[0].grains,
+                                                               grain_bytes, SW_CONTENT_NONE)
+                                                    : UNUSED;
+}
+
+static void lay_boundaries(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t group = sw_plan_group(plan), head = spec->units->count - 1, bytes = spec->boundary_bytes;
+    bool away = !spec->train, nvme = false;
+    for (int64_t u = 1; spec->train && u < head; u++) {
+        const sw_tier tier = tier_of(layout, SW_ACTS, u);
+        away |= tier != SW_DEVICE;
+        nvme |= tier == SW_NVME;
+        index->boundary[u] = add_pieces(layout, "boundary", tier, bytes, group);
+    }
+    /* The head's inputs are used at once; they need a home only where no ring carries them. */
+    index->boundary[head] = away ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, bytes, group);
+    index->boundary_ring = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
+    const bool back = away && spec->train;
+    index->boundary_back = add_if(layout, back, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
+    index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
+    index->boundary_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
+    index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
 }
 
 static void lay_activations(struct layout *layout) {
@@ -88,77 +150,138 @@ static void lay_activations(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t head = spec->units->count - 1;
-    for (int64_t u = 0; u < head; u++)
-        index->boundary[u] = add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes, spec->micro_batches);
-    const bool keep = spec->train && !plan->recompute;
-    for (int64_t u = 1; keep && u < head; u++)
-        index->saved[u] = add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes, spec->micro_batches);
-    index->saved_shared = keep ? -1 : add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes, 1);
-    index->boundary_grad =
-        spec->train ? add_pieces(layout, "boundary gradient", SW_DEVICE, spec->boundary_bytes, spec->micro_batches)
-                    : -1;
+    bool shared = !spec->train;
+    for (int64_t u = 1; spec->train && u < head; u++) {
+        shared |= plan->recompute[u];
+        if (!plan->recompute[u])
+            index->saved[u] = add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes, sw_plan_group(plan));
+    }
+    index->saved_shared = add_if(layout, shared, "saved", SW_DEVICE, spec->saved_bytes, 1);
     index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
     index->token_stage = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);
     index->work = add_pieces(layout, "work", SW_DEVICE, spec->work_bytes, 1);
 }
 
+/* Between groups a unit's accumulator lives with its gradients; a tied table's stays on the device. */
 static void lay_accumulators(struct layout *layout) {
-    struct sw_plan_index *index = layout->plan->index;
-    const struct sw_units *units = layout->plan->spec.units;
-    int64_t most_grains = 0, all_most = 0;
-    for (int64_t u = 0; u < units->count; u++) {
-        all_most = sw_max_i64(all_most, units->unit[u].grains);
-        if (u != 0 || !units->tied)
-            most_grains = sw_max_i64(most_grains, units->unit[u].grains);
-    }
-    index->acc = add_accumulator(layout, "accumulator", most_grains);
-    index->table_acc = units->tied ? add_accumulator(layout, "table accumulator", units->unit[0].grains) : -1;
-    const int64_t sums_bytes = all_most * (int64_t)sizeof(double);
-    index->sums_device = add_pieces(layout, "sums", SW_DEVICE, sums_bytes, units->count);
-    index->sums_host = add_pieces(layout, "sums", SW_HOST, sums_bytes, units->count);
-    index->norm = add_pieces(layout, "norm", SW_HOST, sizeof(double), 1);
-}
-
-/* Loading and saving pass through these rings too, so they always exist. */
-static void lay_staging(struct layout *layout, int64_t record_pieces, int64_t weight_pieces) {
-    const struct sw_plan_spec *spec = &layout->plan->spec;
-    const int64_t typed_bytes = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    layout->plan->index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed_bytes, weight_pieces);
-    layout->plan->index->optimizer_ring =
-        add_pieces(layout, "optimizer ring", SW_HOST, spec->chunk_grains * SW_RECORD_BYTES, record_pieces);
-}
-
-/* A ring exists where some unit sends chunks that way. */
-static void lay_rings(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
-    const struct sw_plan_spec *spec = &plan->spec;
-    bool down = false, out = false, in = false, up = false, records = false, weights = false;
-    for (int64_t u = 0; u < spec->units->count; u++) {
-        const sw_tier grads = plan->placement[u].tier[SW_GRADS];
-        const sw_tier optimizer = plan->placement[u].tier[SW_OPTIMIZER];
-        down |= grads != SW_DEVICE;
-        out |= grads == SW_NVME;
-        in |= grads == SW_NVME || (grads == SW_DEVICE && optimizer != SW_DEVICE);
-        up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
-        records |= optimizer == SW_NVME;
-        weights |= optimizer != SW_DEVICE;
+    const struct sw_units *units = plan->spec.units;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const bool groups = sw_plan_groups(plan) > 1;
+    int64_t working = 0;
+    bool nvme = false;
+    for (int64_t u = 0; u < units->count; u++) {
+        if (u == 0 && units->tied)
+            continue;
+        const sw_tier tier = tier_of(layout, SW_GRADS, u);
+        if (groups)
+            index->acc[u] =
+                add_unit(layout, "accumulator", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_NONE);
+        if (!groups || tier != SW_DEVICE)
+            working = sw_max_i64(working, units->unit[u].grains);
+        nvme |= groups && tier == SW_NVME;
     }
-    const int64_t chunk_elems = spec->chunk_grains * SW_GRAIN_ELEMS;
-    const int64_t typed = chunk_elems * sw_dtype_bytes(spec->type);
+    for (int k = 0; k < 2; k++)
+        index->work_acc[k] = working > 0 && (groups || k == 0)
+                                 ? add_unit(layout, "accumulator", SW_DEVICE, -1, working, grain_bytes, SW_CONTENT_NONE)
+                                 : UNUSED;
+    index->table_acc = units->tied ? add_unit(layout, "table accumulator", SW_DEVICE, -1, units->unit[0].grains,
+                                              grain_bytes, SW_CONTENT_NONE)
+                                   : UNUSED;
+    const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
+    index->acc_out = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
+    index->acc_in = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
+}
+
+static void lay_sums(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_units *units = layout->plan->spec.units;
+    int64_t most_grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+    const int64_t bytes = most_grains * (int64_t)sizeof(double);
+    index->sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
+    index->sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
+    index->norm = add_slot(layout, (struct sw_slot){.name = "norm",
+                                                    .tier = SW_HOST,
+                                                    .unit = -1,
+                                                    .resident = true,
+                                                    .content = SW_CONTENT_NORM,
+                                                    .piece_bytes = SW_BUFFER_ALIGN_BYTES,
+                                                    .bytes = SW_BUFFER_ALIGN_BYTES,
+                                                    .pieces = 1});
+}
+
+/* Which ways chunks of a unit go, over all units. */
+struct traffic {
+    bool grads_down, grads_out, grads_in, grads_up;
+    bool records, weights, weights_in, weights_down;
+};
+
+static struct traffic traffic_of(const struct layout *layout) {
+    struct traffic t = {0};
+    for (int64_t u = 0; u < layout->plan->spec.units->count; u++) {
+        const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
+        const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
+        t.grads_down |= grads != SW_DEVICE;
+        t.grads_out |= grads == SW_NVME;
+        t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && optimizer != SW_DEVICE);
+        t.grads_up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
+        t.records |= optimizer == SW_NVME;
+        t.weights |= (optimizer != SW_DEVICE && weights != SW_HOST) || weights == SW_NVME;
+        t.weights_in |= weights == SW_NVME;
+        t.weights_down |= optimizer == SW_DEVICE && weights != SW_DEVICE;
+    }
+    return t;
+}
+
+static void lay_rings(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    const struct traffic t = spec->train ? traffic_of(layout) : (struct traffic){0};
+    const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
     const int64_t ring = spec->ring_chunks;
-    index->grads_down = down ? add_pieces(layout, "grads ring", SW_DEVICE, typed, ring) : -1;
-    index->grads_up = up ? add_pieces(layout, "grads ring", SW_DEVICE, typed, ring) : -1;
-    index->grads_out = out ? add_pieces(layout, "grads ring", SW_HOST, typed, ring) : -1;
-    index->grads_in = in ? add_pieces(layout, "grads ring", SW_HOST, typed, ring) : -1;
-    lay_staging(layout, records ? ring : 1, weights ? ring : 1);
+    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed, ring);
+    index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, ring);
+    index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
+    index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
+    index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
+    /* Loading and saving pass through these two, so they always exist. */
+    index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
+    index->optimizer_ring =
+        add_pieces(layout, "optimizer ring", SW_HOST, spec->chunk_grains * SW_RECORD_BYTES, t.records ? ring : 1);
+}
+
+/* Two generations where every step commits; else the plan updates one in place, and the engine knows which. */
+static void lay_optimizer(struct layout *layout, int64_t unit) {
+    struct sw_plan *plan = layout->plan;
+    const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
+    for (int g = 0; g < generations; g++) {
+        const int32_t slot = add_unit(layout, "optimizer", tier_of(layout, SW_OPTIMIZER, unit), unit,
+                                      plan->spec.units->unit[unit].grains, SW_RECORD_BYTES, SW_CONTENT_OPTIMIZER);
+        if (g == 0)
+            plan->index->optimizer[unit] = slot;
+    }
+}
+
+static void lay_gradients(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_units *units = layout->plan->spec.units;
+    const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(layout->plan->spec.type);
+    for (int64_t u = 0; u < units->count; u++) {
+        const int64_t grains = units->unit[u].grains;
+        index->grads[u] =
+            add_unit(layout, "grads", tier_of(layout, SW_GRADS, u), u, grains, typed_grain, SW_CONTENT_GRADS);
+        lay_optimizer(layout, u);
+    }
 }
 
 sw_status sw_plan_layout(struct sw_plan *plan) {
     struct sw_plan_index *index = plan->index;
     struct layout layout = {.plan = plan};
-    const struct sw_plan_spec *spec = &plan->spec;
     plan->slot_count = 0;
     plan->piece_count = 0;
     free(plan->slot);
@@ -166,24 +289,19 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int t = 0; t < SW_TIERS; t++)
         plan->tier_bytes[t] = 0;
     SW_TRY(allocate_index(plan));
-    const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    for (int64_t u = 0; u < spec->units->count; u++) {
-        const struct sw_unit_placement *at = &plan->placement[u];
-        index->weights[u] = add_resident(&layout, "weights", at->tier[SW_WEIGHTS], u, typed_grain, SW_CONTENT_WEIGHTS);
-        if (!spec->train)
-            continue;
-        index->grads[u] = add_resident(&layout, "grads", at->tier[SW_GRADS], u, typed_grain, SW_CONTENT_GRADS);
-        index->optimizer[u] =
-            add_resident(&layout, "optimizer", at->tier[SW_OPTIMIZER], u, SW_RECORD_BYTES, SW_CONTENT_OPTIMIZER);
-    }
+    plan->commit_every_step = plan->spec.train;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    lay_weights(&layout);
+    lay_boundaries(&layout);
     lay_activations(&layout);
-    if (spec->train) {
+    index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
+    index->sums_device = index->sums_host = index->norm = UNUSED;
+    if (plan->spec.train) {
+        lay_gradients(&layout);
         lay_accumulators(&layout);
-        lay_rings(&layout);
-    } else {
-        index->acc = index->table_acc = index->sums_device = index->sums_host = index->norm = -1;
-        index->grads_down = index->grads_up = index->grads_out = index->grads_in = -1;
-        lay_staging(&layout, 1, 1);
+        lay_sums(&layout);
     }
+    lay_rings(&layout);
     return layout.status;
 }

@@ -35,16 +35,16 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
         .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
         .out = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, true),
-        .saved = op->kind == SW_OP_FORWARD || engine->plan->recompute
+        .saved = op->kind == SW_OP_FORWARD || engine->plan->recompute[op->unit]
                      ? sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, true)
                      : sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, false),
-        .recompute = engine->plan->recompute,
+        .recompute = engine->plan->recompute[op->unit],
         .grad = op->kind == SW_OP_HEAD ? sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, true)
                                        : sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, false),
         .acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, op->unit, true),
         .table_acc = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_ACC, 0, true) : NULL,
         .work = sw_engine_operand(engine, op, SW_CONTENT_WORK, -1, true),
-        .loss_scale = (float)(1.0 / (double)context->input.loss_tokens),
+        .loss_scale = (float)(engine->loss_scale.scale / (double)context->input.loss_tokens),
         .loss = &context->loss[op->micro],
         .row = context->input.row,
         .logits = context->input.logits,
@@ -62,7 +62,7 @@ static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const s
                             struct step_context *context) {
     const struct sw_plan_index *index = engine->plan->index;
     const int64_t micros = op->bytes / engine->plan->spec.token_bytes;
-    const int64_t half = (context - engine->context) * engine->plan->spec.micro_batches;
+    const int64_t half = (context - engine->context) * engine->plan->spec.micro_batches; /* of the stage */
     for (int64_t m = 0; m < micros; m++)
         SW_TRY(sw_copy_to_device(lane->stream, sw_engine_piece(engine, index->tokens, m),
                                  sw_engine_piece(engine, index->token_stage, half + m),
@@ -82,6 +82,21 @@ static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const s
                               sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
 }
 
+/* What gradients are multiplied by where nothing is clipped. */
+static float unscaling(const struct sw_engine *engine) {
+    return (float)(1.0 / engine->loss_scale.scale);
+}
+
+static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, bool overflow) {
+    if (type != SW_F16)
+        return now;
+    if (overflow)
+        return (struct sw_loss_scale){.scale = fmax(1.0, now.scale / 2)};
+    if (now.good_steps + 1 < SW_SCALE_STEPS)
+        return (struct sw_loss_scale){.scale = now.scale, .good_steps = now.good_steps + 1};
+    return (struct sw_loss_scale){.scale = fmin(SW_FP16_LARGEST_SCALE, now.scale * 2)};
+}
+
 /* The global norm in unit and grain order, and what follows from it for the update. */
 static sw_status run_norm(struct sw_engine *engine, struct step_context *context) {
     const struct sw_units *units = engine->plan->spec.units;
@@ -92,7 +107,8 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
             total += sums[g];
     }
     struct sw_step_result *result = &context->result;
-    result->grad_norm = sqrt(total);
+    result->loss_scale = engine->loss_scale.scale;
+    result->grad_norm = sqrt(total) / result->loss_scale;
     result->skipped = !isfinite(result->grad_norm);
     if (result->skipped)
         engine->skipped_steps++;
@@ -100,42 +116,63 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
         engine->applied_steps++;
     result->applied_steps = engine->applied_steps;
     result->skipped_steps = engine->skipped_steps;
+    result->next_scale = next_scale(engine->plan->spec.type, engine->loss_scale, result->skipped);
     const double clip = context->input.clip;
     const double coefficient = clip > 0 ? clip / (result->grad_norm + CLIP_EPSILON) : 1.0;
-    context->adamw = context->input.adamw;
-    context->adamw.step = engine->applied_steps;
-    context->adamw.skip = result->skipped;
-    context->adamw.grad_scale = (float)fmin(1.0, coefficient);
+    struct sw_adamw adamw = context->input.adamw;
+    adamw.step = engine->applied_steps;
+    adamw.skip = result->skipped;
+    adamw.grad_scale = (float)(fmin(1.0, coefficient) / result->loss_scale);
+    const bool wrong = adamw.skip || adamw.grad_scale != unscaling(engine);
+    engine->clips_seen = engine->clips_seen << 1 | wrong;
+    result->redone = context->speculates && wrong;
+    /* Not the whole result: lanes that the norm does not wait for still count into it. */
+    engine->pending = (struct pending_update){
+        .redo = result->redone,
+        .adamw = adamw,
+        .result = {.step = result->step,
+                   .loss_sum = sw_engine_loss_sum(engine, context),
+                   .grad_norm = result->grad_norm,
+                   .skipped = result->skipped,
+                   .redone = result->redone,
+                   .applied_steps = result->applied_steps,
+                   .skipped_steps = result->skipped_steps,
+                   .loss_scale = result->loss_scale,
+                   .next_scale = result->next_scale},
+    };
+    engine->loss_scale = result->next_scale;
     return SW_OK;
 }
 
 static sw_status run_update(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                             const struct step_context *context) {
     const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
-    return sw_update_adamw(lane->stream, engine->plan->spec.type, &context->adamw, op->first_grain * SW_GRAIN_ELEMS,
-                           op->grains, unit->run, unit->run_count,
-                           sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false),
+    struct sw_adamw adamw = engine->pending.adamw;
+    if (op->speculates) {
+        /* As the norm will say if nothing is clipped or skipped. */
+        adamw = context->input.adamw;
+        adamw.step = engine->applied_steps + 1;
+        adamw.grad_scale = unscaling(engine);
+    }
+    return sw_update_adamw(lane->stream, engine->plan->spec.type, &adamw, op->first_grain * SW_GRAIN_ELEMS, op->grains,
+                           unit->run, unit->run_count, sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false),
                            sw_engine_operand(engine, op, SW_CONTENT_OPTIMIZER, -1, true),
                            sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, true));
 }
 
-static sw_status run_copy(struct sw_engine *engine, struct lane *lane, const struct sw_op *op, sw_content content,
-                          bool up) {
-    const void *from = sw_engine_operand(engine, op, content, -1, false);
-    void *to = sw_engine_operand(engine, op, content, -1, true);
-    return up ? sw_copy_to_device(lane->stream, to, from, op->bytes)
-              : sw_copy_to_host(lane->stream, to, from, op->bytes);
+static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    const void *from = sw_engine_piece(engine, access[0].slot, access[0].first);
+    void *to = sw_engine_piece(engine, access[1].slot, access[1].first);
+    return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, from, op->bytes)
+                                    : sw_copy_to_host(lane->stream, to, from, op->bytes);
 }
 
-static sw_status run_commit(struct sw_engine *engine, struct step_context *context) {
+static sw_status run_commit(struct sw_engine *engine, const struct step_context *context) {
     char text[SW_STORE_META_BYTES];
-    /* Lanes that the commit does not wait for still count into the result. */
-    pthread_mutex_lock(&engine->mutex);
-    struct sw_step_result result = context->result;
-    pthread_mutex_unlock(&engine->mutex);
-    result.loss_sum = sw_engine_loss_sum(engine, context);
-    SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
-    return sw_store_commit(engine->spec.store, context->input.step, context->write_generation, text);
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &engine->pending.result, text, sizeof text));
+    return sw_store_commit(engine->spec.store, engine->pending.result.step,
+                           context->generation[SW_GENERATION_COMMITTED], text);
 }
 
 static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
@@ -149,10 +186,9 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
     case SW_OP_ZERO: return run_zero(engine, lane, op);
     case SW_OP_FINISH: return run_finish(engine, lane, op);
-    case SW_OP_DOWNLOAD_SUMS: return run_copy(engine, lane, op, SW_CONTENT_SUMS, false);
-    case SW_OP_DOWNLOAD_GRADS: return run_copy(engine, lane, op, SW_CONTENT_GRADS, false);
-    case SW_OP_UPLOAD_GRADS: return run_copy(engine, lane, op, SW_CONTENT_GRADS, true);
-    case SW_OP_UPLOAD_WEIGHTS: return run_copy(engine, lane, op, SW_CONTENT_WEIGHTS, true);
+    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_UPLOAD:
+    case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
     case SW_OP_NORM: return run_norm(engine, context);
     case SW_OP_UPDATE:
     case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
@@ -173,20 +209,25 @@ sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const st
 
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
                                             const struct step_context *context) {
-    const bool write = op->kind == SW_OP_WRITE_GRADS || op->kind == SW_OP_WRITE_OPTIMIZER;
-    const bool grads = op->kind == SW_OP_WRITE_GRADS || op->kind == SW_OP_READ_GRADS;
-    const sw_content content = grads ? SW_CONTENT_GRADS : SW_CONTENT_OPTIMIZER;
-    const struct sw_access *memory = &engine->program->access[op->first_access + (write ? 0 : 1)];
-    assert(memory->content == content && memory->write == !write);
+    static const sw_store_kind kinds[SW_CONTENTS] = {
+        [SW_CONTENT_OPTIMIZER] = SW_STORE_OPTIMIZER, [SW_CONTENT_GRADS] = SW_STORE_GRADS,
+        [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BOUNDARY] = SW_STORE_ACTS,
+        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,
+    };
+    const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;
+    const bool boundary = op->content == SW_CONTENT_BOUNDARY;
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    const struct sw_access *memory = &access[write ? 0 : 1], *home = &access[write ? 1 : 0];
+    const int generation = !optimizer                                         ? 0
+                           : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
+                                                                              : context->generation[home->generation];
     return (struct sw_store_transfer){
         .write = write,
-        .kind = grads ? SW_STORE_GRADS : SW_STORE_OPTIMIZER,
-        .generation = grads   ? 0
-                      : write ? context->write_generation
-                              : context->read_generation,
-        .unit = op->unit,
-        .first_grain = op->first_grain,
-        .grains = op->grains,
+        .kind = kinds[op->content],
+        .generation = generation,
+        .unit = boundary ? op->unit + 1 : op->unit, /* a boundary is kept with the unit whose input it is */
+        .first_grain = boundary ? home->first : op->first_grain,
+        .grains = boundary ? 1 : op->grains,
         .buf = sw_engine_piece(engine, memory->slot, memory->first),
         .step = context->input.step,
     };

@@ -10,26 +10,8 @@
 
 static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
 static const char *const op_names[SW_OP_KINDS] = {
-    "upload-tokens",
-    "forward",
-    "loss",
-    "logits",
-    "zero",
-    "head",
-    "backward",
-    "finish",
-    "download-sums",
-    "download-grads",
-    "write-grads",
-    "norm",
-    "read-grads",
-    "upload-grads",
-    "read-optimizer",
-    "update",
-    "update-on-device",
-    "upload-weights",
-    "write-optimizer",
-    "commit",
+    "tokens", "forward",          "loss",   "logits",   "zero", "head",  "backward", "finish", "sums", "norm",
+    "update", "update on device", "upload", "download", "read", "write", "commit",
 };
 
 const char *sw_lane_name(sw_lane lane) {
@@ -66,34 +48,66 @@ static bool fits(const struct sw_plan *plan) {
            plan->tier_bytes[SW_HOST] <= plan->spec.budget_bytes[SW_HOST];
 }
 
-static void place_state(struct sw_plan *plan, sw_state state, sw_tier tier) {
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        plan->placement[u].tier[state] = plan->spec.place.automatic[state] ? tier : plan->spec.place.tier[state];
+/* Bytes of a unit's state, for shares. */
+static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    const bool block = unit > 0 && unit + 1 < plan->spec.units->count;
+    if (state == SW_ACTS)
+        return block ? plan->spec.boundary_bytes : 0;
+    return plan->spec.units->unit[unit].grains;
 }
 
-static sw_status try_uniform(struct sw_plan *plan, sw_tier grads, sw_tier optimizer, bool recompute, bool *out_fits) {
-    place_state(plan, SW_WEIGHTS, SW_DEVICE);
-    place_state(plan, SW_ACTS, SW_DEVICE);
-    place_state(plan, SW_GRADS, grads);
-    place_state(plan, SW_OPTIMIZER, optimizer);
-    plan->recompute = recompute;
+/* A state as the request says; where it leaves the choice, all on one tier. */
+static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic) {
+    const struct sw_placement_request *request = &plan->spec.place;
+    int64_t total = 0, before = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        total += state_bytes(plan, state, u);
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t bytes = state_bytes(plan, state, u);
+        plan->placement[u].tier[state] = request->automatic[state] ? automatic
+                                         : total == 0              ? SW_DEVICE
+                                                      : sw_placement_of(request->share[state], before, bytes, total);
+        before += bytes;
+    }
+}
+
+static sw_status try_uniform(struct sw_plan *plan, sw_tier tier, bool recompute, bool *out_fits) {
+    for (int state = 0; state < SW_STATES; state++)
+        place_state(plan, (sw_state)state, tier);
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        plan->recompute[u] = recompute;
     SW_TRY(sw_plan_layout(plan));
     *out_fits = fits(plan);
     return SW_OK;
 }
 
-/* Moves a state up from NVMe, unit by unit in forward order, as far as the budgets allow: to the device, else to the
- * host. */
-static sw_status raise_state(struct sw_plan *plan, sw_state state) {
-    for (int64_t u = 0; plan->spec.place.automatic[state] && u < plan->spec.units->count; u++) {
-        for (int tier = SW_DEVICE; tier <= SW_NVME; tier++) {
-            plan->placement[u].tier[state] = (sw_tier)tier;
-            SW_TRY(sw_plan_layout(plan));
-            if (fits(plan))
-                break;
-        }
+/* Moves the automatic ones of two states of each unit to a tier, in forward order, where the budgets allow it. */
+static sw_status raise_states(struct sw_plan *plan, sw_state first, sw_state second, sw_tier tier) {
+    const bool automatic[] = {plan->spec.place.automatic[first], plan->spec.place.automatic[second]};
+    for (int64_t u = 0; (automatic[0] || automatic[1]) && u < plan->spec.units->count; u++) {
+        const struct sw_unit_placement before = plan->placement[u];
+        if (automatic[0] && tier < before.tier[first])
+            plan->placement[u].tier[first] = tier;
+        if (automatic[1] && tier < before.tier[second])
+            plan->placement[u].tier[second] = tier;
+        SW_TRY(sw_plan_layout(plan));
+        if (!fits(plan))
+            plan->placement[u] = before;
     }
-    return SW_OK;
+    return sw_plan_layout(plan);
+}
+
+/* Keeps the intermediates of as many blocks as fit, the last first: theirs are needed soonest. */
+static sw_status keep_intermediates(struct sw_plan *plan) {
+    for (int64_t u = plan->spec.units->count - 2; plan->spec.recompute_auto && u > 0; u--) {
+        plan->recompute[u] = false;
+        SW_TRY(sw_plan_layout(plan));
+        if (fits(plan))
+            continue;
+        plan->recompute[u] = true;
+        break;
+    }
+    return sw_plan_layout(plan);
 }
 
 /* A size as a flag takes it, rounded up, so that what the message asks for is enough. */
@@ -104,43 +118,64 @@ static const char *format_need(int64_t bytes, char buffer[SW_SIZE_CHARS]) {
     return buffer;
 }
 
-static sw_status refuse_budget(const struct sw_plan *plan) {
+static sw_status refuse_budget(const struct sw_plan *plan, const int64_t *needs) {
     char need[2][SW_SIZE_CHARS], have[2][SW_SIZE_CHARS];
-    return sw_fail(
-        SW_ERR_BUDGET,
-        "the model does not fit: this placement needs at least --device-memory %s (the budget is %s) and "
-        "--host-memory %s (the budget is %s)",
-        format_need(plan->tier_bytes[SW_DEVICE], need[0]), sw_format_size(plan->spec.budget_bytes[SW_DEVICE], have[0]),
-        format_need(plan->tier_bytes[SW_HOST], need[1]), sw_format_size(plan->spec.budget_bytes[SW_HOST], have[1]));
+    return sw_fail(SW_ERR_BUDGET,
+                   "the model does not fit: this placement needs at least --device-memory %s (the budget is %s) and "
+                   "--host-memory %s (the budget is %s)",
+                   format_need(needs[SW_DEVICE], need[0]), sw_format_size(plan->spec.budget_bytes[SW_DEVICE], have[0]),
+                   format_need(needs[SW_HOST], need[1]), sw_format_size(plan->spec.budget_bytes[SW_HOST], have[1]));
 }
 
-/* Everything as near to the compute as it fits. Gradients gain more than the optimizer a byte, so they rise first. */
+/* Everything on the device if it fits. Else everything as low as it may go, and then up again, first what saves the
+ * most traffic for its bytes: weights (fetched twice a step) and boundaries (once each way), then intermediates instead
+ * of recomputation, then gradients with their optimizer; what the device cannot take goes to the host in the same
+ * order. */
 static sw_status place(struct sw_plan *plan) {
-    static const sw_tier uniform[][2] = {{SW_DEVICE, SW_DEVICE}, {SW_DEVICE, SW_HOST}, {SW_HOST, SW_HOST}};
-    const bool automatic = plan->spec.recompute_auto;
-    bool fit = false;
-    for (size_t i = 0; i < sizeof uniform / sizeof uniform[0]; i++) {
-        for (int recompute = 0; recompute < 2; recompute++) {
-            if (!automatic && (recompute == 1) != plan->spec.recompute)
-                continue;
-            SW_TRY(try_uniform(plan, uniform[i][0], uniform[i][1], recompute == 1, &fit));
-            if (fit)
-                return SW_OK;
-        }
+    const bool recompute = plan->spec.recompute_auto || plan->spec.recompute;
+    const sw_tier lowest = plan->spec.train ? SW_NVME : SW_HOST;
+    bool fit;
+    SW_TRY(try_uniform(plan, SW_DEVICE, plan->spec.recompute, &fit));
+    if (fit)
+        return SW_OK;
+    const int64_t together[] = {plan->tier_bytes[SW_DEVICE], plan->tier_bytes[SW_HOST]};
+    SW_TRY(try_uniform(plan, lowest, recompute, &fit));
+    if (!fit) {
+        /* Of a tiny model the rings may be larger than what they stand for. */
+        const bool less =
+            together[SW_DEVICE] <= plan->tier_bytes[SW_DEVICE] && together[SW_HOST] <= plan->tier_bytes[SW_HOST];
+        return refuse_budget(plan, less ? together : plan->tier_bytes);
     }
-    SW_TRY(try_uniform(plan, SW_NVME, SW_NVME, automatic || plan->spec.recompute, &fit));
-    if (!fit)
-        return refuse_budget(plan);
-    SW_TRY(raise_state(plan, SW_GRADS));
-    return raise_state(plan, SW_OPTIMIZER);
+    SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_DEVICE));
+    SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_DEVICE));
+    SW_TRY(keep_intermediates(plan));
+    SW_TRY(raise_states(plan, SW_GRADS, SW_OPTIMIZER, SW_DEVICE));
+    SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_HOST));
+    SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_HOST));
+    SW_TRY(raise_states(plan, SW_GRADS, SW_GRADS, SW_HOST));
+    return raise_states(plan, SW_OPTIMIZER, SW_OPTIMIZER, SW_HOST);
+}
+
+bool sw_program_repeats(sw_program_kind kind) {
+    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_REDO_SPECULATE || kind == SW_PROGRAM_LOSS ||
+           kind == SW_PROGRAM_LOGITS;
+}
+
+static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
+    switch (kind) {
+    case SW_PROGRAM_LOSS:
+    case SW_PROGRAM_LOGITS: return true;
+    case SW_PROGRAM_START:
+    case SW_PROGRAM_UPDATE:
+    case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
+    default: return plan->commit_every_step;
+    }
 }
 
 static sw_status make_programs(struct sw_plan *plan) {
-    plan->commit_every_step = plan->spec.train;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
-            plan->commit_every_step = false;
-    for (int p = plan->spec.train ? SW_PROGRAM_TRAIN : SW_PROGRAM_LOSS; p < SW_PROGRAMS; p++) {
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        if (!has_program(plan, (sw_program_kind)p))
+            continue;
         SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, &plan->program[p]));
         SW_TRY(sw_plan_derive_waits(plan, &plan->program[p]));
     }
@@ -149,14 +184,18 @@ static sw_status make_programs(struct sw_plan *plan) {
 
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
+    assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
+    if (!spec->train && !spec->place.automatic[SW_WEIGHTS] && spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "without training, weights live on the device or the host, not on nvme");
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
     plan->placement = calloc((size_t)spec->units->count, sizeof *plan->placement);
+    plan->recompute = calloc((size_t)spec->units->count, sizeof *plan->recompute);
     plan->index = calloc(1, sizeof *plan->index);
-    if (plan->placement == NULL || plan->index == NULL) {
+    if (plan->placement == NULL || plan->recompute == NULL || plan->index == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory for a plan");
         goto fail;
     }
@@ -178,11 +217,13 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->weights);
         free(plan->index->grads);
         free(plan->index->optimizer);
+        free(plan->index->acc);
         free(plan->index->boundary);
         free(plan->index->saved);
     }
     free(plan->index);
     free(plan->slot);
+    free(plan->recompute);
     free(plan->placement);
     free(plan);
 }

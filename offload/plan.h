@@ -31,25 +31,22 @@ const char *sw_lane_name(sw_lane lane);
 bool sw_lane_is_io(sw_lane lane);
 
 typedef enum {
-    SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
-    SW_OP_FORWARD,       /* unit forward of one micro-batch */
-    SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
-    SW_OP_LOGITS,        /* head forward of one row */
-    SW_OP_ZERO,          /* a unit's gradient accumulator */
-    SW_OP_HEAD,          /* head forward and backward of one micro-batch, fused */
-    SW_OP_BACKWARD,      /* unit recompute (or saved intermediates) and backward of one micro-batch */
-    SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
-    SW_OP_DOWNLOAD_SUMS, /* a unit's sums of squares */
-    SW_OP_DOWNLOAD_GRADS,
-    SW_OP_WRITE_GRADS,
-    SW_OP_NORM, /* global norm, clip coefficient, finite or not */
-    SW_OP_READ_GRADS,
-    SW_OP_UPLOAD_GRADS,
-    SW_OP_READ_OPTIMIZER,
-    SW_OP_UPDATE,           /* on the host */
+    SW_OP_UPLOAD_TOKENS,    /* the step's inputs and targets to the device */
+    SW_OP_FORWARD,          /* unit forward of one micro-batch */
+    SW_OP_LOSS,             /* head forward of one micro-batch: loss only (evaluation) */
+    SW_OP_LOGITS,           /* head forward of one row */
+    SW_OP_ZERO,             /* a unit's gradient accumulator */
+    SW_OP_HEAD,             /* head forward and backward of one micro-batch, fused */
+    SW_OP_BACKWARD,         /* unit recompute (or saved intermediates) and backward of one micro-batch */
+    SW_OP_FINISH,           /* accumulator chunk → rounded gradient chunk, with its sums of squares */
+    SW_OP_DOWNLOAD_SUMS,    /* a unit's sums of squares */
+    SW_OP_NORM,             /* global norm, clip coefficient, finite or not */
+    SW_OP_UPDATE,           /* of a chunk, on the host */
     SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
-    SW_OP_UPLOAD_WEIGHTS,
-    SW_OP_WRITE_OPTIMIZER,
+    SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
+    SW_OP_DOWNLOAD,         /* device to host */
+    SW_OP_READ,             /* NVMe to host */
+    SW_OP_WRITE,            /* host to NVMe */
     SW_OP_COMMIT,
     SW_OP_KINDS
 } sw_op_kind;
@@ -84,6 +81,10 @@ struct sw_slot {
     int32_t first_piece; /* number of its first piece among all pieces of the plan */
 };
 
+/* Which of two generations, kept in neighbouring slots: the one that this step commits, or the other, which it reads
+ * before that and writes speculatively after. */
+typedef enum { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
+
 /* Pieces [first, first+count) of a slot hold, or receive, content of (unit, index first_index + i), as of `age` steps
  * ago. */
 struct sw_access {
@@ -94,7 +95,15 @@ struct sw_access {
     int32_t stage;
     int32_t age; /* 0: made in this step, 1: in the step before */
     bool write;
+    sw_generation generation;
 };
+
+/* The slot of an access in a step: generations swap roles from step to step. */
+static inline int32_t sw_access_slot(const struct sw_access *access, int64_t step) {
+    if (access->generation == SW_GENERATION_NONE)
+        return access->slot;
+    return access->slot + (int32_t)((step + (access->generation == SW_GENERATION_OTHER)) & 1);
+}
 
 /* Done when op `position` of `lane` in the step `steps_back` before this one is done. */
 struct sw_wait {
@@ -106,12 +115,16 @@ struct sw_wait {
 struct sw_op {
     sw_op_kind kind;
     sw_lane lane;
+    sw_content content;          /* of transfers */
+    bool redo;                   /* runs only where the speculation of the step before was wrong */
+    bool speculates;             /* an update that assumes that nothing is clipped or skipped */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
     int32_t chunk;               /* or -1 */
     int32_t position;            /* in its lane */
     int64_t first_grain, grains; /* of a chunk op */
     int64_t bytes;               /* moved over the lane's resource */
+    double flops;                /* of compute ops */
     int32_t first_access, access_count;
     int32_t first_wait, wait_count;
 };
@@ -128,7 +141,26 @@ struct sw_program {
     int32_t lane_count[SW_LANES];
 };
 
-typedef enum { SW_PROGRAM_TRAIN, SW_PROGRAM_LOSS, SW_PROGRAM_LOGITS, SW_PROGRAMS } sw_program_kind;
+/* A training step's gradients become weights under the forward pass of the step after it, unit by unit. Where the whole
+ * optimizer is on NVMe, in two generations, the update may instead start during the backward pass, speculating that
+ * nothing is clipped or skipped; the step after it then redoes it from the old generation if that was wrong. So a
+ * step's program depends on what it finds waiting (nothing, an update, a redo) and on whether it speculates. */
+typedef enum {
+    SW_PROGRAM_START,
+    SW_PROGRAM_UPDATE,
+    SW_PROGRAM_REDO,
+    SW_PROGRAM_START_SPECULATE,
+    SW_PROGRAM_UPDATE_SPECULATE,
+    SW_PROGRAM_REDO_SPECULATE,
+    SW_PROGRAM_FLUSH_UPDATE, /* what waits, alone */
+    SW_PROGRAM_FLUSH_REDO,
+    SW_PROGRAM_LOSS,
+    SW_PROGRAM_LOGITS,
+    SW_PROGRAMS
+} sw_program_kind;
+
+/* Whether a program can follow itself, step after step. */
+bool sw_program_repeats(sw_program_kind kind);
 
 /* Everything that a plan depends on. Bytes are per rank. */
 struct sw_plan_spec {
@@ -136,20 +168,23 @@ struct sw_plan_spec {
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
     int64_t micro_batches;
-    int64_t token_bytes;            /* inputs and targets of one micro-batch */
-    int64_t boundary_bytes;         /* of one micro-batch */
-    int64_t saved_bytes;            /* intermediates of one unit and micro-batch, the largest unit's */
-    int64_t work_bytes;             /* scratch of the compute lane */
-    bool recompute_auto, recompute; /* auto: keep intermediates where they fit */
+    int64_t group;          /* micro-batches that go through a unit before the next unit; all of them: by layer */
+    int64_t token_bytes;    /* inputs and targets of one micro-batch */
+    int64_t boundary_bytes; /* of one micro-batch */
+    int64_t saved_bytes;    /* intermediates of one unit and micro-batch, the largest unit's */
+    int64_t work_bytes;     /* scratch of the compute lane */
+    bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
     int64_t chunk_grains;
     int64_t ring_chunks;            /* slots of each staging ring */
+    int64_t unit_slots;             /* device slots for the weights of units that live elsewhere, at least 2 */
+    const double *forward_flops;    /* of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
 };
 
 struct sw_plan {
     struct sw_plan_spec spec;
-    bool recompute;
+    bool *recompute;                     /* of each unit: intermediates are computed again */
     bool commit_every_step;              /* the whole optimizer is on NVMe */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
@@ -173,7 +208,7 @@ sw_status sw_plan_check(const struct sw_plan *plan);
 /* A readable table of tiers, placement, lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
-/* Slot that holds a unit's state where it lives (resident tiers), or -1. */
+/* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);

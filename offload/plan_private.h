@@ -4,23 +4,43 @@
 
 #include "offload/plan.h"
 
+enum { UNIT_SLOTS_MAX = 16 };
+
 /* Slot numbers by role; -1 where the plan needs no such slot. Per-unit arrays have units->count entries. */
 struct sw_plan_index {
-    int32_t *weights, *grads, *optimizer; /* where they live, NVMe included */
-    int32_t *boundary;                    /* pieces: micro-batches */
-    int32_t *saved;                       /* pieces: micro-batches; NULL entries are -1 */
-    int32_t saved_shared;                 /* recompute: one piece for all */
-    int32_t boundary_grad;                /* pieces: micro-batches */
+    int32_t *weights, *grads,
+        *optimizer;    /* homes, on whatever tier; an optimizer in two generations has the next slot too */
+    int32_t *acc;      /* homes of accumulators between groups; -1: only the working one */
+    int32_t *boundary; /* homes of each unit's inputs; pieces: micro-batches of a group */
+    int32_t *saved;    /* intermediates kept; pieces: micro-batches of a group */
+    int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
+    int32_t table_slot;                /* device: a tied table that lives elsewhere, kept from embedding to head */
+    int32_t saved_shared;              /* device: intermediates of blocks that are recomputed */
+    int32_t boundary_ring;             /* device: boundaries whose home is elsewhere, between two units */
+    int32_t boundary_back;             /* device ring: boundaries on their way to the backward pass */
+    int32_t boundary_out, boundary_in; /* host rings: boundaries to and from NVMe */
+    int32_t boundary_grad;             /* device; pieces: micro-batches of a group */
     int32_t tokens, token_stage, work;
-    int32_t acc, table_acc;
+    int32_t work_acc[2];     /* device: accumulators being added to */
+    int32_t table_acc;       /* device: of a tied table, from head to embedding */
+    int32_t acc_out, acc_in; /* host rings: accumulators to and from NVMe */
     int32_t sums_device, sums_host, norm;
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
     int32_t grads_out;      /* host ring: chunks on their way to NVMe */
     int32_t grads_in;       /* host ring: chunks for an update */
     int32_t grads_up;       /* device ring: chunks for an update on the device */
     int32_t optimizer_ring; /* host ring: records read, updated, written */
-    int32_t weights_ring;   /* host ring: new weights on their way to the device */
+    int32_t weights_ring;   /* host ring: new weights on their way to device or NVMe */
+    int32_t weights_in;     /* host ring: weights read from NVMe */
+    int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
 };
+
+/* Micro-batches of the largest group, and number of groups. */
+int64_t sw_plan_group(const struct sw_plan *plan);
+int64_t sw_plan_groups(const struct sw_plan *plan);
+
+/* Whether the embedding's weights have the table slot. */
+bool sw_plan_table_streams(const struct sw_plan *plan);
 
 /* Lays out all slots for plan->placement and plan->recompute and sets tier_bytes. Replaces an earlier layout. */
 sw_status sw_plan_layout(struct sw_plan *plan);
@@ -34,6 +54,6 @@ sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *pr
 void sw_program_destroy(struct sw_program *program);
 
 /* Proves one program (check.c). */
-sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program);
+sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program, bool repeats);
 
 #endif

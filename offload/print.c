@@ -46,7 +46,7 @@ static void print_memory(const struct sw_plan *plan, FILE *out) {
 }
 
 static void print_placement(const struct sw_plan *plan, FILE *out) {
-    for (int state = SW_WEIGHTS; state <= SW_OPTIMIZER; state++) {
+    for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         int64_t units[SW_TIERS] = {0};
         for (int64_t u = 0; u < plan->spec.units->count; u++)
             units[plan->placement[u].tier[state]]++;
@@ -69,7 +69,7 @@ static void print_store(const struct sw_plan *plan, FILE *out) {
 }
 
 static void print_lanes(const struct sw_plan *plan, FILE *out) {
-    const struct sw_program *program = &plan->program[SW_PROGRAM_TRAIN];
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
     fprintf(out, "%-20s%14s%14s\n", "lanes of a step", "ops", "bytes");
     for (int lane = 0; lane < SW_LANES; lane++) {
         int64_t bytes = 0;
@@ -83,13 +83,24 @@ static void print_lanes(const struct sw_plan *plan, FILE *out) {
             program->op_count, program->wait_count);
 }
 
-void sw_plan_print(const struct sw_plan *plan, FILE *out) {
+static void print_order(const struct sw_plan *plan, FILE *out) {
+    const struct sw_plan_spec *spec = &plan->spec;
     char chunk[SW_SIZE_CHARS];
-    fprintf(
-        out,
-        "order by layer, %lld micro-batches; blocks %s in the backward pass; chunks of %lld grains (%s of optimizer)\n",
-        (long long)plan->spec.micro_batches, plan->recompute ? "recomputed" : "not recomputed",
-        (long long)plan->spec.chunk_grains, sw_format_size(plan->spec.chunk_grains * SW_RECORD_BYTES, chunk));
+    int64_t recomputed = 0;
+    for (int64_t u = 1; u + 1 < spec->units->count; u++)
+        recomputed += plan->recompute[u];
+    if (spec->group >= spec->micro_batches)
+        fprintf(out, "order by layer, %lld micro-batches; ", (long long)spec->micro_batches);
+    else
+        fprintf(out, "order by groups of %lld of %lld micro-batches; ", (long long)spec->group,
+                (long long)spec->micro_batches);
+    fprintf(out, "%lld of %lld blocks recomputed; chunks of %lld grains (%s of optimizer)\n", (long long)recomputed,
+            (long long)spec->units->count - 2, (long long)spec->chunk_grains,
+            sw_format_size(spec->chunk_grains * SW_RECORD_BYTES, chunk));
+}
+
+void sw_plan_print(const struct sw_plan *plan, FILE *out) {
+    print_order(plan, out);
     print_memory(plan, out);
     fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
     print_placement(plan, out);

@@ -38,6 +38,29 @@ static float *record_stage(struct sw_engine *engine) {
     return sw_engine_piece(engine, engine->plan->index->optimizer_ring, 0);
 }
 
+/* A chunk of rounded weights from the stage to where the unit's weights live. */
+static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *stage) {
+    const struct sw_plan *plan = engine->plan;
+    const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
+        const struct sw_store_transfer write = {.write = true,
+                                                .kind = SW_STORE_WEIGHTS,
+                                                .unit = chunk->unit,
+                                                .first_grain = chunk->first_grain,
+                                                .grains = chunk->grains,
+                                                .buf = stage,
+                                                .step = engine->step};
+        return sw_store_transfer(engine->setup_lane, &write);
+    }
+    void *home = sw_engine_piece(engine, plan->index->weights[chunk->unit], chunk->number);
+    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_HOST) {
+        memcpy(home, stage, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_device(engine->setup_stream, home, stage, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
 /* Rounded masters of a chunk to where the unit's weights live. */
 static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
     const struct sw_plan *plan = engine->plan;
@@ -48,10 +71,7 @@ static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk
     SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
                            chunk->grains, unit->run, unit->run_count, stage, records, stage));
     SW_TRY(sw_stream_synchronize(engine->host_stream));
-    const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    SW_TRY(sw_copy_to_device(engine->setup_stream,
-                             sw_engine_piece(engine, plan->index->weights[chunk->unit], chunk->number), stage, bytes));
-    return sw_stream_synchronize(engine->setup_stream);
+    return place_weights(engine, chunk, stage);
 }
 
 /* Records of a chunk to where the unit's optimizer lives; those on NVMe into the generation that is not committed. */
@@ -139,13 +159,17 @@ static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
 
 sw_status sw_engine_save(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
+    SW_TRY(sw_engine_settle(engine));
     if (engine->saved_step == engine->step)
         return SW_OK;
     for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
         if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
             SW_TRY(save_unit(engine, u));
-    const struct sw_step_result result = {
-        .step = engine->step, .applied_steps = engine->applied_steps, .skipped_steps = engine->skipped_steps};
+    const struct sw_step_result result = {.step = engine->step,
+                                          .applied_steps = engine->applied_steps,
+                                          .skipped_steps = engine->skipped_steps,
+                                          .loss_scale = engine->loss_scale.scale,
+                                          .next_scale = engine->loss_scale};
     char text[SW_STORE_META_BYTES];
     SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
     SW_TRY(sw_store_commit(engine->spec.store, engine->step, 1 - engine->committed_generation, text));
@@ -158,6 +182,7 @@ sw_status sw_engine_save(struct sw_engine *engine) {
 sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                  float *out) {
     assert(idle(engine));
+    SW_TRY(sw_engine_settle(engine));
     const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
     for (int64_t g = first_grain; g < first_grain + grains; g++) {
         const struct chunk chunk = chunk_at(engine, unit, g / engine->plan->spec.chunk_grains);
@@ -170,12 +195,8 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
 }
 
 static void widen(sw_dtype type, const void *from, int64_t elems, float *to) {
-    const sw_bf16 *narrow = from;
-    if (type == SW_F32)
-        memcpy(to, from, (size_t)elems * sizeof *to);
-    else
-        for (int64_t i = 0; i < elems; i++)
-            to[i] = sw_bf16_to_f32(narrow[i]);
+    for (int64_t i = 0; i < elems; i++)
+        to[i] = sw_dtype_load(type, from, i);
 }
 
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,

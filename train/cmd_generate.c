@@ -98,8 +98,6 @@ static sw_status check(const void *target) {
     const struct generate_options *given = target;
     if ((given->prompt == NULL) == (given->tokens == NULL))
         return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
-    if (given->precision == SW_PRECISION_FP16)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
     return SW_OK;
 }
 
@@ -162,17 +160,21 @@ static sw_status open_model(struct generator *g) {
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
     SW_TRY(sw_device_open("cpu", threads, &g->device));
-    const bool fast = sw_device_info(g->device).bf16_fast;
-    const bool bf16 =
-        g->options->precision == SW_PRECISION_BF16 || (g->options->precision == SW_PRECISION_AUTO && fast);
+    const sw_dtype automatic = sw_device_info(g->device).bf16_fast ? SW_BF16 : SW_F32;
+    const sw_dtype types[] = {[SW_PRECISION_AUTO] = automatic,
+                              [SW_PRECISION_BF16] = SW_BF16,
+                              [SW_PRECISION_FP16] = SW_F16,
+                              [SW_PRECISION_FP32] = SW_F32};
     g->window = sw_min_i64(config->max_positions, g->prompt_length + g->options->max_tokens);
-    const struct sw_model_shape shape = {.type = bf16 ? SW_BF16 : SW_F32, .batch = 1, .seq = g->window};
+    const struct sw_model_shape shape = {.type = types[g->options->precision], .batch = 1, .seq = g->window};
     SW_TRY(sw_model_create(config, &shape, g->device, &g->model));
     const struct sw_model_bytes bytes = sw_model_bytes(g->model);
     struct sw_plan_spec spec = {
         .units = sw_model_get_units(g->model),
         .type = shape.type,
         .micro_batches = 1,
+        .group = 1,
+        .unit_slots = 2,
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
@@ -198,8 +200,7 @@ static sw_status next_token(struct generator *g, int32_t *out) {
     int32_t *tokens = sw_engine_tokens(g->engine, 0);
     memset(tokens, 0, (size_t)(2 * g->window) * sizeof *tokens);
     memcpy(tokens, g->text + g->length - used, (size_t)used * sizeof *tokens);
-    const struct sw_step_input input = {
-        .program = SW_PROGRAM_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
+    const struct sw_step_input input = {.kind = SW_STEP_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
     SW_TRY(sw_engine_begin(g->engine, &input));
     SW_TRY(sw_engine_wait(g->engine, &result));
     for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)

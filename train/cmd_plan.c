@@ -35,7 +35,7 @@ static void print_text(const struct planned *p) {
 }
 
 static json_t *lanes_json(const struct sw_plan *plan) {
-    const struct sw_program *program = &plan->program[SW_PROGRAM_TRAIN];
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
     json_t *lanes = json_object();
     for (int lane = 0; lane < SW_LANES; lane++) {
         json_int_t bytes = 0;
@@ -49,7 +49,7 @@ static json_t *lanes_json(const struct sw_plan *plan) {
 
 static json_t *placement_json(const struct sw_plan *plan) {
     json_t *placement = json_object();
-    for (int state = SW_WEIGHTS; state <= SW_OPTIMIZER; state++) {
+    for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         json_t *tiers = json_array();
         for (int64_t u = 0; u < plan->spec.units->count; u++)
             json_array_append_new(tiers, json_string(sw_tier_name(plan->placement[u].tier[state])));
@@ -58,17 +58,25 @@ static json_t *placement_json(const struct sw_plan *plan) {
     return placement;
 }
 
+static json_t *recompute_json(const struct sw_plan *plan) {
+    json_t *units = json_array();
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (plan->recompute[u])
+            json_array_append_new(units, json_integer((json_int_t)u));
+    return units;
+}
+
 static sw_status print_json(const struct planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i}", "model", p->settings.model,
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i}", "model", p->settings.model,
         "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)), "batch_tokens",
         (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
-        (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recompute",
-        plan->recompute, "commit_every_step", plan->commit_every_step, "peak_bytes", "device",
+        (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recomputed_blocks",
+        recompute_json(plan), "commit_every_step", plan->commit_every_step, "peak_bytes", "device",
         (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
         (json_int_t)plan->tier_bytes[SW_NVME], "placement", placement_json(plan), "lanes", lanes_json(plan), "ops",
-        plan->program[SW_PROGRAM_TRAIN].op_count, "waits", plan->program[SW_PROGRAM_TRAIN].wait_count);
+        plan->program[SW_PROGRAM_UPDATE].op_count, "waits", plan->program[SW_PROGRAM_UPDATE].wait_count);
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));

@@ -31,11 +31,12 @@ sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int6
     const int64_t per_pass = settings->micro_batch * sw_settings_micro_batches(settings);
     double loss_sum = 0.0;
     int64_t tokens = 0;
+    SW_TRY(sw_engine_settle(trainer->engine));
     for (int64_t first = 0; first < windows; first += per_pass) {
         int64_t pass_tokens;
         struct sw_step_result result;
         SW_TRY(fill_pass(trainer, first, &pass_tokens));
-        const struct sw_step_input input = {.program = SW_PROGRAM_LOSS, .loss_tokens = pass_tokens};
+        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
         SW_TRY(sw_engine_begin(trainer->engine, &input));
         SW_TRY(sw_engine_wait(trainer->engine, &result));
         loss_sum += result.loss_sum;

@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "train/files.h"
 #include "train/steplog.h"
+#include "train/trace_file.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -39,7 +40,7 @@ static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step) {
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     const struct sw_step_input input = {
-        .program = SW_PROGRAM_TRAIN,
+        .kind = SW_STEP_TRAIN,
         .step = step,
         .adamw = {.lr = sw_schedule_lr(&loop->schedule, step),
                   .beta1 = settings->beta1,
@@ -122,7 +123,8 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
     const bool first = step == loop->first_step;
     loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
-    const bool bad = result.skipped || !isfinite(result.loss_sum);
+    /* While the loss scale is on its way down, overflows are what finds it. */
+    const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     return sw_steplog_step(loop->log, record_of(loop, &result));
 }
@@ -206,6 +208,17 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     return SW_OK;
 }
 
+static sw_status write_trace(const struct loop *loop, int64_t last_step) {
+    const char *path = loop->trainer->run.settings.trace;
+    int64_t held;
+    if (path == NULL)
+        return SW_OK;
+    SW_TRY(sw_trace_file_write(path, loop->trainer->engine, &held));
+    sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)held,
+                (long long)(last_step - loop->first_step + 1));
+    return SW_OK;
+}
+
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {
     const struct sw_settings *settings = &trainer->run.settings;
     struct loop loop = {
@@ -224,6 +237,8 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
     sw_status status = run_steps(&loop, &step);
     if (status == SW_OK)
         status = finish(&loop, step, out_end);
+    if (status == SW_OK)
+        status = write_trace(&loop, step);
     const sw_status closed = sw_steplog_close(loop.log);
     return status != SW_OK ? status : closed;
 }

@@ -125,11 +125,13 @@ sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t
                                        length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
                                        real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
     }
-    const int used = snprintf(text, chars,
-                              "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, \"recent\": [%s], "
-                              "\"data_digest\": \"%s\"}",
-                              (long long)position->step, (long long)position->applied_steps,
-                              (long long)position->skipped_steps, recent, digest);
+    const int used =
+        snprintf(text, chars,
+                 "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, "
+                 "\"loss_scale\": %.17g, \"good_steps\": %lld, \"recent\": [%s], "
+                 "\"data_digest\": \"%s\"}",
+                 (long long)position->step, (long long)position->applied_steps, (long long)position->skipped_steps,
+                 position->loss_scale.scale, (long long)position->loss_scale.good_steps, recent, digest);
     return used < 0 || (size_t)used >= chars ? sw_fail(SW_ERR_INTERNAL, "the commit's text is too long") : SW_OK;
 }
 
@@ -150,18 +152,23 @@ static void read_recent(const json_t *recent, struct sw_run_position *out) {
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     json_t *recent;
-    long long step, applied, skipped;
+    long long step, applied, skipped, good_steps;
+    double scale;
     const char *digest;
     uint64_t value = 0;
     sw_status status = SW_OK;
-    if (json_unpack(root, "{s:I, s:I, s:I, s:o, s:s}", "step", &step, "applied_steps", &applied, "skipped_steps",
-                    &skipped, "recent", &recent, "data_digest", &digest) != 0 ||
+    if (json_unpack(root, "{s:I, s:I, s:I, s:F, s:I, s:o, s:s}", "step", &step, "applied_steps", &applied,
+                    "skipped_steps", &skipped, "loss_scale", &scale, "good_steps", &good_steps, "recent", &recent,
+                    "data_digest", &digest) != 0 ||
         sscanf(digest, "%" SCNx64, &value) != 1)
         status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not say where the run stands");
     else if (value != expected_digest)
         status = sw_fail(SW_ERR_ARG, "the store belongs to a run on other data");
     if (status == SW_OK) {
-        *out = (struct sw_run_position){.step = step, .applied_steps = applied, .skipped_steps = skipped};
+        *out = (struct sw_run_position){.step = step,
+                                        .applied_steps = applied,
+                                        .skipped_steps = skipped,
+                                        .loss_scale = {.scale = scale, .good_steps = good_steps}};
         read_recent(recent, out);
     }
     json_decref(root);

@@ -40,6 +40,7 @@ struct sw_run_step {
 enum { SW_RUN_RECENT_STEPS = SW_ENGINE_STEPS_AHEAD };
 struct sw_run_position {
     int64_t step, applied_steps, skipped_steps;
+    struct sw_loss_scale loss_scale;
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* the last ones, oldest first */
 };
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);

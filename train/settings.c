@@ -57,11 +57,11 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .choices = "auto|cpu|cuda",                                                                                   \
          .what = "what computes; auto: CUDA where there is one, else the CPU"},                                        \
         {.name = "--order",                                                                                            \
-         .kind = SW_OPTION_CHOICE,                                                                                     \
+         .kind = SW_OPTION_STRING,                                                                                     \
          AT(order),                                                                                                    \
          .initial = "auto",                                                                                            \
-         .choices = "auto|layer",                                                                                      \
-         .what = "all micro-batches go through a unit before the next unit"},                                          \
+         .value = "auto|layer|batch|N",                                                                                \
+         .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N"},         \
         {.name = "--recompute",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(recompute),                                                                                                \
@@ -89,6 +89,13 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "SIZE",                                                                                              \
          .what = "budget of the host tier",                                                                            \
          .allow_auto = true},                                                                                          \
+        {.name = "--speculate",                                                                                        \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(speculate),                                                                                                \
+         .initial = "auto",                                                                                            \
+         .choices = "never|auto|always",                                                                               \
+         .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: while few " \
+                 "are"},                                                                                               \
         {.name = "--place",                                                                                            \
          .kind = SW_OPTION_STRING,                                                                                     \
          AT(place),                                                                                                    \
@@ -143,6 +150,12 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .initial = "0",                                                                                               \
          .value = "TIME",                                                                                              \
          .what = "end in good time before this (90s, 15m, 2h); 0: none",                                               \
+         .transient = true},                                                                                           \
+        {.name = "--trace",                                                                                            \
+         .kind = SW_OPTION_STRING,                                                                                     \
+         AT(trace),                                                                                                    \
+         .value = "FILE",                                                                                              \
+         .what = "write what each lane did in the first steps, for Perfetto or chrome://tracing",                      \
          .transient = true},                                                                                           \
     {                                                                                                                  \
         .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
@@ -317,6 +330,20 @@ static const struct sw_option plan_options[] = {
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 
+/* Micro-batches that go through a unit before the next unit. */
+static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
+    const bool batch = strcmp(order, "batch") == 0;
+    char *end;
+    *out = micros;
+    if (strcmp(order, "auto") == 0 || strcmp(order, "layer") == 0)
+        return SW_OK;
+    *out = batch ? 1 : strtoll(order, &end, 10);
+    if (!batch && (end == order || *end != '\0' || *out < 1))
+        return sw_fail(SW_ERR_ARG, "--order '%s' is none of auto, layer, batch and a number of micro-batches", order);
+    *out = sw_min_i64(*out, micros);
+    return SW_OK;
+}
+
 static sw_status check_settings(const void *settings) {
     return sw_settings_check(settings);
 }
@@ -349,13 +376,14 @@ const struct sw_command_line sw_plan_command = {.command = "plan",
                                                 .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
-    if (settings->precision == SW_PRECISION_FP16)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp16 is not supported by this version; use bf16 or fp32");
     if (settings->zero != 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--zero %lld needs several ranks, which this version does not have; use 0",
                        (long long)settings->zero);
     if (settings->durability != 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--durability none is not supported by this version; use step");
+    int64_t group;
+    if (settings->order != NULL) /* resume has none of its own */
+        SW_TRY(parse_order(settings->order, 1, &group));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     double percent;
@@ -411,11 +439,19 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
 }
 
 sw_dtype sw_settings_type(const struct sw_settings *settings) {
-    return settings->precision == SW_PRECISION_BF16 ? SW_BF16 : SW_F32;
+    static const sw_dtype types[] = {[SW_PRECISION_AUTO] = SW_F32,
+                                     [SW_PRECISION_BF16] = SW_BF16,
+                                     [SW_PRECISION_FP16] = SW_F16,
+                                     [SW_PRECISION_FP32] = SW_F32};
+    return types[settings->precision];
 }
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
     return settings->batch_tokens / (settings->micro_batch * settings->seq);
+}
+
+sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
+    return parse_order(settings->order, sw_settings_micro_batches(settings), out);
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {

@@ -27,7 +27,8 @@ struct sw_settings {
     int64_t seed;
     int precision;
     bool init;
-    int device, order, recompute, durability;
+    int device, recompute, durability, speculate;
+    char *order;
     int64_t zero;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
@@ -35,6 +36,7 @@ struct sw_settings {
     char *val;
     int64_t eval_every, save_every, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
+    char *trace;
     bool allow_buffered;
     bool json;
 };
@@ -55,6 +57,8 @@ sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_mode
 sw_dtype sw_settings_type(const struct sw_settings *settings);
 /* Micro-batches of a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
+/* Micro-batches that go through a unit before the next unit, by --order. */
+sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
 
 /* --val is a percentage ("5%") or a file. */

@@ -5,18 +5,49 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "train/files.h"
+#include "train/trace_file.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { IO_DEPTH = 32, DEVICE_CUDA = 2 };
+enum { IO_DEPTH = 32, UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
+/* Room of a trace: 16 MiB, the first steps of a model of billions of parameters, and a file that viewers can open. */
+enum { TRACE_OPS = 1 << 20 };
 
 sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out) {
     if (settings->device == DEVICE_CUDA)
         return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda is not supported by this version; use --device cpu");
     const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
     return sw_device_open("cpu", threads, out);
+}
+
+/* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
+ * each element of the hidden state and position. The embedding multiplies nothing. */
+static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
+    const struct sw_tensor *table = &units->unit[0].tensor[0];
+    const bool head = unit + 1 == units->count;
+    double multiplying = head && units->tied ? (double)table->elems : 0.0;
+    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
+        if (units->unit[unit].tensor[t].dims > 1)
+            multiplying += (double)units->unit[unit].tensor[t].elems;
+    const double attention = head ? 0.0 : (double)table->dim[1] * (double)settings->seq;
+    return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
+}
+
+/* Creates the plan with the units' flops, which its ops then have. */
+static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings *settings, struct sw_plan **out) {
+    double *flops = calloc((size_t)spec->units->count, sizeof *flops);
+    if (flops == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    for (int64_t u = 0; u < spec->units->count; u++)
+        flops[u] = forward_flops(spec->units, u, settings);
+    spec->forward_flops = flops;
+    const sw_status status = sw_plan_create(spec, out);
+    if (status == SW_OK)
+        (*out)->spec.forward_flops = NULL;
+    free(flops);
+    return status;
 }
 
 sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
@@ -26,6 +57,7 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .type = sw_settings_type(settings),
         .train = true,
         .micro_batches = sw_settings_micro_batches(settings),
+        .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
@@ -36,8 +68,9 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .ring_chunks = settings->ring_chunks,
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
+    SW_TRY(sw_settings_group(settings, &spec.group));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    SW_TRY(sw_plan_create(&spec, out));
+    SW_TRY(create_plan(&spec, settings, out));
     const sw_status status = sw_plan_check(*out);
     if (status != SW_OK) {
         sw_plan_destroy(*out);
@@ -105,8 +138,10 @@ static void remember(struct sw_trainer *trainer, const struct sw_step_result *re
 /* The commit's text, on a lane's thread. Commits that are not a step's own come after the step's line in the log. */
 static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
     struct sw_trainer *trainer = context;
-    struct sw_run_position position = {
-        .step = result->step, .applied_steps = result->applied_steps, .skipped_steps = result->skipped_steps};
+    struct sw_run_position position = {.step = result->step,
+                                       .applied_steps = result->applied_steps,
+                                       .skipped_steps = result->skipped_steps,
+                                       .loss_scale = result->next_scale};
     if (trainer->plan->commit_every_step && result->step > 0)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
@@ -120,11 +155,14 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .host = trainer->device,
         .store = trainer->store,
         .io_depth = IO_DEPTH,
+        .speculation = (sw_speculation)trainer->run.settings.speculate,
         .ops = sw_model_ops(trainer->model),
         .describe = describe,
         .describe_context = trainer,
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
+        .loss_scale = trainer->position.loss_scale,
+        .trace_ops = trainer->run.settings.trace != NULL ? TRACE_OPS : 0,
     };
     return sw_engine_open(&spec, &trainer->engine);
 }
@@ -182,6 +220,8 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_folder_make(trainer->folder));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    if (settings->trace != NULL)
+        SW_TRY(sw_trace_file_check(settings->trace));
     SW_TRY(open_engine(trainer));
     return sw_engine_load(trainer->engine, sw_source_fill, trainer->source);
 }
@@ -241,6 +281,8 @@ static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, 
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     if (change != NULL)
         SW_TRY(change(context, settings));
+    if (settings->trace != NULL)
+        SW_TRY(sw_trace_file_check(settings->trace));
     SW_TRY(prepare(trainer));
     if (sw_data_digest(trainer->data) != trainer->run.data_digest)
         return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");

@@ -146,5 +146,15 @@ def other_commands_refuse_them_too():
     return problems + program.refused("plan of wrong heads", ["plan", "--model", heads], "n_head")
 
 
+def what_has_diverged():
+    """Weights that are finite and give logits that are not."""
+    norm, shape = "transformer.ln_f.bias", GOOD[WTE][0]
+    diverged = folder("diverged", hf_folder.config(), hf_folder.safetensors({
+        **GOOD, WTE: (shape, [1e30] * hf_folder.count(shape)), norm: (GOOD[norm][0], [1e30] * len(GOOD[norm][1]))}))
+    ended = program.run("generate", diverged, "--prompt", "a")
+    return [] if ended.code == 1 and "not finite" in ended.err else [f"status {ended.code}, {ended.err!r}"]
+
+
 script_test.run(good_folders_train, configurations, safetensors_files, tensors_that_do_not_match,
-                values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too)
+                values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too,
+                what_has_diverged)

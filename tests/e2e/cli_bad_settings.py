@@ -56,6 +56,11 @@ def wrong_usage():
         ("an unknown state", train("--place", "moments=host"), "moments", "optimizer"),
         ("an unknown tier", train("--place", "optimizer=tape"), "tape", "nvme"),
         ("a state twice", train("--place", "grads=host,grads=device"), "grads", "twice"),
+        ("shares beyond the whole", train("--place", "optimizer=device:70%/host:70%"), "140%", "optimizer"),
+        ("shares short of the whole", train("--place", "acts=device:20%/host:30%"), "50%", "acts"),
+        ("shares out of order", train("--place", "grads=nvme:20%/host"), "order", "device, host, nvme"),
+        ("a share in the middle missing", train("--place", "grads=device/host"), "last"),
+        ("an order of rubbish", train("--order", "sideways"), "sideways", "layer"),
         ("an empty placement", train("--place", ""), "--place"),
         ("a validation part of more than half", train("--val", "60%"), "60%", "50%"),
         ("a negative validation part", train("--val", "-5%"), "-5%"),
@@ -72,11 +77,8 @@ def wrong_usage():
 
 def what_is_not_there_yet():
     return refused_as([
-        ("fp16", train("--precision", "fp16"), "fp16", "bf16"),
         ("a GPU", train("--device", "cuda"), "--device cpu"),
         ("ranks", train("--zero", 1), "--zero"),
-        ("weights on NVMe", train("--place", "weights=nvme"), "weights"),
-        ("shares", train("--place", "optimizer=device:20%/nvme"), "shares"),
         ("no durability", train("--durability", "none"), "--durability"),
     ], 1)
 

@@ -222,9 +222,6 @@ def a_loss_that_is_not_finite():
     again = program.run("resume", run, "--steps", len(lines) + 3)
     if again.code != 0 or program.steps_of(run)[-1]["step"] != len(lines) + 3:
         problems.append(f"resume: {again.err[-300:]}")
-    sampled = program.run("generate", run, "--prompt", "a")
-    if sampled.code != 1 or "not finite" not in sampled.err:
-        problems.append(f"generate from what diverged: status {sampled.code}, {sampled.err!r}")
     return problems
 
 

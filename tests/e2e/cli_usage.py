@@ -22,7 +22,7 @@ COMMANDS = {
     "doctor": "--nvme --json",
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
-               "recompute": bool, "commit_every_step": bool, "peak_bytes": dict, "placement": dict, "lanes": dict,
+               "recomputed_blocks": list, "commit_every_step": bool, "peak_bytes": dict, "placement": dict, "lanes": dict,
                "ops": int, "waits": int}
 
 
@@ -72,7 +72,7 @@ def plans():
     problems = wrong_fields("plan", plan, PLAN_FIELDS)
     if plan["peak_bytes"].keys() != {"device", "host", "nvme"}:
         problems.append(f"plan: peaks of {sorted(plan['peak_bytes'])}")
-    expected = {"weights": "device", "grads": "host", "optimizer": "nvme"}
+    expected = {"weights": "device", "grads": "host", "optimizer": "nvme", "acts": "device"}
     if {state: set(tiers) for state, tiers in plan["placement"].items()} != {s: {t} for s, t in expected.items()}:
         problems.append(f"plan: placement {plan['placement']}")
     for lane in ("compute", "upload", "download", "read", "write", "update"):

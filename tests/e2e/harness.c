@@ -57,6 +57,8 @@ static sw_status open_plan(struct harness *h) {
         .type = h->spec.shape.type,
         .train = true,
         .micro_batches = h->spec.micro_batches,
+        .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
+        .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
@@ -99,6 +101,8 @@ static sw_status open_engine(struct harness *h) {
         .host = h->update,
         .store = h->store,
         .io_depth = HARNESS_IO_DEPTH,
+        .speculation = h->spec.speculation,
+        .loss_scale = {.scale = h->spec.loss_scale},
         .ops = {h, forward, backward, head_with_infinity, loss, logits},
         .describe = describe,
     };
@@ -178,7 +182,7 @@ struct sw_adamw harness_adamw(int64_t step) {
 sw_status harness_begin(struct harness *h, int64_t step, double clip) {
     fill_tokens(h, step);
     const struct sw_step_input input = {
-        .program = SW_PROGRAM_TRAIN,
+        .kind = SW_STEP_TRAIN,
         .step = step,
         .adamw = harness_adamw(step),
         .clip = clip,
@@ -192,11 +196,11 @@ sw_status harness_wait(struct harness *h, struct sw_step_result *out) {
 }
 
 sw_status harness_evaluate(struct harness *h, double *out) {
+    SW_TRY(sw_engine_settle(h->engine));
     fill_tokens(h, EVALUATION_STEP);
     const int64_t tokens = h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
     struct sw_step_result result;
-    SW_TRY(sw_engine_begin(h->engine,
-                           &(struct sw_step_input){.program = SW_PROGRAM_LOSS, .step = 1, .loss_tokens = tokens}));
+    SW_TRY(sw_engine_begin(h->engine, &(struct sw_step_input){.kind = SW_STEP_LOSS, .step = 1, .loss_tokens = tokens}));
     SW_TRY(sw_engine_wait(h->engine, &result));
     *out = result.loss_sum / (double)tokens;
     return SW_OK;

@@ -11,6 +11,10 @@ struct harness_spec {
     int64_t micro_batches;
     const char *place;
     bool recompute;
+    int64_t group;      /* micro-batches; 0: all */
+    int64_t unit_slots; /* 0: two */
+    sw_speculation speculation;
+    double loss_scale; /* the first; 0: the type's */
     int64_t chunk_grains, ring_chunks;
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */

@@ -1,5 +1,5 @@
-/* The engine calls a unit's arithmetic in the planned order with the right operands, overlaps steps, and ends with the
- * first failure of any lane. */
+/* The engine calls a unit's arithmetic in the planned order with the right operands, ends in the same state wherever it
+ * lives and however it is ordered, overlaps steps, and ends with the first failure of any lane. */
 #include "tests/offload/toy.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #include "core/size.h"
 #include "kernels/device_ops.h"
 
-enum { STEPS = 5, HANG_SECONDS = 120, PLACE_CHARS = 64 };
+enum { STEPS = 5, HANG_SECONDS = 120, PLACE_CHARS = 96 };
 
 static void must(sw_status status) {
     if (status != SW_OK)
@@ -25,8 +25,13 @@ static void must(sw_status status) {
 }
 
 static struct toy_spec toy_spec(const char *place, const char *directory) {
-    return (struct toy_spec){
-        .place = place, .directory = directory, .chunk_grains = 2, .ring_chunks = 2, .head_grains = 1};
+    return (struct toy_spec){.place = place,
+                             .directory = directory,
+                             .chunk_grains = 2,
+                             .ring_chunks = 2,
+                             .group = TOY_MICROS,
+                             .unit_slots = 2,
+                             .head_grains = 1};
 }
 
 static void check_calls(const struct toy *toy) {
@@ -34,41 +39,50 @@ static void check_calls(const struct toy *toy) {
         fail_msg("%s", toy->wrong);
 }
 
-/* Every backward call adds 1 to the first element; a tied table gets 1 of each head call too. */
-static void check_gradients(struct toy *toy) {
+/* Of the last training step. Every backward and head call adds 1 to the first element; a tied table gets 1 of each
+ * head call too. */
+static void check_gradients(struct toy *toy, double grad_norm) {
     double squares = 0;
     for (int64_t u = 0; u < TOY_UNITS; u++) {
         const int64_t elems = toy->units->unit[u].elems;
         float *grads = malloc((size_t)elems * sizeof *grads);
+        assert_non_null(grads);
         must(sw_engine_read_grads(toy->engine, u, 0, toy->units->unit[u].grains, grads));
-        const float expected = (float)(u == 0 && toy->spec.tied ? 2 * TOY_MICROS : TOY_MICROS);
-        squares += (double)expected * (double)expected;
-        assert_true(grads[0] == expected);
-        for (int64_t e = 1; e < elems; e++)
-            assert_true(grads[e] == 0.0f);
+        assert_true(grads[0] == (float)(u == 0 && toy->spec.tied ? 2 * TOY_MICROS : TOY_MICROS));
+        for (int64_t e = 0; e < elems; e++)
+            squares += (double)grads[e] * (double)grads[e];
         free(grads);
     }
-    struct sw_step_result result;
-    must(toy_begin(toy, SW_PROGRAM_TRAIN, STEPS + 1, NULL));
-    must(sw_engine_wait(toy->engine, &result));
-    assert_true(result.grad_norm == sqrt(squares));
+    assert_true(fabs(grad_norm - sqrt(squares)) <= 1e-9 * grad_norm);
 }
 
-static void train(struct toy *toy, bool ahead) {
-    struct sw_step_result result;
-    int64_t begun = 0;
-    for (int64_t step = 1; step <= STEPS; step++) {
-        while (begun < STEPS && begun < step + (ahead ? 1 : 0))
-            must(toy_begin(toy, SW_PROGRAM_TRAIN, ++begun, NULL));
+static void check_result(const struct toy *toy, const struct sw_step_result *result, int64_t step, int64_t applied) {
+    const bool wrong = toy_clips(toy, step) || toy_overflows(toy, step);
+    double losses = 0;
+    for (int64_t m = 0; m < TOY_MICROS; m++)
+        losses += (double)(step + m);
+    assert_int_equal(result->step, step);
+    assert_int_equal(result->applied_steps, applied);
+    assert_int_equal(result->skipped_steps, step - applied);
+    assert_int_equal(result->skipped, toy_overflows(toy, step));
+    assert_true(result->loss_sum == losses);
+    if (toy->spec.speculation != SW_SPECULATE_AUTO)
+        assert_int_equal(result->redone,
+                         wrong && toy->spec.speculation == SW_SPECULATE_ALWAYS && toy->plan->commit_every_step);
+}
+
+/* Returns the last step's gradient norm. */
+static double train(struct toy *toy, int64_t steps, bool ahead) {
+    struct sw_step_result result = {0};
+    int64_t begun = 0, applied = 0;
+    for (int64_t step = 1; step <= steps; step++) {
+        while (begun < steps && begun < step + (ahead ? 1 : 0))
+            must(toy_begin(toy, SW_STEP_TRAIN, ++begun, NULL));
         must(sw_engine_wait(toy->engine, &result));
-        assert_int_equal(result.step, step);
-        assert_int_equal(result.applied_steps, step);
-        assert_false(result.skipped);
-        double losses = 0;
-        for (int64_t m = 0; m < TOY_MICROS; m++)
-            losses += (double)(step + m);
-        assert_true(result.loss_sum == losses);
+        applied += !toy_overflows(toy, step);
+        check_result(toy, &result, step, applied);
     }
+    return result.grad_norm;
 }
 
 /* Evaluation after an odd number of steps too: its tokens are where the next training step's would have been. */
@@ -79,32 +93,133 @@ static void evaluate(struct toy *toy) {
         double expected = 0;
         for (int64_t m = 0; m < TOY_MICROS; m++)
             expected += (double)(step + m);
-        must(toy_begin(toy, SW_PROGRAM_LOSS, step, NULL));
+        must(toy_begin(toy, SW_STEP_LOSS, step, NULL));
         must(sw_engine_wait(toy->engine, &result));
         assert_true(result.loss_sum == expected);
         check_calls(toy);
     }
-    must(toy_begin(toy, SW_PROGRAM_LOGITS, -7, logits));
+    must(toy_begin(toy, SW_STEP_LOGITS, -7, logits));
     must(sw_engine_wait(toy->engine, &result));
     assert_true(logits[0] == -7.0f);
 }
 
+/* Masters and moments of all units, which the caller frees. */
+static float *read_state(struct toy *toy, size_t *out_bytes) {
+    size_t records = 0, at = 0;
+    for (int64_t u = 0; u < TOY_UNITS; u++)
+        records += (size_t)toy->units->unit[u].grains;
+    char *state = malloc(records * SW_RECORD_BYTES);
+    assert_non_null(state);
+    for (int64_t u = 0; u < TOY_UNITS; u++) {
+        const int64_t grains = toy->units->unit[u].grains;
+        must(sw_engine_read_records(toy->engine, u, 0, grains, (float *)(state + at * SW_RECORD_BYTES)));
+        at += (size_t)grains;
+    }
+    *out_bytes = records * SW_RECORD_BYTES;
+    return (float *)state;
+}
+
+/* The state after some steps with everything on the device, one micro-batch after the other. */
+static float *train_on_device(struct toy_spec spec, int64_t steps, size_t *out_bytes) {
+    struct toy toy;
+    spec.place = "weights=device,grads=device,optimizer=device,acts=device";
+    spec.directory = NULL;
+    spec.group = 1;
+    spec.recompute = false;
+    spec.speculation = SW_SPECULATE_NEVER;
+    must(toy_open(&spec, &toy));
+    train(&toy, steps, false);
+    check_calls(&toy);
+    float *state = read_state(&toy, out_bytes);
+    toy_close(&toy);
+    return state;
+}
+
+static void check_state(struct toy *toy, int64_t steps, const char *what) {
+    size_t bytes, expected_bytes;
+    float *state = read_state(toy, &bytes), *expected = train_on_device(toy->spec, steps, &expected_bytes);
+    assert_int_equal(bytes, expected_bytes);
+    if (memcmp(state, expected, bytes) != 0)
+        fail_msg("with %s the state is not that of a run on the device alone", what);
+    free(state);
+    free(expected);
+}
+
+/* All 81 placements, and with them groups, speculation, a tied table, recomputation and a step begun ahead in turn. */
 static void calls_have_the_right_order_and_operands(void **state) {
-    for (int variant = 0; variant < 2 * SW_TIERS * SW_TIERS; variant++) {
+    enum { PLACES = SW_TIERS * SW_TIERS * SW_TIERS * SW_TIERS };
+    for (int variant = 0; variant < PLACES; variant++) {
         char place[PLACE_CHARS];
         struct toy toy;
-        snprintf(place, sizeof place, "grads=%s,optimizer=%s", sw_tier_name((sw_tier)(variant / 2 / SW_TIERS)),
-                 sw_tier_name((sw_tier)(variant / 2 % SW_TIERS)));
+        int tier[SW_STATES], digits = variant;
+        for (int s = 0; s < SW_STATES; s++, digits /= SW_TIERS)
+            tier[s] = digits % SW_TIERS;
+        snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s",
+                 sw_tier_name((sw_tier)tier[SW_WEIGHTS]), sw_tier_name((sw_tier)tier[SW_GRADS]),
+                 sw_tier_name((sw_tier)tier[SW_OPTIMIZER]), sw_tier_name((sw_tier)tier[SW_ACTS]));
         struct toy_spec spec = toy_spec(place, *state);
+        /* Sums that depend on no tier alone. */
         spec.tied = variant % 2 == 1;
+        spec.recompute = variant / 4 % 2 == 1;
+        spec.group = 1 + (tier[0] + tier[1] + tier[2]) % TOY_MICROS;
+        spec.unit_slots = 2 + (tier[1] + 2 * tier[2] + tier[3]) % 3;
+        spec.speculation = (sw_speculation)((tier[0] + 2 * tier[1] + tier[3]) % 3);
         must(toy_open(&spec, &toy));
-        train(&toy, variant % 4 < 2);
+        check_gradients(&toy, train(&toy, STEPS, variant / 2 % 2 == 1));
         check_calls(&toy);
-        check_gradients(&toy);
+        check_state(&toy, STEPS, place);
         evaluate(&toy);
         check_calls(&toy);
         toy_close(&toy);
         toy_remove_store(*state);
+    }
+}
+
+/* Units of one state on all tiers. */
+static void shares_give_the_same_state(void **state) {
+    static const char *const places[] = {
+        "weights=device:40%/host:30%/nvme,optimizer=device:30%/host:40%/nvme",
+        "grads=device:30%/host:40%/nvme,optimizer=host:40%/nvme,acts=device:50%/nvme",
+        "weights=host:50%/nvme,grads=device:50%/nvme,optimizer=device:50%/nvme,acts=host:50%/nvme",
+        "weights=device:50%/nvme,grads=host:50%/nvme,optimizer=nvme,acts=device:50%/host",
+    };
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        for (int64_t group = 1; group <= TOY_MICROS; group++) {
+            struct toy toy;
+            struct toy_spec spec = toy_spec(places[p], *state);
+            spec.group = group;
+            spec.speculation = SW_SPECULATE_ALWAYS;
+            spec.clip_every = 2;
+            must(toy_open(&spec, &toy));
+            train(&toy, STEPS, true);
+            check_calls(&toy);
+            check_state(&toy, STEPS, places[p]);
+            toy_close(&toy);
+            toy_remove_store(*state);
+        }
+    }
+}
+
+/* Clips and overflows, alone, together and in a row; a step begun ahead or not; weights near and far. */
+static void speculation_changes_no_bit(void **state) {
+    enum { LONG = 9 };
+    static const int64_t every[][2] = {{0, 0}, {1, 0}, {3, 0}, {0, 3}, {2, 3}, {0, 1}};
+    static const char *const places[] = {"grads=host,optimizer=nvme", "weights=nvme,grads=nvme,optimizer=nvme",
+                                         "weights=host,grads=device,optimizer=nvme"};
+    for (size_t e = 0; e < sizeof every / sizeof every[0]; e++) {
+        for (size_t variant = 0; variant < 3 * 3; variant++) {
+            struct toy toy;
+            struct toy_spec spec = toy_spec(places[variant / 3], *state);
+            spec.speculation = (sw_speculation)(variant % 3);
+            spec.clip_every = every[e][0];
+            spec.overflow_every = every[e][1];
+            must(toy_open(&spec, &toy));
+            train(&toy, LONG, (e + variant) % 2 == 1);
+            check_calls(&toy);
+            check_state(&toy, LONG, spec.place);
+            toy_close(&toy);
+            toy_remove_store(*state);
+        }
     }
 }
 
@@ -118,10 +233,12 @@ static void many_chunks_pass_the_window(void **state) {
     spec.head_grains = 180;
     must(toy_open(&spec, &toy));
     for (int64_t step = 1; step <= 3; step++) {
-        must(toy_begin(&toy, SW_PROGRAM_TRAIN, step, NULL));
+        must(toy_begin(&toy, SW_STEP_TRAIN, step, NULL));
         must(sw_engine_wait(toy.engine, &result));
+        /* The first step has no update to apply. */
+        const int64_t grains = step == 1 ? 0 : 3 + 5 + 2 + 180;
         assert_int_equal(result.lane_bytes[SW_LANE_READ],
-                         (3 + 5 + 2 + 180) * (SW_RECORD_BYTES + SW_GRAIN_ELEMS * (int64_t)sizeof(float)));
+                         grains * (SW_RECORD_BYTES + SW_GRAIN_ELEMS * (int64_t)sizeof(float)));
     }
     check_calls(&toy);
     toy_close(&toy);
@@ -129,18 +246,19 @@ static void many_chunks_pass_the_window(void **state) {
 
 struct failure {
     struct toy_place at;
+    int64_t runs_in; /* step whose program makes the call: the commit belongs to the step after */
     const char *says;
 };
 
 /* Every kind of call, in the first step and a later one, with and without a step begun ahead. */
 static void the_first_failure_ends_all_lanes(void **state) {
     static const struct failure failures[] = {
-        {{TOY_FORWARD, 1, 0, 0}, "running forward of unit 0 in step 1"},
-        {{TOY_FORWARD, 3, 2, 1}, "running forward of unit 2 in step 3"},
-        {{TOY_HEAD, 2, 3, 0}, "running head of unit 3 in step 2"},
-        {{TOY_BACKWARD, 1, 1, 1}, "running backward of unit 1 in step 1"},
-        {{TOY_BACKWARD, 4, 0, 0}, "running backward of unit 0 in step 4"},
-        {{TOY_DESCRIBE, 2, 0, 0}, "running commit"},
+        {{TOY_FORWARD, 1, 0, 0}, 1, "running forward of unit 0 in step 1"},
+        {{TOY_FORWARD, 3, 2, 1}, 3, "running forward of unit 2 in step 3"},
+        {{TOY_HEAD, 2, 3, 0}, 2, "running head of unit 3 in step 2"},
+        {{TOY_BACKWARD, 1, 1, 1}, 1, "running backward of unit 1 in step 1"},
+        {{TOY_BACKWARD, 4, 0, 0}, 4, "running backward of unit 0 in step 4"},
+        {{TOY_DESCRIBE, 2, 0, 0}, 3, "running commit"},
     };
     for (size_t f = 0; f < 2 * sizeof failures / sizeof failures[0]; f++) {
         const struct failure *failure = &failures[f / 2];
@@ -152,14 +270,16 @@ static void the_first_failure_ends_all_lanes(void **state) {
         sw_status status = SW_OK;
         int64_t begun = 0, waited = 0;
         while (status == SW_OK && waited < STEPS) {
-            while (begun < STEPS && begun <= waited + (int64_t)(f % 2))
-                must(toy_begin(&toy, SW_PROGRAM_TRAIN, ++begun, NULL));
-            status = sw_engine_wait(toy.engine, &result);
+            /* To begin a step with another program waits for what was begun before, so that may show here already. */
+            while (status == SW_OK && begun < STEPS && begun <= waited + (int64_t)(f % 2))
+                status = toy_begin(&toy, SW_STEP_TRAIN, ++begun, NULL);
+            if (status == SW_OK)
+                status = sw_engine_wait(toy.engine, &result);
             waited += status == SW_OK;
         }
         assert_int_equal(status, SW_ERR_IO);
         /* A step begun ahead may fail before the one before it has been waited for. */
-        assert_true(waited <= failure->at.step - 1 && waited >= failure->at.step - 1 - (int64_t)(f % 2));
+        assert_true(waited <= failure->runs_in - 1 && waited >= failure->runs_in - 1 - (int64_t)(f % 2));
         const char *message = sw_error_message(status);
         if (strstr(message, "on purpose") == NULL || strstr(message, failure->says) == NULL)
             fail_msg("'%s' does not say '%s'", message, failure->says);
@@ -169,13 +289,13 @@ static void the_first_failure_ends_all_lanes(void **state) {
     }
 }
 
-/* A host device whose update of the last unit does not end before the next step's forward has begun. */
+/* A host device whose update of the last unit does not end before the next step's forward has reached that unit. */
 struct held_update {
     struct toy toy;
     sw_status (*update)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                         int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                         float *records, void *weights);
-    bool armed, came;
+    bool came;
 };
 
 static sw_status hold_update(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
@@ -183,32 +303,36 @@ static sw_status hold_update(struct sw_stream *stream, sw_dtype type, const stru
                              float *records, void *weights) {
     struct held_update *held = stream->device->backend;
     const bool last_unit = runs == held->toy.units->unit[TOY_UNITS - 1].run;
-    if (held->armed && last_unit && adamw->step == 1)
-        held->came = toy_await_forward(&held->toy, 2, 0);
+    if (last_unit && adamw->step == 1)
+        held->came = toy_await_forward(&held->toy, 2, TOY_UNITS - 2);
     return held->update(stream, type, adamw, first_elem, grains, runs, run_count, grads, records, weights);
 }
 
-static void the_next_forward_starts_under_the_update(void **state) {
-    (void)state;
+static void train_under_a_held_update(const char *place) {
     struct held_update *held = calloc(1, sizeof *held);
     struct sw_step_result result;
-    const struct toy_spec spec = toy_spec("grads=host,optimizer=host", NULL);
+    const struct toy_spec spec = toy_spec(place, NULL);
     must(toy_open(&spec, &held->toy));
     assert_null(held->toy.host->backend);
     held->toy.host->backend = held;
     held->update = held->toy.host->ops.update_adamw;
     held->toy.host->ops.update_adamw = hold_update;
-    held->armed = true;
-    must(toy_begin(&held->toy, SW_PROGRAM_TRAIN, 1, NULL));
-    must(toy_begin(&held->toy, SW_PROGRAM_TRAIN, 2, NULL));
+    must(toy_begin(&held->toy, SW_STEP_TRAIN, 1, NULL));
+    must(toy_begin(&held->toy, SW_STEP_TRAIN, 2, NULL));
     must(sw_engine_wait(held->toy.engine, &result));
     must(sw_engine_wait(held->toy.engine, &result));
     if (!held->came)
-        fail_msg("the forward of step 2 waited for the update of the last unit in step 1");
+        fail_msg("with %s the forward of step 2 waited for the update of the last unit", place);
     check_calls(&held->toy);
     held->toy.host->backend = NULL;
     toy_close(&held->toy);
     free(held);
+}
+
+static void the_next_forward_runs_under_the_update(void **state) {
+    (void)state;
+    train_under_a_held_update("weights=device,grads=host,optimizer=host");
+    train_under_a_held_update("weights=host,grads=host,optimizer=host");
 }
 
 static int begin_the_watch(void **state) {
@@ -222,9 +346,11 @@ static int begin_the_watch(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         in_directory(calls_have_the_right_order_and_operands),
+        in_directory(shares_give_the_same_state),
+        in_directory(speculation_changes_no_bit),
         in_directory(many_chunks_pass_the_window),
         in_directory(the_first_failure_ends_all_lanes),
-        cmocka_unit_test(the_next_forward_starts_under_the_update),
+        cmocka_unit_test(the_next_forward_runs_under_the_update),
     };
     return cmocka_run_group_tests_name("offload engine", tests, begin_the_watch, NULL);
 }

@@ -88,6 +88,19 @@ static bool change_content(struct plans_random *random, struct sw_plan *plan, st
     return true;
 }
 
+/* A generation for the other. */
+static bool change_generation(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
+    for (int tries = 0; plan->commit_every_step && tries < 100; tries++) {
+        struct sw_access *access = draw_access(random, program);
+        if (access->generation == SW_GENERATION_NONE)
+            continue;
+        const bool committed = access->generation == SW_GENERATION_COMMITTED;
+        access->generation = committed ? SW_GENERATION_OTHER : SW_GENERATION_COMMITTED;
+        return true;
+    }
+    return false;
+}
+
 static bool swap_ops(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
     (void)plan;
     const int64_t lane = plans_draw(random, 0, SW_LANES - 1);
@@ -127,9 +140,16 @@ static bool shrink_budget(struct plans_random *random, struct sw_plan *plan, str
 }
 
 static const struct mutation mutations[] = {
-    {"a wait dropped", drop_wait},     {"a wait weakened", weaken_wait},      {"a slot changed", change_slot},
-    {"a piece changed", change_piece}, {"a content changed", change_content}, {"ops swapped", swap_ops},
-    {"a slot shrunk", shrink_slot},    {"a slot moved", move_slot},           {"a budget shrunk", shrink_budget},
+    {"a wait dropped", drop_wait},
+    {"a wait weakened", weaken_wait},
+    {"a slot changed", change_slot},
+    {"a piece changed", change_piece},
+    {"a content changed", change_content},
+    {"a generation changed", change_generation},
+    {"ops swapped", swap_ops},
+    {"a slot shrunk", shrink_slot},
+    {"a slot moved", move_slot},
+    {"a budget shrunk", shrink_budget},
 };
 enum { MUTATIONS = sizeof mutations / sizeof mutations[0] };
 
@@ -142,15 +162,22 @@ static const char *second_opinion(const struct sw_plan *plan) {
     const char *wrong = oracle_judge_memory(plan);
     for (int p = 0; p < SW_PROGRAMS && wrong == NULL; p++)
         if (plan->program[p].op_count > 0)
-            wrong = oracle_judge(plan, &plan->program[p]);
+            wrong = oracle_judge(plan, (sw_program_kind)p);
     return wrong;
+}
+
+/* Those that are run over and over. */
+static sw_program_kind draw_program(struct plans_random *random, const struct sw_plan *plan) {
+    if (!plan->spec.train)
+        return SW_PROGRAM_LOSS;
+    return plan->commit_every_step && plans_draw(random, 0, 1) == 1 ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE;
 }
 
 static void try_mutation(struct plans_random *random, const struct sw_plan *plan, const struct mutation *mutation,
                          struct tally *tally) {
     struct plans_copy copy;
     plans_copy_make(plan, &copy);
-    const int kind = plan->spec.train ? SW_PROGRAM_TRAIN : SW_PROGRAM_LOSS;
+    const sw_program_kind kind = draw_program(random, plan);
     if (mutation->apply(random, &copy.plan, &copy.plan.program[kind])) {
         tally->tried++;
         const bool caught = sw_plan_check(&copy.plan) != SW_OK;

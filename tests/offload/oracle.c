@@ -1,16 +1,19 @@
 #include "tests/offload/oracle.h"
 
+#include "offload/plan_private.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, WORD_BITS = 64 };
+/* Generations swap roles from step to step: four steps see each swap from both sides. */
+enum { STEPS = 4, WORD_BITS = 64 };
 
 /* A node is an op of one of the steps. before[n] is the set of nodes that are done when n starts, finished[n] those
  * that are done when n is done. */
 struct oracle {
     const struct sw_plan *plan;
     const struct sw_program *program;
-    int32_t nodes, words;
+    int32_t steps, nodes, words;
     uint64_t *before, *finished;
     int32_t *order; /* nodes in an order that may happen */
     int32_t ordered;
@@ -96,20 +99,22 @@ static void visit(struct oracle *o, int32_t node, int32_t lane_number) {
 
 static const char *find_order(struct oracle *o) {
     for (int lane = 0; lane < SW_LANES; lane++)
-        for (int32_t number = 0; number < STEPS * o->program->lane_count[lane]; number++)
+        for (int32_t number = 0; number < o->steps * o->program->lane_count[lane]; number++)
             visit_lane(o, (sw_lane)lane, number);
     return o->circle ? "a circle of waits" : NULL;
 }
 
+static bool is_inside(const struct oracle *o, const struct sw_access *access, int32_t step) {
+    const int32_t slot = sw_access_slot(access, step);
+    return slot >= 0 && slot < o->plan->slot_count && access->first >= 0 &&
+           access->first + access->count <= o->plan->slot[slot].pieces;
+}
+
 static const char *check_bounds(const struct oracle *o) {
-    for (int32_t i = 0; i < op_count(o); i++) {
-        const struct sw_op *op = &o->program->op[i];
-        for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
-            const struct sw_access *access = &o->program->access[a];
-            if (access->first < 0 || access->first + access->count > o->plan->slot[access->slot].pieces)
+    for (int32_t a = 0; a < o->program->access_count; a++)
+        for (int32_t step = 0; step < o->steps; step++)
+            if (!is_inside(o, &o->program->access[a], step))
                 return "an access outside its slot";
-        }
-    }
     return NULL;
 }
 
@@ -124,71 +129,135 @@ static const char *check_piece(const struct oracle *o, const struct touch *touch
     return NULL;
 }
 
-static int32_t gather_touches(const struct oracle *o, int32_t piece, struct touch *touches) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < op_count(o); i++) {
-        const struct sw_op *op = &o->program->op[i];
+/* Touches of all pieces, those of one after those of another: ends[p] is where those of piece p end. */
+struct touches {
+    struct touch *touch;
+    int32_t *ends;
+};
+
+/* Calls for each touch in node order: counts it, or stores it. */
+static void walk_touches(const struct oracle *o, struct touches *all, bool store) {
+    for (int32_t node = 0; node < o->nodes; node++) {
+        const struct sw_op *op = op_of(o, node);
         for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
             const struct sw_access *access = &o->program->access[a];
-            const int32_t first = o->plan->slot[access->slot].first_piece + access->first;
-            for (int step = 0; piece >= first && piece < first + access->count && step < STEPS; step++)
-                touches[count++] = (struct touch){.node = step * op_count(o) + i, .write = access->write};
+            const struct sw_slot *slot = &o->plan->slot[sw_access_slot(access, node / op_count(o))];
+            for (int32_t k = 0; k < access->count; k++) {
+                const int32_t piece = slot->first_piece + access->first + k;
+                if (store)
+                    all->touch[all->ends[piece]++] = (struct touch){.node = node, .write = access->write};
+                else
+                    all->ends[piece + 1]++;
+            }
         }
     }
-    return count;
 }
 
 static const char *check_conflicts(const struct oracle *o) {
-    struct touch *touches = calloc((size_t)o->program->access_count * STEPS + 1, sizeof *touches);
-    const char *wrong = touches == NULL ? "no memory" : NULL;
-    for (int32_t piece = 0; piece < o->plan->piece_count && wrong == NULL; piece++)
-        wrong = check_piece(o, touches, gather_touches(o, piece, touches));
-    free(touches);
+    const int32_t pieces = o->plan->piece_count;
+    struct touches all = {.ends = calloc((size_t)pieces + 2, sizeof *all.ends)};
+    const char *wrong = "no memory";
+    if (all.ends == NULL)
+        return wrong;
+    walk_touches(o, &all, false);
+    for (int32_t p = 0; p < pieces; p++)
+        all.ends[p + 1] += all.ends[p];
+    all.touch = calloc((size_t)all.ends[pieces] + 1, sizeof *all.touch);
+    if (all.touch != NULL) {
+        wrong = NULL;
+        walk_touches(o, &all, true);
+        for (int32_t p = 0, first = 0; p < pieces && wrong == NULL; first = all.ends[p++])
+            wrong = check_piece(o, &all.touch[first], all.ends[p] - first);
+    }
+    free(all.touch);
+    free(all.ends);
     return wrong;
 }
 
-static bool is_rewritten(const struct oracle *o, sw_content content) {
+/* Some op makes it in the step in which it is read first. */
+static bool is_made(const struct oracle *o, sw_content content) {
     for (int32_t a = 0; a < o->program->access_count; a++)
-        if (o->program->access[a].write && o->program->access[a].content == content)
+        if (o->program->access[a].write && o->program->access[a].content == content && o->program->access[a].age == 0)
             return true;
     return false;
 }
 
-static const char *execute_access(const struct oracle *o, struct content *memory, const struct sw_access *access,
+/* One of the executions that the waits allow. */
+struct execution {
+    struct content *memory; /* of each piece */
+    bool made[SW_CONTENTS];
+    bool redoes;
+};
+
+/* What a speculative update made is, where it is not redone, what the next step's update would have made. */
+static struct content content_of(const struct execution *e, const struct sw_access *access, int32_t k, int32_t step) {
+    const bool initial = access->age > 0 && !e->made[access->content];
+    struct content content = {access->content, access->unit, access->first_index + k, access->stage,
+                              initial ? -1 : step - access->age};
+    const bool state = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_OPTIMIZER;
+    if (!e->redoes && state && content.stage > 0) {
+        content.stage = 0;
+        content.version++;
+    }
+    return content;
+}
+
+static const char *execute_access(const struct oracle *o, struct execution *e, const struct sw_access *access,
                                   int32_t step) {
+    const struct sw_slot *slot = &o->plan->slot[sw_access_slot(access, step)];
     for (int32_t k = 0; k < access->count; k++) {
-        struct content *at = &memory[o->plan->slot[access->slot].first_piece + access->first + k];
-        const bool initial = access->age > 0 && !is_rewritten(o, access->content);
-        const struct content expected = {access->content, access->unit, access->first_index + k, access->stage,
-                                         initial ? -1 : step - access->age};
+        struct content *at = &e->memory[slot->first_piece + access->first + k];
+        const struct content expected = content_of(e, access, k, step);
         if (access->write)
             *at = expected;
         else if (at->content != expected.content || at->unit != expected.unit || at->index != expected.index ||
                  at->stage != expected.stage || at->version != expected.version)
-            return "a read of other content";
+            return e->redoes ? "a read of other content" : "a read of other content where nothing is redone";
     }
     return NULL;
 }
 
-static const char *execute(const struct oracle *o) {
-    struct content *memory = calloc((size_t)o->plan->piece_count + 1, sizeof *memory);
-    const char *wrong = memory == NULL ? "no memory" : NULL;
-    for (int32_t s = 0; s < o->plan->slot_count && wrong == NULL; s++) {
+/* What is there before the first step. Without redoing, the step before that has left its speculative results: new
+ * weights, and new records in the generation that the first step commits. */
+static void fill_residents(const struct oracle *o, struct execution *e) {
+    for (int32_t s = 0; s < o->plan->slot_count; s++) {
         const struct sw_slot *slot = &o->plan->slot[s];
+        const bool records = slot->content == SW_CONTENT_OPTIMIZER && s == o->plan->index->optimizer[slot->unit];
+        const bool newer = !e->redoes && (slot->content == SW_CONTENT_WEIGHTS || records);
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
-            memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, k, 0, -1};
+            e->memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, k, 0, newer ? 0 : -1};
     }
+}
+
+static const char *execute(const struct oracle *o, bool redoes) {
+    struct execution e = {.memory = calloc((size_t)o->plan->piece_count + 1, sizeof *e.memory), .redoes = redoes};
+    const char *wrong = e.memory == NULL ? "no memory" : NULL;
+    for (int c = 0; c < SW_CONTENTS; c++)
+        e.made[c] = is_made(o, (sw_content)c);
+    if (wrong == NULL)
+        fill_residents(o, &e);
     for (int32_t n = 0; n < o->ordered && wrong == NULL; n++) {
         const struct sw_op *op = op_of(o, o->order[n]);
+        if (op->redo && !redoes)
+            continue;
         for (int32_t a = op->first_access; a < op->first_access + op->access_count && wrong == NULL; a++)
-            wrong = execute_access(o, memory, &o->program->access[a], o->order[n] / op_count(o));
+            wrong = execute_access(o, &e, &o->program->access[a], o->order[n] / op_count(o));
     }
-    free(memory);
+    free(e.memory);
     return wrong;
 }
 
-const char *oracle_judge(const struct sw_plan *plan, const struct sw_program *program) {
-    struct oracle o = {.plan = plan, .program = program, .nodes = STEPS * program->op_count};
+static bool has_redo(const struct sw_program *program) {
+    for (int32_t i = 0; i < program->op_count; i++)
+        if (program->op[i].redo)
+            return true;
+    return false;
+}
+
+const char *oracle_judge(const struct sw_plan *plan, sw_program_kind kind) {
+    const struct sw_program *program = &plan->program[kind];
+    struct oracle o = {.plan = plan, .program = program, .steps = sw_program_repeats(kind) ? STEPS : 1};
+    o.nodes = o.steps * program->op_count;
     o.words = o.nodes / WORD_BITS + 1;
     const size_t set_words = (size_t)o.nodes * (size_t)o.words;
     o.before = calloc(set_words, sizeof *o.before);
@@ -200,7 +269,9 @@ const char *oracle_judge(const struct sw_plan *plan, const struct sw_program *pr
         wrong = check_bounds(&o);
         wrong = wrong != NULL ? wrong : find_order(&o);
         wrong = wrong != NULL ? wrong : check_conflicts(&o);
-        wrong = wrong != NULL ? wrong : execute(&o);
+        wrong = wrong != NULL ? wrong : execute(&o, true);
+        if (wrong == NULL && has_redo(program))
+            wrong = execute(&o, false);
     }
     free(o.before);
     free(o.finished);

@@ -35,6 +35,23 @@ static void add_tensors(struct plans_random *random, struct sw_unit *unit, int64
         require(sw_unit_add_tensor(unit, "tensor", 1, &(int64_t){1}, false));
 }
 
+/* Automatic, all on one tier, or shares in whole percents. */
+static void draw_place(struct plans_random *random, bool nvme, bool *out_automatic, double share[SW_TIERS]) {
+    enum { AUTOMATIC = SW_TIERS, SHARES };
+    const int64_t choice = plans_draw(random, 0, SHARES);
+    const int64_t device = plans_draw(random, 0, 100), host = nvme ? plans_draw(random, 0, 100 - device) : 100 - device;
+    *out_automatic = choice == AUTOMATIC || (choice == SW_NVME && !nvme);
+    for (int t = 0; t < SW_TIERS; t++)
+        share[t] = t == (int)choice ? 1.0 : 0.0;
+    if (choice != SHARES)
+        return;
+    share[SW_DEVICE] = (double)device / 100.0;
+    share[SW_HOST] = (double)host / 100.0;
+    share[SW_NVME] = 1.0 - share[SW_DEVICE] - share[SW_HOST];
+    if (device + host == 100)
+        share[SW_NVME] = 0.0;
+}
+
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     require(sw_units_create(plans_draw(random, 3, most_units), out_units));
@@ -46,24 +63,27 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     struct sw_plan_spec spec = {
         .units = units,
         .type = plans_draw(random, 0, 1) == 0 ? SW_F32 : SW_BF16,
-        .train = plans_draw(random, 0, 15) > 0,
-        .micro_batches = plans_draw(random, 1, 4),
+        .train = plans_draw(random, 0, 31) > 0,
+        .micro_batches = plans_draw(random, 1, 6),
         .token_bytes = 8 * plans_draw(random, 1, 4096),
         .boundary_bytes = plans_draw(random, 1, 1 << 20),
         .saved_bytes = plans_draw(random, 1, 1 << 22),
         .work_bytes = plans_draw(random, 1, 1 << 22),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
         .recompute = plans_draw(random, 0, 1) == 1,
-        .chunk_grains = plans_draw(random, 1, 4),
+        .chunk_grains = plans_draw(random, 1, 3),
         .ring_chunks = plans_draw(random, 1, 4),
+        .unit_slots = plans_draw(random, 2, 4),
         .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX},
     };
+    spec.group = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, spec.micro_batches) : spec.micro_batches;
     for (int s = 0; s < SW_STATES; s++)
-        spec.place.automatic[s] = true;
-    for (int s = SW_GRADS; s <= SW_OPTIMIZER; s++) {
-        const int64_t tier = plans_draw(random, SW_DEVICE, SW_TIERS);
-        spec.place.automatic[s] = tier == SW_TIERS;
-        spec.place.tier[s] = tier == SW_TIERS ? SW_DEVICE : (sw_tier)tier;
+        draw_place(random, spec.train, &spec.place.automatic[s], spec.place.share[s]);
+    /* The plans with two generations are the ones that speculate. */
+    if (plans_draw(random, 0, 3) == 0 && spec.train) {
+        spec.place.automatic[SW_OPTIMIZER] = false;
+        spec.place.share[SW_OPTIMIZER][SW_DEVICE] = spec.place.share[SW_OPTIMIZER][SW_HOST] = 0.0;
+        spec.place.share[SW_OPTIMIZER][SW_NVME] = 1.0;
     }
     return spec;
 }

@@ -11,8 +11,8 @@ struct plans_random {
 /* Uniform in [least, most]. */
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 
-/* A specification with random units (the caller destroys them), sizes, placement and recompute, and budgets without
- * limit. `most_grains` bounds a unit. */
+/* A specification with random units (the caller destroys them), sizes, placement, group and recompute, and budgets
+ * without limit. `most_grains` bounds a unit. */
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
 

@@ -2,6 +2,7 @@
 
 #include "core/size.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,10 @@
 #define TOY_BUDGET_BYTES (1 * SW_GIB)
 #define STORE_FILE_NAME "store.spillway"
 enum { TOY_BYTES = 4096, TOY_IO_DEPTH = 8, AWAIT_SECONDS = 20, TOY_ROW = 3 };
+
+/* Small enough that gradients made of weights do not grow, and a clip that every gradient exceeds. */
+#define GRADIENT_SHARE 0x1p-10f
+#define TOY_CLIP 0.5
 
 static void complain(struct toy *toy, const char *what, const struct sw_unit_call *call, int64_t step) {
     if (toy->wrong[0] == '\0')
@@ -33,11 +38,14 @@ static int64_t step_of(struct toy *toy, const struct sw_unit_call *call) {
     return call->tokens[0];
 }
 
-/* The place in the step that a call must have: by layer, forward, then the head, then backward. */
-static int64_t expected_calls(toy_kind kind, int64_t unit, int64_t micro) {
-    if (kind == TOY_BACKWARD)
-        return (2 * TOY_UNITS - 2 - unit) * TOY_MICROS + micro;
-    return unit * TOY_MICROS + micro;
+/* The place in the step that a call must have: group after group of micro-batches, each unit by unit, forward, then the
+ * head, then backward where the step trains. */
+static int64_t expected_calls(const struct toy *toy, toy_kind kind, const struct sw_unit_call *call) {
+    const int64_t first = call->micro / toy->spec.group * toy->spec.group;
+    const int64_t count = sw_min_i64(toy->spec.group, TOY_MICROS - first);
+    const int64_t passes = toy->trains ? 2 * TOY_UNITS - 1 : TOY_UNITS;
+    const int64_t pass = kind == TOY_BACKWARD ? 2 * TOY_UNITS - 2 - call->unit : call->unit;
+    return first * passes + pass * count + call->micro - first;
 }
 
 static sw_status note_call(struct toy *toy, toy_kind kind, const struct sw_unit_call *call, int64_t step) {
@@ -46,14 +54,25 @@ static sw_status note_call(struct toy *toy, toy_kind kind, const struct sw_unit_
         toy->calls = 0;
     toy->last_step = step;
     /* The logits program has one micro-batch, so every call is the next unit's. */
-    const int64_t expected = toy->one_micro ? call->unit : expected_calls(kind, call->unit, call->micro);
+    const int64_t expected = toy->one_micro ? call->unit : expected_calls(toy, kind, call);
     if (toy->calls++ != expected)
         complain(toy, "wrong order", call, step);
-    if (call->weights == NULL || call->work == NULL)
+    /* An embedding's gradient does not depend on its weights. */
+    const bool needs_weights = kind != TOY_BACKWARD || call->unit > 0;
+    if ((call->weights == NULL && needs_weights) || call->work == NULL)
         complain(toy, "no weights or work area", call, step);
     if (fail->kind == kind && fail->step == step && fail->unit == call->unit && fail->micro == call->micro)
         return sw_fail(SW_ERR_IO, "the call failed on purpose");
     return SW_OK;
+}
+
+/* One number that all weights of a unit have a part in. */
+static float mix(const struct toy *toy, int64_t unit, const void *weights) {
+    const float *at = weights;
+    float sum = 0.0f;
+    for (int64_t e = 0; e < toy->units->unit[unit].elems; e++)
+        sum += at[e] * (float)(1 + e % 7);
+    return sum * GRADIENT_SHARE / (float)toy->units->unit[unit].elems;
 }
 
 static sw_status forward(void *context, const struct sw_unit_call *call) {
@@ -69,7 +88,9 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
             complain(toy, "another unit's input", call, step);
         *(float *)call->saved = signature(step, call->unit, call->micro, SIGN_SAVED);
     }
-    *(float *)call->out = signature(step, call->unit, call->micro, SIGN_OUT);
+    float *out = call->out;
+    out[0] = signature(step, call->unit, call->micro, SIGN_OUT);
+    out[1] = mix(toy, call->unit, call->weights) + (call->unit > 0 ? ((const float *)call->in)[1] : 0.0f);
     return SW_OK;
 }
 
@@ -81,10 +102,16 @@ static sw_status head(void *context, const struct sw_unit_call *call) {
         complain(toy, "another unit's input", call, step);
     if ((call->table != NULL) != toy->spec.tied || (call->table_acc != NULL) != toy->spec.tied)
         complain(toy, "a table where none is shared, or none", call, step);
-    if (call->table_acc != NULL)
+    if (call->table_acc != NULL) {
         call->table_acc[0] += 1.0f;
-    call->acc[0] += 1.0f;
-    *(float *)call->grad = signature(step, call->unit - 1, call->micro, SIGN_GRAD);
+        call->table_acc[1] += mix(toy, 0, call->table);
+    }
+    call->acc[0] += toy_overflows(toy, step) ? INFINITY : 1.0f;
+    call->acc[1] += ((const float *)call->in)[1];
+    call->acc[2] += mix(toy, call->unit, call->weights);
+    float *grad = call->grad;
+    grad[0] = signature(step, call->unit - 1, call->micro, SIGN_GRAD);
+    grad[1] = ((const float *)call->in)[1];
     *call->loss = (double)(step + call->micro);
     return SW_OK;
 }
@@ -100,9 +127,13 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
             complain(toy, "another unit's input", call, step);
         if (!call->recompute && *(const float *)call->saved != signature(step, call->unit, call->micro, SIGN_SAVED))
             complain(toy, "another unit's intermediates", call, step);
+        call->acc[1] += ((const float *)call->in)[1];
         *(float *)call->grad = signature(step, call->unit - 1, call->micro, SIGN_GRAD);
     }
     call->acc[0] += 1.0f;
+    call->acc[3] += ((const float *)call->grad)[1];
+    for (int64_t e = 4; call->unit > 0 && e < toy->units->unit[call->unit].elems; e++)
+        call->acc[e] += GRADIENT_SHARE * ((const float *)call->weights)[e];
     return SW_OK;
 }
 
@@ -160,6 +191,9 @@ static sw_status make_plan(struct toy *toy) {
         .boundary_bytes = TOY_BYTES,
         .saved_bytes = TOY_BYTES,
         .work_bytes = TOY_BYTES,
+        .group = toy->spec.group,
+        .unit_slots = toy->spec.unit_slots,
+        .recompute = toy->spec.recompute,
         .chunk_grains = toy->spec.chunk_grains,
         .ring_chunks = toy->spec.ring_chunks,
         .budget_bytes = {TOY_BUDGET_BYTES, TOY_BUDGET_BYTES},
@@ -185,6 +219,7 @@ static sw_status make_engine(struct toy *toy) {
         .host = toy->host,
         .store = toy->store,
         .io_depth = TOY_IO_DEPTH,
+        .speculation = toy->spec.speculation,
         .ops = {toy, forward, backward, head, loss, logits},
         .describe = describe,
         .describe_context = toy,
@@ -224,19 +259,32 @@ void toy_close(struct toy *toy) {
     pthread_cond_destroy(&toy->changed);
 }
 
-sw_status toy_begin(struct toy *toy, sw_program_kind program, int64_t step, float *out_logits) {
-    /* Programs change only between steps, when no lane reads it. */
-    if (toy->one_micro != (program == SW_PROGRAM_LOGITS))
+bool toy_clips(const struct toy *toy, int64_t step) {
+    return toy->spec.clip_every > 0 && step % toy->spec.clip_every == 0;
+}
+
+bool toy_overflows(const struct toy *toy, int64_t step) {
+    return toy->spec.overflow_every > 0 && step % toy->spec.overflow_every == 0;
+}
+
+sw_status toy_begin(struct toy *toy, sw_step_kind kind, int64_t step, float *out_logits) {
+    if (kind != SW_STEP_TRAIN)
+        SW_TRY(sw_engine_settle(toy->engine));
+    /* Kinds of steps change only when no lane reads these. */
+    if (toy->one_micro != (kind == SW_STEP_LOGITS))
         toy->one_micro = !toy->one_micro;
+    if (toy->trains != (kind == SW_STEP_TRAIN))
+        toy->trains = !toy->trains;
     for (int64_t m = 0; m < TOY_MICROS; m++) {
         int32_t *tokens = sw_engine_tokens(toy->engine, m);
         tokens[0] = (int32_t)step;
         tokens[1] = (int32_t)m;
     }
     const struct sw_step_input input = {
-        .program = program,
+        .kind = kind,
         .step = step,
         .adamw = {.lr = 0.125, .beta1 = 0.5, .beta2 = 0.5, .eps = 1e-8},
+        .clip = toy_clips(toy, step) ? TOY_CLIP : 0.0,
         .loss_tokens = 1,
         .row = TOY_ROW,
         .logits = out_logits,

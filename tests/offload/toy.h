@@ -1,5 +1,6 @@
-/* A model without arithmetic for tests of the engine: four units whose calls are counted, checked for their operands
- * and their order, and can fail or be waited for. */
+/* A model for tests of the engine: four units whose calls are counted, checked for their operands and their order, and
+ * can fail or be waited for. Gradients follow from all weights and boundaries, so that a wrong one shows in the state.
+ */
 #ifndef SW_TESTS_OFFLOAD_TOY_H
 #define SW_TESTS_OFFLOAD_TOY_H
 
@@ -7,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { TOY_UNITS = 4, TOY_MICROS = 2, TOY_PATH_CHARS = 512, TOY_FAILURE_CHARS = 256 };
+enum { TOY_UNITS = 4, TOY_MICROS = 3, TOY_PATH_CHARS = 512, TOY_FAILURE_CHARS = 256 };
 
 typedef enum { TOY_FORWARD, TOY_BACKWARD, TOY_HEAD, TOY_LOSS, TOY_LOGITS, TOY_DESCRIBE, TOY_KINDS } toy_kind;
 
@@ -21,7 +22,10 @@ struct toy_spec {
     bool tied;
     const char *place;
     const char *directory; /* of the store; NULL: none */
-    int64_t chunk_grains, ring_chunks;
+    int64_t chunk_grains, ring_chunks, group, unit_slots;
+    bool recompute;
+    sw_speculation speculation;
+    int64_t clip_every, overflow_every; /* steps; 0: never */
     int64_t head_grains;
     struct toy_place fail; /* this call fails with SW_ERR_IO */
 };
@@ -36,6 +40,7 @@ struct toy {
     int64_t calls;                 /* of the running program's step, to check their order */
     int64_t last_step;             /* of the last call */
     bool one_micro;                /* the logits program runs */
+    bool trains;                   /* a training program runs */
     char wrong[TOY_FAILURE_CHARS]; /* the first wrong operand or order; empty: none */
     pthread_mutex_t mutex;         /* guards what follows */
     pthread_cond_t changed;
@@ -45,8 +50,10 @@ struct toy {
 sw_status toy_open(const struct toy_spec *spec, struct toy *out);
 void toy_close(struct toy *toy);
 
-/* Fills the tokens of a step and begins it. */
-sw_status toy_begin(struct toy *toy, sw_program_kind program, int64_t step, float *out_logits);
+/* Settles what a training step left, unless another follows; fills the tokens of a step and begins it. */
+sw_status toy_begin(struct toy *toy, sw_step_kind kind, int64_t step, float *out_logits);
+bool toy_clips(const struct toy *toy, int64_t step);
+bool toy_overflows(const struct toy *toy, int64_t step);
 /* Waits until the forward call of a step and unit has begun, at most some seconds. False where it did not come. */
 bool toy_await_forward(struct toy *toy, int64_t step, int64_t unit);
 

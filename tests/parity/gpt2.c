@@ -157,7 +157,7 @@ static void put_tokens(struct run *run, int64_t step, int64_t micro, int64_t to)
 static float logit_at(struct run *run, const json_t *at, float *logits) {
     put_tokens(run, 1, (int64_t)item(at, 0), 0);
     const struct sw_step_input input = {
-        .program = SW_PROGRAM_LOGITS,
+        .kind = SW_STEP_LOGITS,
         .step = 1,
         .loss_tokens = 1,
         .row = (int64_t)(item(at, 1) * number(run->golden, "seq") + item(at, 2)),
@@ -192,7 +192,7 @@ static struct sw_step_result train_step(struct run *run, int64_t step) {
     for (int64_t m = 0; m < micros; m++)
         put_tokens(run, step, m, m);
     const struct sw_step_input input = {
-        .program = SW_PROGRAM_TRAIN,
+        .kind = SW_STEP_TRAIN,
         .step = step,
         .adamw = {.lr = number(golden, "lr"),
                   .beta1 = number(optimizer, "beta1"),

@@ -1,0 +1,95 @@
+/* How the ops of a program are written down: one after the other, each with what it reads and writes. */
+#ifndef SW_OFFLOAD_BUILDER_H
+#define SW_OFFLOAD_BUILDER_H
+
+#include "offload/plan_private.h"
+
+enum sw_ring {
+    RING_GRADS_DOWN,
+    RING_GRADS_OUT,
+    RING_GRADS_IN,
+    RING_GRADS_UP,
+    RING_RECORDS,
+    RING_WEIGHTS,
+    RING_WEIGHTS_IN,
+    RING_WEIGHTS_DOWN,
+    RING_BOUNDARY,
+    RING_BOUNDARY_BACK,
+    RING_BOUNDARY_OUT,
+    RING_BOUNDARY_IN,
+    RING_ACC_OUT,
+    RING_ACC_IN,
+    RINGS
+};
+
+/* A piece of a slot. */
+struct sw_place {
+    int32_t slot;
+    int64_t piece;
+};
+
+/* What a piece holds, or is given. */
+struct sw_what {
+    sw_content content;
+    int64_t unit, index, stage;
+    int age;
+    sw_generation generation;
+};
+
+struct sw_builder {
+    const struct sw_plan *plan;
+    const struct sw_plan_index *index;
+    struct sw_program *program;
+    int32_t op_capacity, access_capacity;
+    int32_t ring_next[RINGS];
+    int32_t unit_slot_next;
+    int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
+    bool table_held;                         /* the table slot has this step's weights */
+    int work_acc_next;
+    int state_age;        /* of weights and records that this program computes with: made in this step, or before */
+    bool redo;            /* ops being written down belong to a redo */
+    struct sw_op dropped; /* receives ops once memory ran out; the status says so */
+    sw_status status;
+};
+
+struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro,
+                          int64_t chunk);
+/* The access of one piece by the last op. */
+void sw_build_read(struct sw_builder *b, struct sw_place place, struct sw_what what);
+void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what what);
+/* Of all chunks of a unit. */
+void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
+void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
+
+/* The next piece of a ring. */
+struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring);
+
+/* Moves a piece between two tiers: kind and lane follow from the tiers. */
+void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+                       int64_t micro, int64_t bytes);
+
+/* Bytes of a unit's chunk in the compute type. */
+int64_t sw_build_typed_bytes(const struct sw_builder *b, int64_t unit, int64_t chunk);
+
+/* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
+ * (fetch.c). */
+int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
+/* A device slot for a unit that lives elsewhere. */
+int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
+
+/* What a program does with the update that the step before left. */
+typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
+
+/* The update of a unit with the gradients of the step before, or its redo. feed: its new weights also go to where
+ * sw_build_fetch will find them. */
+void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
+void sw_build_commit(struct sw_builder *b);
+
+/* A finished gradient goes to where gradients live and, where the program speculates, into the update at once. */
+void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
+void sw_build_norm(struct sw_builder *b);
+
+/* The last access of the norm: what the step before found, which decides about redoing. */
+void sw_build_read_norm(struct sw_builder *b);
+
+#endif

@@ -1,0 +1,206 @@
+/* From accumulators to gradients where they live, and from gradients to new weights. */
+#include "core/size.h"
+#include "offload/builder.h"
+
+/* Stages of the optimizer and of weights: a speculative update's results may yet be replaced. */
+enum { STAGE_FINAL = 0, STAGE_SPECULATIVE = 1 };
+
+/* One chunk's update: of the step before (or its redo) or, speculating, of this step. */
+struct chunk_update {
+    int64_t unit, chunk;
+    bool speculative;
+    struct sw_place grads; /* where the update runs */
+    int32_t slot;          /* device slot that its weights also go to, or -1 */
+};
+
+static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit) {
+    return b->plan->placement[unit].tier[state];
+}
+
+void sw_build_read_norm(struct sw_builder *b) {
+    sw_build_read(b, (struct sw_place){b->index->norm, 0}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
+}
+
+static struct sw_what grads_what(int64_t unit, int64_t chunk, int age) {
+    return (struct sw_what){SW_CONTENT_GRADS, unit, chunk, 0, age, SW_GENERATION_NONE};
+}
+
+/* The chunk's records before the update, or after it. In two generations, an update reads the other and writes the one
+ * that this step commits; a speculative one reads that and writes the other. In one, it is in place. */
+static struct sw_what records_what(const struct sw_builder *b, const struct chunk_update *u, bool after) {
+    const bool two = b->plan->commit_every_step;
+    const bool committed = u->speculative != after;
+    struct sw_what what = {SW_CONTENT_OPTIMIZER, u->unit, u->chunk, STAGE_FINAL, 0, SW_GENERATION_NONE};
+    if (two)
+        what.generation = committed ? SW_GENERATION_COMMITTED : SW_GENERATION_OTHER;
+    if (u->speculative && after)
+        what.stage = STAGE_SPECULATIVE;
+    if (!after)
+        what.age = u->speculative ? b->state_age : 1;
+    return what;
+}
+
+static struct sw_what weights_what(const struct chunk_update *u) {
+    return (struct sw_what){.content = SW_CONTENT_WEIGHTS,
+                            .unit = u->unit,
+                            .index = u->chunk,
+                            .stage = u->speculative ? STAGE_SPECULATIVE : STAGE_FINAL};
+}
+
+static struct sw_place grads_on_host(struct sw_builder *b, int64_t unit, int64_t chunk, int age) {
+    const struct sw_place home = {b->index->grads[unit], chunk};
+    if (tier_of(b, SW_GRADS, unit) == SW_HOST)
+        return home;
+    const struct sw_place stage = sw_build_ring(b, RING_GRADS_IN);
+    sw_build_transfer(b, home, stage, grads_what(unit, chunk, age), -1, sw_build_typed_bytes(b, unit, chunk));
+    return stage;
+}
+
+static struct sw_place grads_on_device(struct sw_builder *b, int64_t unit, int64_t chunk) {
+    if (tier_of(b, SW_GRADS, unit) == SW_DEVICE)
+        return (struct sw_place){b->index->grads[unit], chunk};
+    const struct sw_place from = grads_on_host(b, unit, chunk, 1), stage = sw_build_ring(b, RING_GRADS_UP);
+    sw_build_transfer(b, from, stage, grads_what(unit, chunk, 1), -1, sw_build_typed_bytes(b, unit, chunk));
+    return stage;
+}
+
+static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_place records,
+                      struct sw_place weights) {
+    struct sw_op *op = sw_build_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE,
+                                   on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, u->unit, -1, u->chunk);
+    struct sw_what before = records_what(b, u, false), after = records_what(b, u, true);
+    before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
+    op->bytes = op->grains * (2 * SW_RECORD_BYTES) + 2 * sw_build_typed_bytes(b, u->unit, u->chunk);
+    op->speculates = u->speculative;
+    if (!u->speculative)
+        sw_build_read_norm(b);
+    sw_build_read(b, u->grads, grads_what(u->unit, u->chunk, u->speculative ? 0 : 1));
+    sw_build_read(b, records, before);
+    sw_build_write(b, records, after);
+    sw_build_write(b, weights, weights_what(u));
+}
+
+/* New weights from where the update left them to where they live and to the device slot that waits for them. */
+static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_place made) {
+    const struct sw_place home = {b->index->weights[u->unit], u->chunk};
+    const struct sw_what what = weights_what(u);
+    const int64_t bytes = sw_build_typed_bytes(b, u->unit, u->chunk);
+    const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, u->unit);
+    struct sw_place on_host = made;
+    if (made_in == SW_DEVICE && home_tier != SW_DEVICE) {
+        on_host = home_tier == SW_HOST ? home : sw_build_ring(b, RING_WEIGHTS);
+        sw_build_transfer(b, made, on_host, what, -1, bytes);
+    }
+    if (made_in == SW_HOST && home_tier == SW_DEVICE)
+        sw_build_transfer(b, made, home, what, -1, bytes);
+    if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
+        sw_build_transfer(b, on_host, (struct sw_place){u->slot, u->chunk}, what, -1, bytes);
+    if (home_tier == SW_NVME)
+        sw_build_transfer(b, on_host, home, what, -1, bytes);
+}
+
+/* Where an update writes its new weights. */
+static struct sw_place weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
+    const struct sw_place home = {b->index->weights[u->unit], u->chunk};
+    const sw_tier tier = tier_of(b, SW_WEIGHTS, u->unit);
+    if (!on_device)
+        return tier == SW_HOST ? home : sw_build_ring(b, RING_WEIGHTS);
+    if (tier == SW_DEVICE)
+        return home;
+    return u->slot >= 0 ? (struct sw_place){u->slot, u->chunk} : sw_build_ring(b, RING_WEIGHTS_DOWN);
+}
+
+static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
+    const sw_tier tier = tier_of(b, SW_OPTIMIZER, u->unit);
+    const bool on_device = tier == SW_DEVICE;
+    const struct sw_place home = {b->index->optimizer[u->unit], u->chunk};
+    const int64_t record_bytes = sw_plan_chunk_grains(b->plan, u->unit, u->chunk) * SW_RECORD_BYTES;
+    struct sw_place records = home;
+    if (tier == SW_NVME) {
+        records = sw_build_ring(b, RING_RECORDS);
+        sw_build_transfer(b, home, records, records_what(b, u, false), -1, record_bytes);
+    }
+    const struct sw_place weights = weights_target(b, u, on_device);
+    update_op(b, u, on_device, records, weights);
+    spread_weights(b, u, weights);
+    if (tier == SW_NVME)
+        sw_build_transfer(b, records, home, records_what(b, u, true), -1, record_bytes);
+}
+
+void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
+    const bool redo = waiting == SW_WAITING_REDO;
+    const bool streams = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live. */
+    const int32_t slot = feed && streams && !redo ? sw_build_unit_slot(b, unit) : -1;
+    const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
+    b->redo = redo;
+    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
+        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot};
+        u.grads = on_device ? grads_on_device(b, unit, c) : grads_on_host(b, unit, c, 1);
+        update_chunk(b, &u);
+    }
+    b->redo = false;
+}
+
+/* Returns where the chunk is on the host, if it went there. */
+static struct sw_place finish_chunk(struct sw_builder *b, int64_t unit, int64_t chunk, int32_t acc, int64_t stage) {
+    const sw_tier tier = tier_of(b, SW_GRADS, unit);
+    const struct sw_place home = {b->index->grads[unit], chunk};
+    const struct sw_place on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
+    const struct sw_what grads = grads_what(unit, chunk, 0);
+    const int64_t bytes = sw_build_typed_bytes(b, unit, chunk);
+    struct sw_op *op = sw_build_op(b, SW_OP_FINISH, SW_LANE_COMPUTE, unit, -1, chunk);
+    op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
+    sw_build_read(b, (struct sw_place){acc, chunk}, (struct sw_what){SW_CONTENT_ACC, unit, chunk, stage, 0, 0});
+    sw_build_write(b, on_device, grads);
+    sw_build_write(b, (struct sw_place){b->index->sums_device, unit},
+                   (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
+    if (tier == SW_DEVICE)
+        return (struct sw_place){-1, 0};
+    const struct sw_place on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
+    sw_build_transfer(b, on_device, on_host, grads, -1, bytes);
+    if (tier == SW_NVME)
+        sw_build_transfer(b, on_host, home, grads, -1, bytes);
+    return on_host;
+}
+
+void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+    const int64_t chunks = sw_plan_chunks(b->plan, unit);
+    for (int64_t c = 0; c < chunks; c++) {
+        struct chunk_update u = {.unit = unit, .chunk = c, .speculative = true, .slot = -1};
+        u.grads = finish_chunk(b, unit, c, acc, stage);
+        if (!speculate)
+            continue;
+        if (u.grads.slot < 0)
+            u.grads = grads_on_host(b, unit, c, 0);
+        update_chunk(b, &u);
+    }
+    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1, -1);
+    const struct sw_what sums = {SW_CONTENT_SUMS, -1, unit, chunks, 0, 0};
+    op->bytes = b->plan->spec.units->unit[unit].grains * (int64_t)sizeof(double);
+    sw_build_read(b, (struct sw_place){b->index->sums_device, unit}, sums);
+    sw_build_write(b, (struct sw_place){b->index->sums_host, unit}, sums);
+}
+
+void sw_build_norm(struct sw_builder *b) {
+    sw_build_op(b, SW_OP_NORM, SW_LANE_UPDATE, -1, -1, -1);
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++)
+        sw_build_read(b, (struct sw_place){b->index->sums_host, u},
+                      (struct sw_what){SW_CONTENT_SUMS, -1, u, sw_plan_chunks(b->plan, u), 0, 0});
+    sw_build_write(b, (struct sw_place){b->index->norm, 0}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
+}
+
+/* Reading every grain of a generation orders the commit after its writes. The other generation is what counts until the
+ * commit is done, so reading that keeps the writes of the next step behind it. The norm holds the position that the
+ * commit records. */
+void sw_build_commit(struct sw_builder *b) {
+    sw_build_op(b, SW_OP_COMMIT, SW_LANE_WRITE, -1, -1, -1);
+    sw_build_read_norm(b);
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+        struct sw_what what = {SW_CONTENT_OPTIMIZER, u, 0, STAGE_FINAL, 0, SW_GENERATION_COMMITTED};
+        sw_build_read_unit(b, b->index->optimizer[u], what);
+        what.generation = SW_GENERATION_OTHER;
+        what.age = 1;
+        sw_build_read_unit(b, b->index->optimizer[u], what);
+    }
+}

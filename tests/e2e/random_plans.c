@@ -1,0 +1,118 @@
+/* Random plans, executed: whatever the placement of the four states, the shares, the chunks, rings and slots, with
+ * updates speculated or not, a training gives the bits of the same training with everything on the device. */
+#include "tests/e2e/same_bits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/rng.h"
+
+enum { RUNS_EACH = 12, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
+
+static void must(sw_status status) {
+    if (status != SW_OK)
+        fail_msg("%s", sw_error_message(status));
+}
+
+static uint32_t draw(uint64_t *counter, uint32_t below) {
+    return sw_rng(SAME_SEED, PLAN_STREAM, (*counter)++).word[0] % below;
+}
+
+/* "state=tier", or shares of two or three tiers. */
+static void draw_state(uint64_t *counter, const char *state, char *text, size_t chars) {
+    static const char *const tiers[] = {"device", "host", "nvme"};
+    const uint32_t percent = 20 + draw(counter, 50), second = draw(counter, 30);
+    switch (draw(counter, 5)) {
+    case 0: snprintf(text, chars, "%s=device:%u%%/host:%u%%/nvme", state, percent, second); break;
+    case 1: snprintf(text, chars, "%s=host:%u%%/nvme", state, percent); break;
+    default: snprintf(text, chars, "%s=%s", state, tiers[draw(counter, 3)]); break;
+    }
+}
+
+static void draw_place(uint64_t *counter, char text[PLACE_CHARS]) {
+    static const char *const states[] = {"weights", "grads", "optimizer", "acts"};
+    size_t used = 0;
+    for (int s = 0; s < 4; s++) {
+        char item[64];
+        draw_state(counter, states[s], item, sizeof item);
+        /* Speculation needs the whole optimizer on NVMe, so that is drawn more often. */
+        if (s == 2 && draw(counter, 2) == 0)
+            snprintf(item, sizeof item, "optimizer=nvme");
+        used += (size_t)snprintf(text + used, PLACE_CHARS - used, "%s%s", s == 0 ? "" : ",", item);
+    }
+}
+
+static void run_one(const struct same_trace *reference, const struct harness_spec *base, const char *directory,
+                    uint64_t *counter) {
+    char place[PLACE_CHARS];
+    struct same_trace trace;
+    struct harness_spec spec = *base;
+    draw_place(counter, place);
+    spec.place = place;
+    spec.directory = directory;
+    spec.recompute = draw(counter, 2) == 1;
+    spec.chunk_grains = 1 + draw(counter, 4);
+    spec.ring_chunks = 1 + draw(counter, 4);
+    spec.unit_slots = 2 + draw(counter, 3);
+    spec.speculation = (sw_speculation)draw(counter, 3);
+    const bool ahead = draw(counter, 2) == 1;
+    must(same_train(&spec, ahead, &trace));
+    const char *difference = same_difference(reference, &trace);
+    if (difference != NULL)
+        fail_msg("%s, groups of %lld, chunks of %lld, rings of %lld, %lld unit slots, speculation %d: %s differ", place,
+                 (long long)spec.group, (long long)spec.chunk_grains, (long long)spec.ring_chunks,
+                 (long long)spec.unit_slots, (int)spec.speculation, difference);
+    same_free(&trace);
+}
+
+static void run_all(sw_dtype type, const char *directory) {
+    uint64_t counter = (uint64_t)type << 32;
+    int runs = 0, skipped = 0;
+    for (int64_t group = 1; group <= 3; group++) {
+        struct harness_spec spec = same_spec(type);
+        struct same_trace reference;
+        spec.group = group;
+        spec.loss_scale = type == SW_F16 ? 8 * SW_FP16_INITIAL_SCALE : 0.0;
+        must(same_train(&spec, false, &reference));
+        skipped = 0;
+        for (int s = 0; s < SAME_STEPS; s++)
+            skipped += reference.skipped[s];
+        for (int r = 0; r < RUNS_EACH; r++, runs++)
+            run_one(&reference, &spec, directory, &counter);
+        same_free(&reference);
+    }
+    if (type == SW_F16)
+        assert_true(skipped > 0 && skipped < SAME_STEPS);
+    printf("# %s: %d random plans executed with equal bits, %d of %d steps skipped\n", sw_dtype_name(type), runs,
+           skipped, SAME_STEPS);
+}
+
+static void random_plans_give_the_same_bits_in_fp32(void **state) {
+    run_all(SW_F32, *state);
+}
+
+static void random_plans_give_the_same_bits_in_bf16(void **state) {
+    run_all(SW_BF16, *state);
+}
+
+/* The first loss scales overflow, so the first steps are skipped. */
+static void random_plans_give_the_same_bits_in_fp16(void **state) {
+    run_all(SW_F16, *state);
+}
+
+#define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        in_directory(random_plans_give_the_same_bits_in_fp32),
+        in_directory(random_plans_give_the_same_bits_in_bf16),
+        in_directory(random_plans_give_the_same_bits_in_fp16),
+    };
+    return cmocka_run_group_tests_name("e2e random plans", tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* What a trace keeps and how it writes it, on a plan of a handful of ops made by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "offload/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEP_OPS = 3, FLUSH_OPS = 1 };
+
+/* Two reads that may overlap, then a forward pass. */
+static struct sw_op step_ops[STEP_OPS] = {
+    {.kind = SW_OP_READ,
+     .lane = SW_LANE_READ,
+     .content = SW_CONTENT_OPTIMIZER,
+     .unit = 1,
+     .micro = -1,
+     .chunk = 7,
+     .bytes = 4000},
+    {.kind = SW_OP_READ,
+     .lane = SW_LANE_READ,
+     .content = SW_CONTENT_GRADS,
+     .unit = 0,
+     .micro = -1,
+     .chunk = 0,
+     .bytes = 10},
+    {.kind = SW_OP_FORWARD, .lane = SW_LANE_COMPUTE, .unit = 2, .micro = 1, .chunk = -1, .flops = 5000.0},
+};
+static struct sw_op flush_ops[FLUSH_OPS] = {
+    {.kind = SW_OP_UPDATE, .lane = SW_LANE_UPDATE, .redo = true, .unit = 2, .micro = -1, .chunk = 0},
+};
+static int32_t numbers[STEP_OPS] = {0, 1, 2};
+
+struct fixture {
+    struct sw_units units;
+    struct sw_plan plan;
+    struct sw_trace *trace;
+};
+
+static void open_trace(struct fixture *f, int64_t ops) {
+    *f = (struct fixture){.units.count = 4};
+    f->plan.spec.units = &f->units;
+    f->plan.program[SW_PROGRAM_UPDATE] = f->plan.program[SW_PROGRAM_LOSS] =
+        (struct sw_program){.op = step_ops,
+                            .op_count = STEP_OPS,
+                            .lane_op = {[SW_LANE_READ] = numbers, [SW_LANE_COMPUTE] = numbers + 2},
+                            .lane_count = {[SW_LANE_READ] = 2, [SW_LANE_COMPUTE] = 1}};
+    f->plan.program[SW_PROGRAM_FLUSH_REDO] = (struct sw_program){.op = flush_ops,
+                                                                 .op_count = FLUSH_OPS,
+                                                                 .lane_op = {[SW_LANE_UPDATE] = numbers},
+                                                                 .lane_count = {[SW_LANE_UPDATE] = 1}};
+    assert_int_equal(sw_trace_create(&f->plan, ops, &f->trace), SW_OK);
+}
+
+/* The file as text; the caller frees it. */
+static char *written(const struct sw_trace *trace) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    sw_trace_write(trace, file);
+    const size_t bytes = (size_t)ftell(file);
+    char *text = calloc(bytes + 1, 1);
+    assert_non_null(text);
+    rewind(file);
+    assert_int_equal(fread(text, 1, bytes, file), bytes);
+    fclose(file);
+    return text;
+}
+
+static int64_t count_of(const char *text, const char *part) {
+    int64_t count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
+        count++;
+    return count;
+}
+
+static void test_names_times_and_rates(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 8);
+    struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 3, 1000000);
+    times[0] = (struct sw_op_times){1002000, 1004000};
+    times[1] = (struct sw_op_times){1003000, 1004005};
+    times[2] = (struct sw_op_times){1004000, 1005000};
+    char *text = written(f.trace);
+    static const char *const lines[] = {
+        "{\"ph\":\"X\",\"name\":\"read optimizer block 0 c7\",\"cat\":\"read\",\"pid\":1,\"tid\":769,\"ts\":2.000,"
+        "\"dur\":2.000,\"args\":{\"step\":3,\"program\":\"step\",\"unit\":1,\"chunk\":7,\"bytes\":4000,"
+        "\"GB/s\":2.000}}",
+        "\"name\":\"read gradients embedding c0\",\"cat\":\"read\",\"pid\":1,\"tid\":770,\"ts\":3.000,\"dur\":1.005,",
+        "\"name\":\"forward block 1 m1\",\"cat\":\"compute\",\"pid\":1,\"tid\":1,\"ts\":4.000,\"dur\":1.000,"
+        "\"args\":{\"step\":3,\"program\":\"step\",\"unit\":2,\"micro\":1,\"GFLOP/s\":5.000}}",
+        "\"tid\":770,\"args\":{\"name\":\"read (2)\"}",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        if (strstr(text, lines[i]) == NULL)
+            fail_msg("the trace lacks %s:\n%s", lines[i], text);
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
+/* Rows are used again once they are free, over programs too. */
+static void test_rows_are_reused(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 8);
+    for (int64_t step = 1; step <= 2; step++) {
+        struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, step, 0);
+        times[0] = (struct sw_op_times){100 * step, 100 * step + 10};
+        times[1] = (struct sw_op_times){100 * step + 10, 100 * step + 20};
+    }
+    char *text = written(f.trace);
+    assert_int_equal(count_of(text, "\"cat\":\"read\""), 4);
+    assert_int_equal(count_of(text, "\"thread_name\""), 1);
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
+static void test_only_what_ran(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 8);
+    assert_null(sw_trace_begin(f.trace, SW_PROGRAM_LOSS, 1, 0));
+    assert_non_null(sw_trace_begin(f.trace, SW_PROGRAM_FLUSH_REDO, 1, 0));
+    struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 2, 0);
+    times[2] = (struct sw_op_times){5, 6};
+    char *text = written(f.trace);
+    assert_int_equal(count_of(text, "\"ph\":\"X\""), 1);
+    assert_int_equal(count_of(text, "redo"), 0);
+    assert_int_equal(sw_trace_steps(f.trace), 1);
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
+/* Programs are kept whole or not; after the first that is not, nothing is, so that there are no holes. */
+static void test_keeps_whole_programs_until_full(void **state) {
+    (void)state;
+    for (int64_t ops = 1; ops <= 3 * STEP_OPS; ops++) {
+        struct fixture f;
+        open_trace(&f, ops);
+        for (int64_t step = 1; step <= 5; step++) {
+            struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, step, 0);
+            assert_int_equal(times != NULL, step <= ops / STEP_OPS);
+            for (int i = 0; times != NULL && i < STEP_OPS; i++)
+                times[i] = (struct sw_op_times){step, step};
+        }
+        assert_null(sw_trace_begin(f.trace, SW_PROGRAM_FLUSH_REDO, 5, 0));
+        assert_int_equal(sw_trace_steps(f.trace), ops / STEP_OPS);
+        char *text = written(f.trace);
+        assert_int_equal(count_of(text, "\"ph\":\"X\""), ops / STEP_OPS * STEP_OPS);
+        free(text);
+        sw_trace_destroy(f.trace);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_times_and_rates),
+        cmocka_unit_test(test_rows_are_reused),
+        cmocka_unit_test(test_only_what_ran),
+        cmocka_unit_test(test_keeps_whole_programs_until_full),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
