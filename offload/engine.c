@@ -82,7 +82,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->spec = *spec;
     engine->plan = spec->plan;
     engine->saved_step = -1;
-    engine->clips_seen = -1; /* Nothing speaks for speculating before some steps went unclipped. */
+    engine->clips_seen = UINT32_MAX; /* Nothing speaks for speculating before some steps went unclipped. */
     engine->applied_steps = spec->applied_steps;
     engine->loss_scale = spec->loss_scale;
     if (engine->loss_scale.scale == 0.0)
@@ -177,7 +177,7 @@ static bool will_speculate(const struct sw_engine *engine) {
     enum { STEPS_SEEN = 8, WRONG_AT_MOST = 1 };
     if (!engine->plan->commit_every_step || engine->spec.speculation == SW_SPECULATE_NEVER)
         return false;
-    const int wrong = __builtin_popcount((unsigned)engine->clips_seen & ((1u << STEPS_SEEN) - 1));
+    const int wrong = __builtin_popcount(engine->clips_seen & ((1u << STEPS_SEEN) - 1));
     return engine->spec.speculation == SW_SPECULATE_ALWAYS || wrong <= WRONG_AT_MOST;
 }
 

@@ -70,7 +70,7 @@ struct sw_engine {
     int64_t saved_step;    /* last one committed; -1 before the first commit */
     int64_t applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale; /* changed by the norm, which the plan orders with its readers */
-    int clips_seen; /* of the last steps, a bit each: whether a speculation was or would have been wrong */
+    uint32_t clips_seen; /* of the last steps, a bit each: whether a speculation was or would have been wrong */
     int64_t last_end_ns;
 };
 
