@@ -7,7 +7,7 @@
 #include "io/ring.h"
 
 enum {
-    SW_QUEUE_RETRIES = 8,           /* in a row, of a request that was interrupted, refused for now, or moved no page */
+    SW_QUEUE_RETRIES = 8,           /* in a row, of a request that was interrupted, got EAGAIN, or moved no page */
     SW_QUEUE_BLOCK_BYTES = 1 << 20, /* larger transfers are cut into requests of about this size */
     SW_QUEUE_MAX_DEPTH = 1024,
 };
