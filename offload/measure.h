@@ -37,6 +37,9 @@ struct sw_store_rates {
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out);
 
+/* From a thread's waking others to the first of them going on. */
+sw_status sw_measure_handover(double *out_s);
+
 /* The median of some measurements, which are sorted. */
 double sw_median(double *values, int count);
 

@@ -2,18 +2,15 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
-#include "io/format.h"
 #include "io/store.h"
 #include "offload/measure.h"
+#include "offload/scratch_store.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-enum { ROUNDS = 3, PATH_CHARS = 4096 };
+enum { ROUNDS = 3 };
 
 /* One direction through all grains of a generation. */
 struct pass {
@@ -163,47 +160,17 @@ static sw_status with_store(struct sw_store *store, int depth, const struct sw_m
     return status;
 }
 
-/* Folders of our own, so that a store that is there is left alone. */
-static sw_status make_folder(const char *directory, char path[PATH_CHARS]) {
-    const int used = snprintf(path, PATH_CHARS, "%s/spillway-rates-XXXXXX", directory);
-    if (used < 0 || used >= PATH_CHARS || mkdtemp(path) == NULL)
-        return sw_fail(SW_ERR_IO, "cannot make a folder in %s to measure its drive", directory);
-    return SW_OK;
-}
-
-static void remove_folder(const char *path) {
-    char file[PATH_CHARS + sizeof "/" SW_STORE_FILE_NAME];
-    snprintf(file, sizeof file, "%s/" SW_STORE_FILE_NAME, path);
-    unlink(file);
-    rmdir(path);
-}
-
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out) {
-    char(*paths)[PATH_CHARS] = calloc((size_t)directory_count, sizeof *paths);
-    const char *folders[SW_STORE_MAX_FILES];
     const int64_t grains = sw_max_i64(shape->chunk_grains, SW_MEASURE_STORE_BYTES / SW_RECORD_BYTES);
-    struct sw_store *store = NULL;
-    sw_status status = SW_OK;
-    int made = 0;
-    if (paths == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to measure the store");
-    for (; made < directory_count; made++) {
-        SW_TRY_GOTO(make_folder(directories[made], paths[made]), out);
-        folders[made] = paths[made];
-    }
-    const struct sw_store_spec spec = {.directories = folders,
+    const struct sw_store_spec spec = {.directories = directories,
                                        .directory_count = directory_count,
                                        .unit_grains = &grains,
                                        .unit_count = 1,
                                        .allow_buffered = allow_buffered};
-    SW_TRY_GOTO(sw_store_create(&spec, NULL, NULL, &store), out);
-    status = with_store(store, depth, shape, grains, out);
-out:
-    if (store != NULL)
-        sw_store_close(store);
-    for (int d = 0; d < made; d++)
-        remove_folder(paths[d]);
-    free(paths);
+    struct sw_scratch_store *scratch;
+    SW_TRY(sw_scratch_store_open(&spec, &scratch));
+    const sw_status status = with_store(sw_scratch_store_get(scratch), depth, shape, grains, out);
+    sw_scratch_store_close(scratch);
     return status;
 }

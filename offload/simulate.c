@@ -287,3 +287,12 @@ sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool red
     conclude(&s, out);
     return SW_OK;
 }
+
+sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out) {
+    *out = (struct sw_prediction){.may_speculate = plan->commit_every_step};
+    SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &out->plain));
+    if (!out->may_speculate)
+        return SW_OK;
+    SW_TRY(sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, false, rates, NULL, &out->speculated));
+    return sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, true, rates, NULL, &out->redone);
+}

@@ -25,4 +25,13 @@ struct sw_simulation {
 sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
                       struct sw_trace *trace, struct sw_simulation *out);
 
+/* A plan's steps in each way that they may run. */
+struct sw_prediction {
+    struct sw_simulation plain;      /* updates under the next forward pass */
+    bool may_speculate;              /* the plan has two generations; what follows is only then there */
+    struct sw_simulation speculated; /* updates in the backward pass, none redone */
+    struct sw_simulation redone;     /* the same, every one redone */
+};
+sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out);
+
 #endif
