@@ -32,7 +32,7 @@ static int64_t scratch_grains(const struct sw_plan *plan, const struct scratch *
     if (plan->placement[unit].tier[scratch->state] != SW_NVME)
         return 0;
     switch (scratch->kind) {
-    case SW_STORE_ACTS: return unit > 0 && unit < head ? sw_plan_group(plan) : 0;
+    case SW_STORE_ACTS: return unit > 0 && unit < head ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
     default: return plan->spec.units->unit[unit].grains;
     }
@@ -61,7 +61,7 @@ static sw_status prepare_store(struct sw_engine *engine) {
     const struct scratch scratch[] = {
         {SW_GRADS, SW_STORE_GRADS, typed_bytes},
         {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
-        {SW_ACTS, SW_STORE_ACTS, sw_round_up(plan->spec.boundary_bytes, SW_BUFFER_ALIGN_BYTES)},
+        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
     };
     for (size_t k = 0; plan->spec.train && k < sizeof scratch / sizeof scratch[0]; k++)

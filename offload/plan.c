@@ -35,6 +35,10 @@ int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t c
     return sw_min_i64(plan->spec.chunk_grains, grains - chunk * plan->spec.chunk_grains);
 }
 
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const int32_t *const slots[SW_STATES] = {
         [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
@@ -52,7 +56,7 @@ static bool fits(const struct sw_plan *plan) {
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const bool block = unit > 0 && unit + 1 < plan->spec.units->count;
     if (state == SW_ACTS)
-        return block ? plan->spec.boundary_bytes : 0;
+        return block ? plan->spec.boundary_bytes[unit - 1] : 0;
     return plan->spec.units->unit[unit].grains;
 }
 

@@ -65,7 +65,7 @@ static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t 
 /* A boundary whose home is not the device leaves for it. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_place from) {
     const int32_t home = b->index->boundary[unit + 1];
-    const int64_t bytes = b->plan->spec.boundary_bytes;
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
     const struct sw_place to = {home, within};
@@ -201,7 +201,7 @@ static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t w
     const struct sw_place home = {b->index->boundary[unit], within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const struct sw_what what = boundary_of(unit - 1, micro);
-    const int64_t bytes = b->plan->spec.boundary_bytes;
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit - 1];
     struct sw_place from = home;
     if (tier == SW_DEVICE)
         return home;

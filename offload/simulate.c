@@ -237,25 +237,20 @@ static bool settle(struct simulator *s) {
     return any;
 }
 
+/* The busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them busier than
+ * any of them is. */
 static void name_bottleneck(const struct simulator *s, struct sw_simulation *out) {
-    out->bottleneck = "cores";
-    double most_s = out->cores_busy_s / s->rates->cores;
-    if (out->drive_busy_s > most_s) {
-        most_s = out->drive_busy_s;
-        out->bottleneck = "drive";
-    }
-    /* A lane that shares nothing (a GPU, a link) is a resource of its own. */
-    const double alone[SW_LANES] = {[SW_LANE_COMPUTE] = s->rates->compute_cores,
-                                    [SW_LANE_UPLOAD] = s->rates->upload.cores,
-                                    [SW_LANE_DOWNLOAD] = s->rates->download.cores,
-                                    [SW_LANE_READ] = 1.0,
-                                    [SW_LANE_WRITE] = 1.0,
-                                    [SW_LANE_UPDATE] = s->rates->update.cores};
+    out->bottleneck = "drive";
+    double most_s = out->drive_busy_s;
     for (int which = 0; which < SW_LANES; which++)
-        if (alone[which] == 0.0 && out->lane_busy_s[which] > most_s) {
+        if (!sw_lane_is_io((sw_lane)which) && out->lane_busy_s[which] > most_s) {
             most_s = out->lane_busy_s[which];
             out->bottleneck = sw_lane_name((sw_lane)which);
         }
+    if (out->cores_busy_s / s->rates->cores > most_s) {
+        most_s = out->cores_busy_s / s->rates->cores;
+        out->bottleneck = "cores";
+    }
     out->bottleneck_share = most_s / out->step_s;
 }
 

@@ -26,8 +26,10 @@ static sw_status make_plan(struct planned *p) {
     SW_TRY(sw_trainer_device(&p->settings, &p->device));
     const struct sw_device_info info = sw_device_info(p->device);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    const struct sw_model_shape shape = {
-        .type = sw_settings_type(&p->settings), .batch = p->settings.micro_batch, .seq = p->settings.seq};
+    const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
+                                         .batch = p->settings.micro_batch,
+                                         .seq = p->settings.seq,
+                                         .tiles = p->settings.tiles};
     SW_TRY(sw_model_create(&p->config, &shape, p->device, &p->model));
     return sw_trainer_plan(&p->settings, p->model, &p->plan);
 }

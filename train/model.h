@@ -14,10 +14,13 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
+    int64_t tiles;           /* units that each half of a block is cut into; 0 and 1: a block is one unit */
+    int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
 };
 
-/* The units of a model, tensors named as transformers saves them. The caller destroys them. */
-sw_status sw_model_units(const struct sw_model_config *config, struct sw_units **out);
+/* The units of a model, tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units: its
+ * attention by heads, then its MLP by columns of the inner layer. The caller destroys them. */
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out);
 
 /* Makes the model's arithmetic ready on a device, which must outlive it: every matrix product of these shapes is
  * prepared. */
@@ -30,9 +33,10 @@ const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
-/* Bytes that a plan needs to know. */
+/* Bytes that a plan needs to know: boundary and saved of each unit, valid as long as the model. */
 struct sw_model_bytes {
-    int64_t token, boundary, saved, work;
+    int64_t token, work;
+    const int64_t *boundary, *saved;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

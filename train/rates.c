@@ -70,14 +70,14 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     const struct sw_model_config *c = sw_model_get_config(target->model);
     const struct sw_settings *s = target->settings;
     const struct sw_device_info info = sw_device_info(target->device);
-    snprintf(
-        text, SHAPE_CHARS,
-        "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld, micro-batches of %lld x %lld, %s, "
-        "%s %s with %d threads, chunks of %lld grains, rings of %lld",
-        c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
-        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->micro_batch, (long long)s->seq,
-        sw_dtype_name(sw_settings_type(s)), info.name, info.isa, info.threads, (long long)s->chunk_grains,
-        (long long)s->ring_chunks);
+    snprintf(text, SHAPE_CHARS,
+             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
+             "%lld x %lld, %s, "
+             "%s %s with %d threads, chunks of %lld grains, rings of %lld",
+             c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
+             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
+             (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)), info.name, info.isa,
+             info.threads, (long long)s->chunk_grains, (long long)s->ring_chunks);
 }
 
 /* The numbers of struct sw_rates by their names in the file. */

@@ -44,12 +44,22 @@ static int64_t most_elems(const struct sw_units *units) {
     return most;
 }
 
+static int64_t most_of(const int64_t *bytes, int64_t count) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < count; u++)
+        most = sw_max_i64(most, bytes[u]);
+    return most;
+}
+
 static sw_status open_bench(struct bench *bench, struct sw_model *model) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     const int64_t elems = most_elems(bench->units), table_elems = bench->units->unit[0].elems;
     const int64_t typed = sw_dtype_bytes(sw_model_type(model));
-    const int64_t sizes[] = {elems * typed,  table_elems * typed, elems * 4,      table_elems * 4, bytes.token,
-                             bytes.boundary, bytes.boundary,      bytes.boundary, bytes.saved,     bytes.work};
+    const int64_t count = bench->units->count;
+    const int64_t boundary = most_of(bytes.boundary, count), saved = most_of(bytes.saved, count);
+    const int64_t sizes[] = {
+        elems * typed, table_elems * typed, elems * 4, table_elems * 4, bytes.token, boundary, boundary, boundary,
+        saved,         bytes.work};
     struct sw_unit_call *call = &bench->call;
     void *targets[] = {&bench->weights, &bench->table, &call->acc,  &call->table_acc, &call->tokens,
                        &call->in,       &call->out,    &call->grad, &call->saved,     &call->work};

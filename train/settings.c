@@ -62,6 +62,15 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .initial = "auto",                                                                                            \
          .value = "auto|layer|batch|N",                                                                                \
          .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N"},         \
+        {.name = "--tiles",                                                                                            \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(tiles),                                                                                                    \
+         .initial = "1",                                                                                               \
+         .value = "N",                                                                                                 \
+         .what =                                                                                                       \
+             "cut attention and MLP of each block into N tiles each, fetched one at a time (for very wide layers)",    \
+         .int_min = 1,                                                                                                 \
+         .int_max = SW_CONFIG_MAX_WIDTH},                                                                              \
         {.name = "--recompute",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(recompute),                                                                                                \

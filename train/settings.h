@@ -29,7 +29,7 @@ struct sw_settings {
     bool init;
     int device, recompute, durability, speculate;
     char *order;
-    int64_t zero;
+    int64_t zero, tiles;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
     char *place;

@@ -21,7 +21,8 @@ sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device
 }
 
 /* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
- * each element of the hidden state and position. The embedding multiplies nothing. */
+ * each element of the hidden state and position. The embedding multiplies nothing. Of a block in tiles, the first half
+ * attend. */
 static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
@@ -29,7 +30,8 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
         if (units->unit[unit].tensor[t].dims > 1)
             multiplying += (double)units->unit[unit].tensor[t].elems;
-    const double attention = head ? 0.0 : (double)table->dim[1] * (double)settings->seq;
+    const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const double attention = attends ? (double)(table->dim[1] / settings->tiles) * (double)settings->seq : 0.0;
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
@@ -118,8 +120,10 @@ static sw_status prepare(struct sw_trainer *trainer) {
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     SW_TRY(sw_schedule_check(&schedule));
     SW_TRY(open_data(trainer));
-    const struct sw_model_shape shape = {
-        .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq};
+    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
+                                         .batch = settings->micro_batch,
+                                         .seq = settings->seq,
+                                         .tiles = settings->tiles};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->device, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
     return check_memory(trainer->plan);
@@ -209,7 +213,8 @@ static sw_status make_paths_absolute(struct sw_settings *settings) {
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_folder_must_be_free(trainer->folder));
-    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, &trainer->source));
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
+                                &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);

@@ -143,7 +143,8 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
 /* A block's inputs: away after the forward pass, back for the backward pass. */
 static void need_boundaries(struct need *need, int64_t unit) {
     const sw_tier tier = tier_of(need, SW_ACTS, unit);
-    const int64_t micros = need->plan->spec.micro_batches, bytes = micros * need->plan->spec.boundary_bytes;
+    const int64_t micros = need->plan->spec.micro_batches;
+    const int64_t bytes = micros * need->plan->spec.boundary_bytes[unit - 1];
     const int64_t away = tier != SW_DEVICE, nvme = tier == SW_NVME;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
     add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
@@ -197,14 +198,14 @@ static void check_work(const struct sw_plan *plan, uint64_t seed) {
                          (long long)found.bytes[k][c], (long long)needed.ops[k][c], (long long)needed.bytes[k][c]);
 }
 
-/* Where a state's shares put a unit: boundaries belong to the blocks that read them, all else is as large as the unit.
- */
+/* Where a state's shares put a unit: boundaries belong to the blocks that read them, all else is as large as the
+ * unit. */
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = 0; u < units->count; u++) {
         const bool block = u > 0 && u + 1 < units->count;
-        const int64_t size = state == SW_ACTS ? block : units->unit[u].grains;
+        const int64_t size = state != SW_ACTS ? units->unit[u].grains : block ? plan->spec.boundary_bytes[u - 1] : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;
@@ -341,7 +342,9 @@ static void the_named_sizes_are_the_least(void **state) {
         struct sw_plan *plan;
         struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
         spec.chunk_grains = spec.ring_chunks = 1;
-        spec.boundary_bytes = spec.saved_bytes = spec.work_bytes = SW_KIB;
+        spec.work_bytes = SW_KIB;
+        for (int64_t u = 0; u < units->count; u++)
+            random.boundary_bytes[u] = random.saved_bytes[u] = SW_KIB;
         spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
         assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
         read_needs(&spec, seed);

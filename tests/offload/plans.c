@@ -54,20 +54,26 @@ static void draw_place(struct plans_random *random, bool nvme, bool *out_automat
 
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
+    if (most_units > PLANS_MOST_UNITS)
+        abort();
     require(sw_units_create(plans_draw(random, 3, most_units), out_units));
     struct sw_units *units = *out_units;
     for (int64_t u = 0; u < units->count; u++)
         add_tensors(random, &units->unit[u], most_grains);
     units->tied = plans_draw(random, 0, 1) == 1;
     require(sw_units_seal(units));
+    for (int64_t u = 0; u < units->count; u++) {
+        random->boundary_bytes[u] = plans_draw(random, 1, 1 << 20);
+        random->saved_bytes[u] = plans_draw(random, 1, 1 << 22);
+    }
     struct sw_plan_spec spec = {
         .units = units,
         .type = plans_draw(random, 0, 1) == 0 ? SW_F32 : SW_BF16,
         .train = plans_draw(random, 0, 31) > 0,
         .micro_batches = plans_draw(random, 1, 6),
         .token_bytes = 8 * plans_draw(random, 1, 4096),
-        .boundary_bytes = plans_draw(random, 1, 1 << 20),
-        .saved_bytes = plans_draw(random, 1, 1 << 22),
+        .boundary_bytes = random->boundary_bytes,
+        .saved_bytes = random->saved_bytes,
         .work_bytes = plans_draw(random, 1, 1 << 22),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
         .recompute = plans_draw(random, 0, 1) == 1,
