@@ -1,64 +1,15 @@
 #include "core/log.h"
 #include "core/size.h"
-#include "offload/simulate.h"
 #include "train/commands.h"
-#include "train/rates.h"
+#include "train/planned.h"
 #include "train/trace_file.h"
-#include "train/trainer.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-struct planned {
-    struct sw_settings settings;
-    struct sw_model_config config;
-    struct sw_device *device;
-    struct sw_model *model;
-    struct sw_plan *plan;
-    struct sw_machine_rates rates;
-    struct sw_prediction prediction;
-};
-
-static sw_status make_plan(struct planned *p) {
-    SW_TRY(sw_config_load(p->settings.model, &p->config));
-    SW_TRY(sw_settings_check(&p->settings));
-    SW_TRY(sw_trainer_device(&p->settings, &p->device));
-    const struct sw_device_info info = sw_device_info(p->device);
-    SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
-                                         .batch = p->settings.micro_batch,
-                                         .seq = p->settings.seq,
-                                         .tiles = p->settings.tiles};
-    SW_TRY(sw_model_create(&p->config, &shape, p->device, &p->model));
-    return sw_trainer_plan(&p->settings, p->model, &p->plan);
-}
-
-/* Whether a program of training moves anything to or from NVMe. */
-static bool uses_nvme(const struct sw_plan *plan) {
-    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
-    return program->lane_count[SW_LANE_READ] + program->lane_count[SW_LANE_WRITE] > 0;
-}
-
-static sw_status predict(struct planned *p) {
-    const char *here = ".";
-    const struct sw_option_list *nvme = &p->settings.nvme;
-    const struct sw_rates_target target = {
-        .settings = &p->settings,
-        .model = p->model,
-        .device = p->device,
-        .directories = nvme->count > 0 ? (const char *const *)nvme->items : &here,
-        .directory_count = nvme->count > 0 ? nvme->count : 1,
-    };
-    if (p->settings.rates != NULL)
-        SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
-    else
-        SW_TRY(sw_rates_measure(&target, uses_nvme(p->plan), &p->rates));
-    return sw_predict(p->plan, &p->rates.rates, &p->prediction);
-}
-
 /* The course that --speculate names; auto is as most steps go, which do not clip. */
-static sw_status write_trace(struct planned *p) {
+static sw_status write_trace(struct sw_planned *p) {
     const bool speculates = p->prediction.may_speculate && p->settings.speculate != SW_SPECULATE_NEVER;
     struct sw_simulation simulation;
     struct sw_trace *trace;
@@ -73,7 +24,7 @@ static sw_status write_trace(struct planned *p) {
     return status;
 }
 
-static void print_simulation(const struct planned *p, const char *name, const struct sw_simulation *s) {
+static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
     printf("  %-26s%9.3f s%12.0f tokens/s   %s busy for %.0f%% of it;", name, s->step_s,
            (double)p->settings.batch_tokens / s->step_s, s->bottleneck, 100.0 * s->bottleneck_share);
     for (int lane = 0; lane < SW_LANES; lane++)
@@ -82,7 +33,7 @@ static void print_simulation(const struct planned *p, const char *name, const st
     putchar('\n');
 }
 
-static void print_prediction(const struct planned *p) {
+static void print_prediction(const struct sw_planned *p) {
     printf("predicted step, by %s\n", p->settings.rates != NULL ? p->settings.rates : "rates measured now");
     print_simulation(p, "update under forward", &p->prediction.plain);
     if (!p->prediction.may_speculate)
@@ -91,7 +42,7 @@ static void print_prediction(const struct planned *p) {
     print_simulation(p, "speculated and redone", &p->prediction.redone);
 }
 
-static void print_text(const struct planned *p) {
+static void print_text(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
     printf("%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s\n", s->model,
            (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
@@ -140,7 +91,7 @@ static json_t *simulation_json(const struct sw_simulation *s, int64_t tokens) {
                      "bottleneck", s->bottleneck, "bottleneck_share", s->bottleneck_share, "lane_busy_s", lanes);
 }
 
-static json_t *prediction_json(const struct planned *p) {
+static json_t *prediction_json(const struct sw_planned *p) {
     const struct sw_prediction *prediction = &p->prediction;
     json_t *object = json_pack("{s:o}", "plain", simulation_json(&prediction->plain, p->settings.batch_tokens));
     if (prediction->may_speculate) {
@@ -150,7 +101,7 @@ static json_t *prediction_json(const struct planned *p) {
     return object;
 }
 
-static sw_status print_json(const struct planned *p) {
+static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o}", "model",
@@ -170,11 +121,11 @@ static sw_status print_json(const struct planned *p) {
     return SW_OK;
 }
 
-static sw_status run(struct planned *p) {
+static sw_status run(struct sw_planned *p) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
-    SW_TRY(make_plan(p));
-    SW_TRY(predict(p));
+    SW_TRY(sw_planned_make(p));
+    SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
     if (p->settings.json)
@@ -184,16 +135,12 @@ static sw_status run(struct planned *p) {
 }
 
 int sw_command_plan(int argc, char **argv) {
-    struct planned p = {0};
+    struct sw_planned p = {0};
     int code;
     if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
         const sw_status status = run(&p);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
-        sw_rates_release(&p.rates);
-        sw_plan_destroy(p.plan);
-        sw_model_destroy(p.model);
-        if (p.device != NULL)
-            sw_device_close(p.device);
+        sw_planned_release(&p);
     }
     sw_options_release(&sw_plan_command, &p.settings);
     return code;
