@@ -1,4 +1,5 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
+#include "bench/commands.h"
 #include "core/status.h"
 #include "train/commands.h"
 
@@ -17,6 +18,7 @@ static const struct {
     {"resume", "go on with a run from its last commit", sw_command_resume},
     {"generate", "continue a text", sw_command_generate},
     {"export", "write a Hugging Face folder", sw_command_export},
+    {"bench", "what this machine does, beside its own limits", sw_command_bench},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

@@ -34,8 +34,7 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
                         int64_t bytes[SW_LANES]) {
     const struct sw_unit_placement at = shape->placement[unit];
     const bool updated_on_device = at.tier[SW_OPTIMIZER] == SW_DEVICE;
-    const int64_t fetched_bytes =
-        unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : typed_bytes;
+    const int64_t fetched_bytes = unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : typed_bytes;
     if (at.tier[SW_WEIGHTS] == SW_DEVICE) {
         bytes[SW_LANE_UPLOAD] += updated_on_device ? 0 : typed_bytes;
         return;

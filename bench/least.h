@@ -2,10 +2,10 @@
  * look at any plan.
  *
  * By layer, on one device: a block's weights that live elsewhere cross the link for the forward and for the backward
- * pass, the last block's and the head's once, because there the passes meet; a tied table once; of an untied one no more
- * than the rows that the step's tokens can name. Each gradient leaves the device once, each record is read and written
- * once, new weights feed the next forward pass without a detour. Boundaries that are not resident go out and come back
- * once; their gradients need not leave the device. (Zero-Infinity, sections 4 and 5; see bench/README.md) */
+ * pass, the last block's and the head's once, because there the passes meet; a tied table once; of an untied one no
+ * more than the rows that the step's tokens can name. Each gradient leaves the device once, each record is read and
+ * written once, new weights feed the next forward pass without a detour. Boundaries that are not resident go out and
+ * come back once; their gradients need not leave the device. (Zero-Infinity, sections 4 and 5; see bench/README.md) */
 #ifndef SW_BENCH_LEAST_H
 #define SW_BENCH_LEAST_H
 

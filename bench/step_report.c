@@ -96,8 +96,8 @@ static json_t *times_json(const struct sw_step_bench *b) {
     const struct sw_simulation *predicted = prediction_of(b);
     json_object_set_new(object, "predicted",
                         json_pack("{s:f, s:f, s:s, s:f}", "step_s", predicted->step_s, "placed_ratio",
-                                  placed_s / predicted->step_s, "bottleneck", predicted->bottleneck,
-                                  "bottleneck_share", predicted->bottleneck_share));
+                                  placed_s / predicted->step_s, "bottleneck", predicted->bottleneck, "bottleneck_share",
+                                  predicted->bottleneck_share));
     return object;
 }
 

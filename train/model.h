@@ -40,6 +40,18 @@ struct sw_model_bytes {
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 
+/* A matrix product of training: its shape, and how often one micro-batch runs it forward and backward in the whole
+ * model, recomputation not counted. */
+struct sw_model_product {
+    const char *layer, *pass; /* "qkv", "weight gradient" */
+    bool head;
+    struct sw_gemm shape;
+    int64_t times;
+};
+enum { SW_MODEL_MAX_PRODUCTS = 24 };
+/* Lists them and returns how many there are. */
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
+
 /* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
  * 6·layers·hidden·seq for causal attention; recomputation is not counted. */
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
