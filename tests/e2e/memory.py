@@ -57,6 +57,7 @@ class Group:
         atexit.register(self.remove)
         self.limit_file, self.peak_file, self.resident_keys, self.cache_key = self.FILES[self.version]
         program.write(os.path.join(self.folder, self.limit_file), str(limit_bytes))
+        self.forbid_swap(limit_bytes)
 
     def candidates(self):
         with open("/proc/self/cgroup", encoding="ascii") as file:
@@ -81,6 +82,14 @@ class Group:
             if path in ("", "/"):
                 return
             path = os.path.dirname(path)
+
+    def forbid_swap(self, limit_bytes):
+        """What is beyond the limit must not go unseen; a kernel without accounting of swap has no such file."""
+        name, value = ("memory.swap.max", 0) if self.version == 2 else ("memory.memsw.limit_in_bytes", limit_bytes)
+        try:
+            program.write(os.path.join(self.folder, name), str(value))
+        except OSError:
+            pass
 
     def remove(self):
         try:
@@ -200,6 +209,8 @@ def trains_within(case):
     problems += run_in_group(f"train {what}", ["train", "--model", model, "--init", "--data", DATA, "--val", "1%",
                                                "--run", RUN, "--steps", 3, "--eval-every", 2, *flags_of(case),
                                                *budget_flags(budgets)], budgets)
+    if problems:
+        return problems
     limit = sum(budgets.values()) + BESIDE_BUDGETS_BYTES
     stored = os.path.getsize(os.path.join(RUN, program.STORE))
     if stored < STATE_TO_LIMIT * limit:
