@@ -17,11 +17,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The C library's own, which this library stands in front of. */
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *old, size_t bytes);
-void *__libc_memalign(size_t align, size_t bytes);
+/* The C library's own, which this library stands in front of. NOLINTBEGIN(bugprone-reserved-identifier) */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t nmemb, size_t size);
+void *__libc_realloc(void *ptr, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 enum { MOST_OBJECTS = 128, MOST_CALLERS = 1024, MOST_FRAMES = 24, PATH_CHARS = 256 };
 
@@ -122,54 +123,53 @@ static void note(const char *what) {
     inside = false;
 }
 
-void *malloc(size_t bytes) {
+void *malloc(size_t size) {
     note("malloc");
-    return __libc_malloc(bytes);
+    return __libc_malloc(size);
 }
 
-void *calloc(size_t count, size_t bytes) {
+void *calloc(size_t nmemb, size_t size) {
     note("calloc");
-    return __libc_calloc(count, bytes);
+    return __libc_calloc(nmemb, size);
 }
 
-void *realloc(void *old, size_t bytes) {
+void *realloc(void *ptr, size_t size) {
     note("realloc");
-    return __libc_realloc(old, bytes);
+    return __libc_realloc(ptr, size);
 }
 
-void *reallocarray(void *old, size_t count, size_t bytes) {
-    size_t all;
+void *reallocarray(void *ptr, size_t nmemb, size_t size) {
+    size_t bytes;
     note("reallocarray");
-    if (__builtin_mul_overflow(count, bytes, &all)) {
+    if (__builtin_mul_overflow(nmemb, size, &bytes)) {
         errno = ENOMEM;
         return NULL;
     }
-    return __libc_realloc(old, all);
+    return __libc_realloc(ptr, bytes);
 }
 
-void *memalign(size_t align, size_t bytes) {
+void *memalign(size_t alignment, size_t size) {
     note("memalign");
-    return __libc_memalign(align, bytes);
+    return __libc_memalign(alignment, size);
 }
 
-void *aligned_alloc(size_t align, size_t bytes) {
+void *aligned_alloc(size_t alignment, size_t size) {
     note("aligned_alloc");
-    return __libc_memalign(align, bytes);
+    return __libc_memalign(alignment, size);
 }
 
-int posix_memalign(void **out, size_t align, size_t bytes) {
+int posix_memalign(void **memptr, size_t alignment, size_t size) {
     note("posix_memalign");
-    void *got = __libc_memalign(align, bytes);
+    void *got = __libc_memalign(alignment, size);
     if (got == NULL)
         return ENOMEM;
-    *out = got;
+    *memptr = got;
     return 0;
 }
 
-void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset) {
     note("mmap");
-    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd,
-                           offset); // NOLINT(performance-no-int-to-ptr)
+    return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
 }
 
 /* The step of a line of the log, or -1. */
@@ -179,9 +179,9 @@ static int64_t step_of(const char *text, size_t bytes) {
                                                                            : -1;
 }
 
-ssize_t write(int fd, const void *bytes, size_t count) {
-    const ssize_t put = syscall(SYS_write, fd, bytes, count);
-    const int64_t step = state.known && count > 0 ? step_of(bytes, count) : -1;
+ssize_t write(int fd, const void *buf, size_t n) {
+    const ssize_t put = syscall(SYS_write, fd, buf, n);
+    const int64_t step = state.known ? step_of(buf, n) : -1;
     if (step == state.first_step) {
         pthread_mutex_lock(&state.mutex);
         state.counting = true;
