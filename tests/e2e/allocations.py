@@ -1,5 +1,6 @@
 """A step allocates nothing: between the lines of step 3 and the last, no code of ours calls malloc, calloc, realloc,
-aligned allocation or mmap, itself or by way of the C library; what oneDNN and OpenMP allocate for themselves is told."""
+aligned allocation or mmap, itself or by way of the C library; what oneDNN and OpenMP allocate for themselves is told.
+"""
 
 import os
 import shutil

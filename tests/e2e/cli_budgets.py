@@ -1,4 +1,4 @@
-"""Budgets and placements that cannot work: refused in one line before anything is written, with the least that works."""
+"""Budgets and placements that cannot work: refused in one line, with nothing written, and with the least that works."""
 
 import os
 import random
@@ -102,8 +102,9 @@ def a_run_is_not_touched():
     """What resume refuses leaves the run as it was, and it still goes on."""
     problems = []
     program.must(*train())
-    table = [("budgets", 1, "needs at least --device-memory", "--device-memory", "64KiB", "--host-memory", "64KiB"),
-             ("a placement beyond a budget", 1, "needs at least --device-memory", "--device-memory", "1MiB", "--place", FIXED[0]),
+    device = "needs at least --device-memory"
+    table = [("budgets", 1, device, "--device-memory", "64KiB", "--host-memory", "64KiB"),
+             ("a placement beyond a budget", 1, device, "--device-memory", "1MiB", "--place", FIXED[0]),
              ("shares beyond the whole", 2, "140%", "--place", "optimizer=device:70%/host:70%"),
              ("shares short of the whole", 2, "50%", "--place", "weights=device:20%/host:30%"),
              ("a share that is no number", 2, "nan%", "--place", "grads=device:nan%/host")]

@@ -231,7 +231,8 @@ def automatic_placement_keeps_its_budgets():
 
 def everything_on_nvme_keeps_its_budgets():
     return trains_within({"place": "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "order": "batch",
-                          "precision": "bf16", "resumes": True, "more": ["--chunk-grains", 64, "--speculate", "always"]})
+                          "precision": "bf16", "resumes": True,
+                          "more": ["--chunk-grains", 64, "--speculate", "always"]})
 
 
 def shares_of_every_tier_keep_their_budgets():
@@ -279,13 +280,13 @@ def steady(what, *more):
     if code != 0 or STEADY_FROM not in resident or len(later) < 40:
         return [f"{what}: ended with {code} after the lines of steps {sorted(resident)}"]
     growth = max(later) - resident[STEADY_FROM]
-    print(f"# {what}: {mib(resident[STEADY_FROM])} resident after step {STEADY_FROM}, {growth // 1024} KiB more at most "
-          f"in {len(later)} steps after it")
+    print(f"# {what}: {mib(resident[STEADY_FROM])} resident after step {STEADY_FROM}, at most {growth // 1024} KiB "
+          f"more in {len(later)} steps after it")
     return [f"{what}: resident memory grew by {growth} bytes"] if growth > GROWTH_BYTES else []
 
 
 def resident_memory_is_steady():
-    """Updates under the next forward; then speculated ones, redone because every step is clipped; then saves between."""
+    """Updates under the next forward; speculated ones, redone because every step is clipped; saves between steps."""
     return (steady("updates under forward", "--place", "optimizer=host,grads=host")
             + steady("speculated updates, each redone", "--place", "optimizer=nvme,grads=nvme,weights=nvme,acts=nvme",
                      "--speculate", "always", "--clip", "1e-6")
