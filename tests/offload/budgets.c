@@ -31,7 +31,9 @@ static void the_named_sizes_are_the_least(void **state) {
         struct sw_plan *plan;
         struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
         spec.chunk_grains = spec.ring_chunks = 1;
-        spec.boundary_bytes = spec.saved_bytes = spec.work_bytes = SW_KIB;
+        spec.work_bytes = SW_KIB;
+        for (int64_t u = 0; u < units->count; u++)
+            random.boundary_bytes[u] = random.saved_bytes[u] = SW_KIB;
         spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
         assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
         bool named[SW_NVME];
@@ -66,12 +68,13 @@ static bool is_refused(const struct sw_plan_spec *spec, uint64_t seed) {
  * what everything on the host takes there. */
 static void draw_any_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
     const struct sw_units *units = spec->units;
-    int64_t grains = 0;
-    for (int64_t u = 0; u < units->count; u++)
+    int64_t grains = 0, activation_bytes = 0;
+    for (int64_t u = 0; u < units->count; u++) {
         grains += units->unit[u].grains;
+        activation_bytes += spec->boundary_bytes[u] + spec->saved_bytes[u];
+    }
     const int64_t state_bytes = grains * (SW_RECORD_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
-                                (spec->boundary_bytes + spec->saved_bytes) * units->count * spec->micro_batches +
-                                spec->work_bytes;
+                                activation_bytes * spec->micro_batches + spec->work_bytes;
     for (int t = SW_DEVICE; t < SW_NVME; t++)
         spec->budget_bytes[t] = state_bytes / 1000 * (int64_t)pow(10.0, (double)plans_draw(random, 0, 350) / 100.0) +
                                 plans_draw(random, 1, SW_MIB);
