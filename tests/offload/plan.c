@@ -225,9 +225,35 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
 }
 
+/* Bytes of what an access holds, where units have it in sizes of their own. */
+static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access *access) {
+    switch (access->content) {
+    case SW_CONTENT_BOUNDARY:
+    case SW_CONTENT_BOUNDARY_GRAD: return plan->spec.boundary_bytes[access->unit];
+    case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
+    default: return 0;
+    }
+}
+
+/* Units differ in what they hand on and keep, and every piece has room for what it gets, even in whole pages. */
+static void check_room(const struct sw_plan *plan, uint64_t seed) {
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &plan->program[p];
+        for (int32_t a = 0; a < program->access_count; a++) {
+            const struct sw_access *access = &program->access[a];
+            const struct sw_slot *slot = &plan->slot[access->slot];
+            const int64_t bytes = sw_round_up(content_bytes(plan, access), SW_BUFFER_ALIGN_BYTES);
+            if (slot->tier != SW_NVME && slot->piece_bytes < bytes)
+                fail_msg("seed %llu: a piece of the slot %s has %lld bytes for %lld", (unsigned long long)seed,
+                         slot->name, (long long)slot->piece_bytes, (long long)bytes);
+        }
+    }
+}
+
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
     must(sw_plan_check(plan), seed);
     check_request(plan, seed);
+    check_room(plan, seed);
     if (plan->spec.train)
         check_work(plan, seed);
     for (int p = 0; judged && p < SW_PROGRAMS; p++) {
