@@ -96,7 +96,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
             SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the engine"), fail);
     }
     if (spec->trace_ops > 0)
-        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, &engine->trace), fail);
+        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, "spillway", &engine->trace), fail);
     SW_TRY_GOTO(map_arena(engine, SW_DEVICE), fail);
     SW_TRY_GOTO(map_arena(engine, SW_HOST), fail);
     SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
@@ -276,8 +276,12 @@ sw_status sw_engine_settle(struct sw_engine *engine) {
     return status;
 }
 
-void sw_engine_write_trace(const struct sw_engine *engine, FILE *out, int64_t *out_steps) {
+void sw_engine_replay_io(struct sw_engine *engine, bool on) {
+    assert(engine->begun == engine->waited);
+    engine->io_only = on;
+}
+
+const struct sw_trace *sw_engine_trace(const struct sw_engine *engine) {
     assert(engine->trace != NULL && engine->begun == engine->waited);
-    sw_trace_write(engine->trace, out);
-    *out_steps = sw_trace_steps(engine->trace);
+    return engine->trace;
 }

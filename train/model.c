@@ -65,6 +65,14 @@ const struct sw_units *sw_model_get_units(const struct sw_model *model) {
     return model->units;
 }
 
+const struct sw_model_config *sw_model_get_config(const struct sw_model *model) {
+    return &model->config;
+}
+
+sw_dtype sw_model_type(const struct sw_model *model) {
+    return model->shape.type;
+}
+
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
         .token = 2 * model->rows * (int64_t)sizeof(int32_t),

@@ -29,6 +29,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
 void sw_model_destroy(struct sw_model *model);
 
 const struct sw_units *sw_model_get_units(const struct sw_model *model);
+const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
+sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
 /* Bytes that a plan needs to know: boundary and saved of each unit, valid as long as the model. */
@@ -37,6 +39,18 @@ struct sw_model_bytes {
     const int64_t *boundary, *saved;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
+
+/* A matrix product of training: its shape, and how often one micro-batch runs it forward and backward in the whole
+ * model, recomputation not counted. */
+struct sw_model_product {
+    const char *layer, *pass; /* "qkv", "weight gradient" */
+    bool head;
+    struct sw_gemm shape;
+    int64_t times;
+};
+enum { SW_MODEL_MAX_PRODUCTS = 24 };
+/* Lists them and returns how many there are. */
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
 /* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
  * 6·layers·hidden·seq for causal attention; recomputation is not counted. */

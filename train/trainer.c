@@ -11,9 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IO_DEPTH = 32, UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
-/* Room of a trace: 16 MiB, the first steps of a model of billions of parameters, and a file that viewers can open. */
-enum { TRACE_OPS = 1 << 20 };
+enum { UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
 
 sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out) {
     if (settings->device == DEVICE_CUDA)
@@ -158,7 +156,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .device = trainer->device,
         .host = trainer->device,
         .store = trainer->store,
-        .io_depth = IO_DEPTH,
+        .io_depth = SW_TRAINER_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
         .ops = sw_model_ops(trainer->model),
         .describe = describe,
@@ -166,7 +164,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
         .loss_scale = trainer->position.loss_scale,
-        .trace_ops = trainer->run.settings.trace != NULL ? TRACE_OPS : 0,
+        .trace_ops = trainer->run.settings.trace != NULL ? SW_TRACE_OPS : 0,
     };
     return sw_engine_open(&spec, &trainer->engine);
 }
