@@ -381,7 +381,8 @@ static const struct sw_option step_options[] = {
      .kind = SW_OPTION_STRING,
      AT(rates),
      .value = "FILE",
-     .what = "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
+     .what =
+         "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
     {.name = "--steps",
      .kind = SW_OPTION_INT,
      AT(steps),

@@ -140,16 +140,22 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
     need_unit(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, tier == SW_NVME ? times : 0);
 }
 
-/* A block's inputs: away after the forward pass, back for the backward pass. */
+/* A block's inputs: away after the forward pass, back for the backward pass, and again for each block behind it that
+ * shares them. */
 static void need_boundaries(struct need *need, int64_t unit) {
+    const struct sw_plan_spec *spec = &need->plan->spec;
     const sw_tier tier = tier_of(need, SW_ACTS, unit);
-    const int64_t micros = need->plan->spec.micro_batches;
-    const int64_t bytes = micros * need->plan->spec.boundary_bytes[unit - 1];
+    const int64_t micros = spec->micro_batches, bytes = micros * spec->boundary_bytes[unit - 1];
     const int64_t away = tier != SW_DEVICE, nvme = tier == SW_NVME;
+    int64_t readers = 1;
+    if (spec->shares_input[unit])
+        return;
+    while (unit + readers < spec->units->count - 1 && spec->shares_input[unit + readers])
+        readers++;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
-    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
+    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, readers * away * micros, readers * away * bytes);
     add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BOUNDARY, nvme * micros, nvme * bytes);
-    add_work(&need->work, SW_OP_READ, SW_CONTENT_BOUNDARY, nvme * micros, nvme * bytes);
+    add_work(&need->work, SW_OP_READ, SW_CONTENT_BOUNDARY, readers * nvme * micros, readers * nvme * bytes);
 }
 
 static void need_group(struct need *need, bool updates) {
@@ -204,8 +210,8 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = 0; u < units->count; u++) {
-        const bool block = u > 0 && u + 1 < units->count;
-        const int64_t size = state != SW_ACTS ? units->unit[u].grains : block ? plan->spec.boundary_bytes[u - 1] : 0;
+        const bool kept = u > 0 && u + 1 < units->count && !plan->spec.shares_input[u];
+        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.boundary_bytes[u - 1] : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;

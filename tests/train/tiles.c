@@ -156,6 +156,7 @@ static int64_t wide_device_bytes(int64_t tiles) {
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
+        .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .recompute = true,
         .chunk_grains = 16,
