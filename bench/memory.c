@@ -74,16 +74,22 @@ struct copies {
     int threads;
 };
 
+static void copy_together(char *to, const char *from, int64_t bytes, int threads) {
+    const int64_t slice_bytes = sw_div_up(bytes, threads);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int64_t at = 0; at < bytes; at += slice_bytes)
+        memcpy(to + at, from + at, (size_t)sw_min_i64(slice_bytes, bytes - at));
+}
+
 static void copy_chunks(const void *context) {
     const struct copies *copies = context;
     char *to = (char *)copies->memory->area[0];
     const char *from = (const char *)copies->memory->area[1];
-    const int64_t slice_bytes = sw_div_up(copies->chunk_bytes, copies->threads);
-    for (int64_t chunk = 0; chunk + copies->chunk_bytes <= copies->bytes; chunk += copies->chunk_bytes) {
-        const int64_t end = chunk + copies->chunk_bytes;
-#pragma omp parallel for num_threads(copies->threads) if (copies->threads > 1) schedule(static, 1)
-        for (int64_t at = chunk; at < end; at += slice_bytes)
-            memcpy(to + at, from + at, (size_t)sw_min_i64(slice_bytes, end - at));
+    for (int64_t at = 0; at + copies->chunk_bytes <= copies->bytes; at += copies->chunk_bytes) {
+        if (copies->threads == 1)
+            memcpy(to + at, from + at, (size_t)copies->chunk_bytes);
+        else
+            copy_together(to + at, from + at, copies->chunk_bytes, copies->threads);
     }
 }
 

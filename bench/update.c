@@ -90,7 +90,7 @@ static void move_bytes(const void *context) {
 
 static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
     const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = chunk_grains};
-    const int64_t bytes = GRAINS * SW_GRAIN_ELEMS * parameter_bytes(bench->type);
+    const int64_t bytes = parameter_bytes(bench->type) * GRAINS * SW_GRAIN_ELEMS;
     for (int i = 0; i < bench->rounds.rounds; i++) {
         struct sw_rate update;
         SW_TRY(sw_measure_update(bench->device, &shape, &update));

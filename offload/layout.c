@@ -118,9 +118,11 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
-    index->table_slot = sw_plan_table_streams(plan) ? add_unit(layout, "table", SW_DEVICE, -1, units->unit[0].grains,
-                                                               grain_bytes, SW_CONTENT_NONE)
-                                                    : UNUSED;
+    /* With two generations the table stays: a speculated update leaves it there for the next step. */
+    index->table_slot = sw_plan_table_streams(plan)
+                            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
+                                       plan->commit_every_step ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
+                            : UNUSED;
 }
 
 static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {

@@ -247,6 +247,9 @@ static void emit_backward_units(struct sw_builder *b, const struct group *group,
         struct accumulator acc = is_table(b, u) ? table : begin_acc(b, u, group, 1);
         for (int64_t w = 0; w < group->count; w++)
             emit_backward(b, group, u, w, weights, &acc);
+        /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
+        if (u > 1)
+            sw_build_fetch(b, u - 1);
         end_acc(b, u, group, acc);
     }
 }
