@@ -27,12 +27,12 @@ struct scratch {
 };
 
 static int64_t scratch_grains(const struct sw_plan *plan, const struct scratch *scratch, int64_t unit) {
-    const int64_t head = plan->spec.units->count - 1;
     const bool table = unit == 0 && plan->spec.units->tied;
     if (plan->placement[unit].tier[scratch->state] != SW_NVME)
         return 0;
     switch (scratch->kind) {
-    case SW_STORE_ACTS: return unit > 0 && unit < head ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
+    case SW_STORE_ACTS:
+        return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
     default: return plan->spec.units->unit[unit].grains;
     }

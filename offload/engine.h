@@ -21,7 +21,7 @@ struct sw_unit_call {
     const void *weights;    /* the unit's flat vector, compute type */
     const void *table;      /* head of a tied model: the embedding's weights */
     const int32_t *tokens;  /* inputs, then targets of the micro-batch */
-    const void *in;         /* output of the unit before */
+    const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
     void *out;              /* boundary */
     void *saved;            /* intermediates for the backward pass */
     bool recompute;         /* backward: fill saved again first */

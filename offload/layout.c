@@ -138,19 +138,20 @@ static void lay_boundaries(struct layout *layout) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
     const int64_t bytes = largest(spec->boundary_bytes, 0, head); /* of what is shared */
-    bool away = !spec->train, nvme = false;
+    bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
-        away |= tier != SW_DEVICE;
-        nvme |= tier == SW_NVME;
-        index->boundary[u] = add_pieces(layout, "boundary", tier, spec->boundary_bytes[u - 1], group);
+        const bool kept = sw_plan_keeps_input(plan, u);
+        ring |= !kept || tier != SW_DEVICE;
+        away |= kept && tier != SW_DEVICE;
+        nvme |= kept && tier == SW_NVME;
+        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->boundary_bytes[u - 1], group);
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     index->boundary[head] =
-        away ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes[head - 1], group);
-    index->boundary_ring = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
-    const bool back = away && spec->train;
-    index->boundary_back = add_if(layout, back, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
+        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes[head - 1], group);
+    index->boundary_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
+    index->boundary_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
     index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
     index->boundary_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
     index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);

@@ -37,6 +37,17 @@ int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t c
     return sw_min_i64(plan->spec.chunk_grains, grains - chunk * plan->spec.chunk_grains);
 }
 
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
+    const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
+    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+}
+
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
+    while (!sw_plan_keeps_input(plan, unit))
+        unit--;
+    return unit;
+}
+
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
     return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
 }
@@ -56,9 +67,8 @@ static bool fits(const struct sw_plan *plan) {
 
 /* Bytes of a unit's state, for shares. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    const bool block = unit > 0 && unit + 1 < plan->spec.units->count;
     if (state == SW_ACTS)
-        return block ? plan->spec.boundary_bytes[unit - 1] : 0;
+        return sw_plan_keeps_input(plan, unit) ? plan->spec.boundary_bytes[unit - 1] : 0;
     return plan->spec.units->unit[unit].grains;
 }
 
@@ -240,6 +250,7 @@ static sw_status make_programs(struct sw_plan *plan) {
 
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
+    assert(spec->shares_input == NULL || !spec->shares_input[1]);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->place.automatic[SW_WEIGHTS] && spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
         return sw_fail(SW_ERR_UNSUPPORTED, "without training, weights live on the device or the host, not on nvme");

@@ -196,7 +196,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
     return table;
 }
 
-/* A unit's input for the backward pass, on the device. */
+/* A unit's kept input for the backward pass, on the device. */
 static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
     const struct sw_place home = {b->index->boundary[unit], within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
@@ -218,7 +218,8 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
                           int32_t weights, struct accumulator *acc) {
     const int64_t micro = group->first + within;
     const struct sw_place grad = {b->index->boundary_grad, within};
-    const struct sw_place in = unit > 0 ? emit_recall(b, unit, within, micro) : (struct sw_place){0};
+    const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
+    const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
     const bool again = unit > 0 && b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
     op->flops = (BACKWARD_FLOPS + (again ? 1 : 0)) * forward_flops(b, unit);
@@ -227,7 +228,7 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
     } else {
         const struct sw_what saved = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
         read_weights(b, unit, weights);
-        sw_build_read(b, in, boundary_of(unit - 1, micro));
+        sw_build_read(b, in, boundary_of(kept - 1, micro));
         if (again)
             sw_build_write(b, saved_of(b, unit, within), saved);
         else

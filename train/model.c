@@ -12,12 +12,14 @@ static sw_status list_sizes(struct sw_model *model) {
     const size_t count = (size_t)model->units->count;
     model->boundary_bytes = calloc(count, sizeof *model->boundary_bytes);
     model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
-    if (model->boundary_bytes == NULL || model->saved_bytes == NULL)
+    model->shares_input = calloc(count, sizeof *model->shares_input);
+    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->shares_input == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
         model->boundary_bytes[u] = sizes.boundary_bytes;
         model->saved_bytes[u] = sizes.saved_bytes;
+        model->shares_input[u] = sizes.shares_input;
     }
     return SW_OK;
 }
@@ -58,6 +60,7 @@ void sw_model_destroy(struct sw_model *model) {
     sw_units_destroy(model->units);
     free(model->boundary_bytes);
     free(model->saved_bytes);
+    free(model->shares_input);
     free(model);
 }
 
@@ -78,6 +81,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .token = 2 * model->rows * (int64_t)sizeof(int32_t),
         .boundary = model->boundary_bytes,
         .saved = model->saved_bytes,
+        .shares_input = model->shares_input,
         .work = model->work.bytes,
     };
 }

@@ -33,10 +33,12 @@ const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
-/* Bytes that a plan needs to know: boundary and saved of each unit, valid as long as the model. */
+/* What a plan needs to know: bytes, of each unit boundary and saved, and whose input the backward pass shares; valid as
+ * long as the model. */
 struct sw_model_bytes {
     int64_t token, work;
     const int64_t *boundary, *saved;
+    const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

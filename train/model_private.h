@@ -89,7 +89,8 @@ struct sw_model {
     struct work_layout work;
     struct linear linear[LINEARS]; /* of a tile */
     int64_t scratch_bytes;
-    int64_t *boundary_bytes, *saved_bytes; /* of each unit */
+    int64_t *boundary_bytes, *saved_bytes; /* of each unit ... */
+    bool *shares_input;                    /* ... likewise */
 };
 
 /* Address of a tensor in a unit's flat vector of a type. */
@@ -115,12 +116,14 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
     int64_t boundary_bytes, saved_bytes;
+    bool shares_input;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
 
 /* Between two tiles of one half goes the residual with what was added so far and, behind it, the half's normalised
- * input; backward the gradients of both. */
+ * input; backward the gradients of both. The backward pass of a tile needs only the latter, so what the first one hands
+ * on serves all others. */
 int64_t sw_norm_offset(const struct sw_model *model);
 
 /* Addresses of a unit's intermediates. */

@@ -188,6 +188,7 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
     return (struct sw_unit_sizes){
         .boundary_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].bytes,
+        .shares_input = tile.index > 1,
     };
 }
 

@@ -151,9 +151,9 @@ static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
         if (common % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, d == 1 ? "%lld" : ", %lld", (long long)d);
     return sw_fail(SW_ERR_ARG,
-                   "--tiles %lld must divide the model's %lld heads%s and %lld columns of the MLP; give %s %s",
+                   "--tiles %lld must divide the model's %lld heads%s and %lld columns of the MLP; give %s%s",
                    (long long)tiles, (long long)c->heads, c->kv_heads == c->heads ? "" : ", its key heads",
-                   (long long)c->ffn, common == 1 ? "" : "one of", divisors);
+                   (long long)c->ffn, common == 1 ? "" : "one of ", divisors);
 }
 
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out) {

@@ -61,6 +61,7 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
+        .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,

@@ -139,16 +139,22 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
     need_unit(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, tier == SW_NVME ? times : 0);
 }
 
-/* A block's inputs: away after the forward pass, back for the backward pass. */
+/* A block's inputs: away after the forward pass, back for the backward pass, and again for each block behind it that
+ * shares them. */
 static void need_boundaries(struct need *need, int64_t unit) {
+    const struct sw_plan_spec *spec = &need->plan->spec;
     const sw_tier tier = tier_of(need, SW_ACTS, unit);
-    const int64_t micros = need->plan->spec.micro_batches;
-    const int64_t bytes = micros * need->plan->spec.boundary_bytes[unit - 1];
+    const int64_t micros = spec->micro_batches, bytes = micros * spec->boundary_bytes[unit - 1];
     const int64_t away = tier != SW_DEVICE, nvme = tier == SW_NVME;
+    int64_t readers = 1;
+    if (spec->shares_input[unit])
+        return;
+    while (unit + readers < spec->units->count - 1 && spec->shares_input[unit + readers])
+        readers++;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
-    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
+    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, readers * away * micros, readers * away * bytes);
     add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BOUNDARY, nvme * micros, nvme * bytes);
-    add_work(&need->work, SW_OP_READ, SW_CONTENT_BOUNDARY, nvme * micros, nvme * bytes);
+    add_work(&need->work, SW_OP_READ, SW_CONTENT_BOUNDARY, readers * nvme * micros, readers * nvme * bytes);
 }
 
 static void need_group(struct need *need, bool updates) {
@@ -203,8 +209,8 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = 0; u < units->count; u++) {
-        const bool block = u > 0 && u + 1 < units->count;
-        const int64_t size = state != SW_ACTS ? units->unit[u].grains : block ? plan->spec.boundary_bytes[u - 1] : 0;
+        const bool kept = u > 0 && u + 1 < units->count && !plan->spec.shares_input[u];
+        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.boundary_bytes[u - 1] : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;
@@ -224,9 +230,35 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
 }
 
+/* Bytes of what an access holds, where units have it in sizes of their own. */
+static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access *access) {
+    switch (access->content) {
+    case SW_CONTENT_BOUNDARY:
+    case SW_CONTENT_BOUNDARY_GRAD: return plan->spec.boundary_bytes[access->unit];
+    case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
+    default: return 0;
+    }
+}
+
+/* Units differ in what they hand on and keep, and every piece has room for what it gets, even in whole pages. */
+static void check_room(const struct sw_plan *plan, uint64_t seed) {
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &plan->program[p];
+        for (int32_t a = 0; a < program->access_count; a++) {
+            const struct sw_access *access = &program->access[a];
+            const struct sw_slot *slot = &plan->slot[access->slot];
+            const int64_t bytes = sw_round_up(content_bytes(plan, access), SW_BUFFER_ALIGN_BYTES);
+            if (slot->tier != SW_NVME && slot->piece_bytes < bytes)
+                fail_msg("seed %llu: a piece of the slot %s has %lld bytes for %lld", (unsigned long long)seed,
+                         slot->name, (long long)slot->piece_bytes, (long long)bytes);
+        }
+    }
+}
+
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
     must(sw_plan_check(plan), seed);
     check_request(plan, seed);
+    check_room(plan, seed);
     if (plan->spec.train)
         check_work(plan, seed);
     for (int p = 0; judged && p < SW_PROGRAMS; p++) {

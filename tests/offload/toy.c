@@ -136,7 +136,8 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
     if (*(const float *)call->grad != signature(step, call->unit, call->micro, SIGN_GRAD))
         complain(toy, "another unit's gradient", call, step);
     if (call->unit > 0) {
-        if (!is_output(call->in, step, call->unit - 1, call->micro))
+        const bool shares = toy->spec.shares_input && call->unit == TOY_UNITS - 2;
+        if (!is_output(call->in, step, call->unit - (shares ? 2 : 1), call->micro))
             complain(toy, "another unit's input", call, step);
         if (!call->recompute && *(const float *)call->saved != signature(step, call->unit, call->micro, SIGN_SAVED))
             complain(toy, "another unit's intermediates", call, step);
@@ -194,6 +195,8 @@ static sw_status make_units(struct toy *toy) {
     return sw_units_seal(toy->units);
 }
 
+static const bool last_block[TOY_UNITS] = {[TOY_UNITS - 2] = true};
+
 static sw_status make_plan(struct toy *toy) {
     struct sw_plan_spec spec = {
         .units = toy->units,
@@ -203,6 +206,7 @@ static sw_status make_plan(struct toy *toy) {
         .token_bytes = TOY_BYTES,
         .boundary_bytes = unit_bytes,
         .saved_bytes = unit_bytes,
+        .shares_input = toy->spec.shares_input ? last_block : NULL,
         .work_bytes = TOY_BYTES,
         .group = toy->spec.group,
         .unit_slots = toy->spec.unit_slots,
