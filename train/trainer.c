@@ -66,7 +66,8 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,
         .chunk_grains = settings->chunk_grains,
-        .ring_chunks = settings->ring_chunks,
+        .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
+        .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
