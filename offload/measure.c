@@ -51,7 +51,8 @@ static sw_status open_bench(struct bench *bench, struct sw_device *device, const
     *bench =
         (struct bench){.device = device, .type = shape->type, .chunk_grains = shape->chunk_grains, .chunks = chunks};
     SW_TRY(sw_stream_open(device, &bench->stream));
-    SW_TRY(sw_arena_create("measurement", grains * all_bytes + 3 * SW_BUFFER_ALIGN_BYTES, false, NULL, &bench->arena));
+    SW_TRY(sw_arena_create("measurement", grains * all_bytes + 3 * (int64_t)SW_BUFFER_ALIGN_BYTES, false, NULL,
+                           &bench->arena));
     for (int i = 0; i < 3; i++)
         if (grain_bytes[i] > 0) {
             SW_TRY(sw_arena_take(bench->arena, grains * grain_bytes[i], areas[i]));

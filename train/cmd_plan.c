@@ -125,6 +125,8 @@ static sw_status run(struct sw_planned *p) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
+    if (!p->settings.json && p->settings.rates == NULL)
+        sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
     SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));

@@ -93,7 +93,7 @@ def updates():
 
 def config_of(name, **changed):
     """A Hugging Face folder of a model whose head is cut into tiles of different rows."""
-    config = {"model_type": "gpt2", "vocab_size": 100000, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 256,
+    config = {"model_type": "gpt2", "vocab_size": 50000, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 256,
               **changed}
     os.mkdir(os.path.join(SCRATCH, name))
     program.write(os.path.join(SCRATCH, name, "config.json"), json.dumps(config))
@@ -145,7 +145,7 @@ def wrong_products(found, layers, hidden, vocab, tiles):
 def matrix_products():
     tiled = config_of("tiled")
     table = [("whole", (2, 64, 256, 1), "gpt2-tiny", "--seq", 24, "--micro-batch", 3),
-             ("tiled", (3, 32, 100000, 3), tiled, "--seq", 200, "--micro-batch", 1, "--precision", "fp32")]
+             ("tiled", (3, 32, 50000, 2), tiled, "--seq", 200, "--micro-batch", 1, "--precision", "fp32")]
     problems = []
     for what, shape, *arguments in table:
         found, wrong = report("gemm", "--model", *arguments, fields=GEMM_FIELDS)

@@ -25,8 +25,7 @@ enum {
     SEED = 1,
     LEAST_MEDIAN_OPS = 500
 };
-/* So small that sizes are named to the KiB. */
-enum { LEAST_MODELS = 1000, FEW_GRAINS = 8 };
+enum { FEW_GRAINS = 8 };
 
 static void must(sw_status status, uint64_t seed) {
     if (status != SW_OK)
@@ -272,24 +271,6 @@ static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
         fail_msg("seed %llu: the second opinion finds %s", (unsigned long long)seed, wrong);
 }
 
-/* The sizes that a refusal names. */
-static void read_needs(struct sw_plan_spec *spec, uint64_t seed) {
-    const char *message = sw_error_message(SW_ERR_BUDGET);
-    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS];
-    const char *device_flag = strstr(message, "--device-memory "), *host_flag = strstr(message, "--host-memory ");
-    if (device_flag == NULL || host_flag == NULL || sscanf(device_flag, "--device-memory %31s", device) != 1 ||
-        sscanf(host_flag, "--host-memory %31s", host) != 1)
-        fail_msg("seed %llu: the refusal names no sizes: %s", (unsigned long long)seed, message);
-    int64_t needed[2];
-    must(sw_parse_size(device, &needed[SW_DEVICE]), seed);
-    must(sw_parse_size(host, &needed[SW_HOST]), seed);
-    if (needed[SW_DEVICE] <= spec->budget_bytes[SW_DEVICE] && needed[SW_HOST] <= spec->budget_bytes[SW_HOST])
-        fail_msg("seed %llu: refused although what it asks for is there: %s", (unsigned long long)seed, message);
-    spec->budget_bytes[SW_DEVICE] = needed[SW_DEVICE];
-    spec->budget_bytes[SW_HOST] = needed[SW_HOST];
-    sw_error_clear();
-}
-
 /* Budgets around what the plan without limits took, so that some fit, some move state away, and some are refused. */
 static void draw_budgets(struct plans_random *random, const struct sw_plan *unlimited, struct sw_plan_spec *spec) {
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
@@ -309,7 +290,8 @@ static bool plan_within(struct sw_plan_spec *spec, struct sw_plan **out, uint64_
         return true;
     if (status != SW_ERR_BUDGET)
         must(status, seed);
-    read_needs(spec, seed);
+    bool named[SW_NVME];
+    plans_read_needs(spec, named, seed);
     must(sw_plan_create(spec, out), seed);
     return false;
 }
@@ -364,36 +346,6 @@ static void random_plans_are_sound(void **state) {
     free(tally);
 }
 
-/* A page less than a refusal names, on either tier, is refused again: with rings no larger than a unit, nothing needs
- * less than everything on NVMe, or of tiny models all on the device. */
-static void the_named_sizes_are_the_least(void **state) {
-    (void)state;
-    for (uint64_t seed = SEED; seed < SEED + LEAST_MODELS; seed++) {
-        struct plans_random random = {.seed = seed};
-        struct sw_units *units;
-        struct sw_plan *plan;
-        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
-        spec.chunk_grains = spec.ring_chunks = 1;
-        spec.work_bytes = SW_KIB;
-        for (int64_t u = 0; u < units->count; u++)
-            random.boundary_bytes[u] = random.saved_bytes[u] = SW_KIB;
-        spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
-        assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
-        read_needs(&spec, seed);
-        must(sw_plan_create(&spec, &plan), seed);
-        sw_plan_destroy(plan);
-        for (int t = SW_DEVICE; t <= SW_HOST; t++) {
-            struct sw_plan_spec less = spec;
-            less.budget_bytes[t] -= SW_BUFFER_ALIGN_BYTES;
-            if (sw_plan_create(&less, &plan) != SW_ERR_BUDGET)
-                fail_msg("seed %llu: a page less of the %s tier was enough too", (unsigned long long)seed,
-                         sw_tier_name((sw_tier)t));
-            sw_error_clear();
-        }
-        sw_units_destroy(units);
-    }
-}
-
 /* Without training nothing makes room for weights in a store. */
 static void inference_refuses_weights_on_nvme(void **state) {
     (void)state;
@@ -412,7 +364,6 @@ static void inference_refuses_weights_on_nvme(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_are_sound),
-        cmocka_unit_test(the_named_sizes_are_the_least),
         cmocka_unit_test(inference_refuses_weights_on_nvme),
     };
     return cmocka_run_group_tests_name("offload plan", tests, NULL, NULL);

@@ -96,6 +96,33 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     return spec;
 }
 
+static void give_up(uint64_t seed, const char *what) {
+    fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, what, sw_error_message(SW_ERR_BUDGET));
+    abort();
+}
+
+void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed) {
+    static const char *const flags[SW_NVME] = {"--device-memory ", "--host-memory "};
+    const char *message = sw_error_message(SW_ERR_BUDGET);
+    for (int t = SW_DEVICE; t < SW_NVME; t++) {
+        const char *flag = strstr(message, flags[t]);
+        char size[SW_SIZE_CHARS];
+        int64_t needed;
+        named[t] = flag != NULL;
+        if (!named[t])
+            continue;
+        if (sscanf(flag + strlen(flags[t]), "%31s", size) != 1)
+            give_up(seed, "the refusal names no size");
+        require(sw_parse_size(size, &needed));
+        if (needed <= spec->budget_bytes[t])
+            give_up(seed, "asks for what is there");
+        spec->budget_bytes[t] = needed;
+    }
+    if (!named[SW_DEVICE] && !named[SW_HOST])
+        give_up(seed, "the refusal names no budget");
+    sw_error_clear();
+}
+
 static void *duplicate(const void *from, size_t bytes) {
     void *copy = malloc(bytes + 1);
     if (copy == NULL)

@@ -19,6 +19,10 @@ int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
 
+/* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.
+ * A budget that it does not name stays. */
+void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed);
+
 /* A deep copy of a plan's programs and slots; the rest is shared with the original, which must outlive it. */
 struct plans_copy {
     struct sw_plan plan;
