@@ -31,7 +31,7 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
         if (units->unit[unit].tensor[t].dims > 1)
             multiplying += (double)units->unit[unit].tensor[t].elems;
     const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
-    const double attention = attends ? (double)(table->dim[1] / settings->tiles) * (double)settings->seq : 0.0;
+    const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
