@@ -24,8 +24,9 @@ static sw_status open_store(struct sw_contender *contender, const char *const *d
                                        .directory_count = directory_count,
                                        .unit_grains = grains,
                                        .unit_count = units->count,
-                                       .allow_buffered = contender->settings->allow_buffered};
-    const sw_status status = sw_scratch_store_open(&spec, &contender->store);
+                                       .allow_buffered = contender->settings->allow_buffered,
+                                       .unnamed = true};
+    const sw_status status = sw_store_create(&spec, NULL, NULL, &contender->store);
     free(grains);
     return status;
 }
@@ -35,7 +36,7 @@ static sw_status open_engine(struct sw_contender *contender, struct sw_device *d
         .plan = contender->plan,
         .device = device,
         .host = device,
-        .store = contender->store == NULL ? NULL : sw_scratch_store_get(contender->store),
+        .store = contender->store,
         .io_depth = SW_TRAINER_IO_DEPTH,
         .speculation = speculation,
         .ops = sw_model_ops(contender->model),
@@ -61,7 +62,7 @@ sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model 
 
 void sw_contender_close(struct sw_contender *contender) {
     sw_engine_close(contender->engine);
-    sw_scratch_store_close(contender->store);
+    sw_store_close(contender->store);
     *contender = (struct sw_contender){0};
 }
 

@@ -4,7 +4,6 @@
 #define SW_BENCH_CONTENDER_H
 
 #include "offload/engine.h"
-#include "offload/scratch_store.h"
 #include "train/model.h"
 #include "train/settings.h"
 
@@ -14,7 +13,7 @@ struct sw_contender {
     const struct sw_settings *settings;
     struct sw_model *model;
     struct sw_plan *plan;
-    struct sw_scratch_store *store; /* NULL: nothing is on NVMe */
+    struct sw_store *store; /* NULL: nothing is on NVMe */
     struct sw_engine *engine;
     uint64_t next_token;
     int64_t step;

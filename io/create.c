@@ -78,7 +78,10 @@ static sw_status make_files(struct sw_store *store, const struct sw_store_spec *
     int64_t bytes[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        SW_TRY(sw_file_create(target->directory, target->path, spec->allow_buffered, &target->fd));
+        if (spec->unnamed)
+            SW_TRY(sw_file_create_unnamed(target->directory, spec->allow_buffered, &target->fd));
+        else
+            SW_TRY(sw_file_create(target->directory, target->path, spec->allow_buffered, &target->fd));
         bytes[file] = target->sealed_bytes;
     }
     SW_TRY(sw_file_check_space(spec->directories, bytes, store->file_count));
@@ -186,6 +189,7 @@ sw_status sw_store_create(const struct sw_store_spec *spec, void (*progress)(voi
     sw_status status;
     SW_TRY(sw_store_alloc(spec->directory_count, &store));
     store->created = true;
+    store->unnamed = spec->unnamed;
     SW_TRY_GOTO(lay_out(store, spec), failed);
     SW_TRY_GOTO(make_files(store, spec), failed);
     SW_TRY_GOTO(sw_store_open_queue(store, OWNER_DEPTH, &store->queue), failed);

@@ -121,6 +121,35 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     return SW_OK;
 }
 
+/* Where the file system makes no files without a name, one loses its name at once. */
+static int open_unnamed(const char *directory) {
+    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+        return fd;
+    char *path = sw_file_path(directory, "spillway-XXXXXX");
+    if (path == NULL)
+        return -1;
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(path);
+    free(path);
+    return fd;
+}
+
+sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int *out_fd) {
+    *out_fd = -1;
+    const int fd = open_unnamed(directory);
+    if (fd < 0)
+        return explain_create(directory, directory, errno);
+    const sw_status status = make_direct(fd, directory, allow_buffered);
+    if (status != SW_OK) {
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    return SW_OK;
+}
+
 sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     *out_fd = -1;
     const int fd = open(path, O_RDWR | O_CLOEXEC);

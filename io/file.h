@@ -13,6 +13,10 @@ char *sw_file_path(const char *directory, const char *name);
 /* Makes a new file of mode 0600 in the directory and locks it. *out_fd is -1 after a failure, and nothing is left. */
 sw_status sw_file_create(const char *directory, const char *path, bool allow_buffered, int *out_fd);
 
+/* Makes a new file in the directory that has no name: it is gone as soon as it is closed, however the process ends.
+ * Nothing is left after a failure. */
+sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int *out_fd);
+
 /* Opens and locks an existing file; SW_ERR_BUSY when another process has it. */
 sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd);
 

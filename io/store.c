@@ -38,7 +38,7 @@ void sw_store_free(struct sw_store *store, bool remove) {
     sw_queue_close(store->queue);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        if (remove && target->fd >= 0)
+        if (remove && target->fd >= 0 && !store->unnamed)
             unlink(target->path);
         if (target->fd >= 0)
             sw_file_close(target->fd);

@@ -40,6 +40,7 @@ struct sw_store_spec {
     const int64_t *unit_grains; /* grains of each unit */
     int64_t unit_count;
     bool allow_buffered; /* accept a file system without O_DIRECT, with a warning */
+    bool unnamed;        /* files without a name, which end with the store or the process: for measuring */
 };
 
 /* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,

@@ -46,6 +46,7 @@ struct sw_store {
     bool warned;  /* that buffers were not registered */
     bool trimmed; /* of scratch that an earlier process left */
     bool created; /* by this process, and never committed to */
+    bool unnamed; /* its files have no name to remove */
     _Atomic int64_t read_bytes, write_bytes;
 };
 

@@ -104,9 +104,21 @@ static void check_gemm(const struct sw_gemm *shape) {
     (void)shape;
 }
 
+/* Libraries count rows and columns in 32 bits, and some divide by what has become of them there. */
+static sw_status check_sides(const struct sw_gemm *shape) {
+    if (shape->m <= SW_GEMM_MOST_SIDE && shape->n <= SW_GEMM_MOST_SIDE && shape->k <= SW_GEMM_MOST_SIDE)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "a matrix product of %lld x %lld x %lld is too large, no side may exceed %lld: a smaller micro-batch "
+        "or sequence has fewer rows",
+        (long long)shape->m, (long long)shape->n, (long long)shape->k, (long long)SW_GEMM_MOST_SIDE);
+}
+
 sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes) {
     assert(device != NULL && shape != NULL && out_scratch_bytes != NULL);
     check_gemm(shape);
+    SW_TRY(check_sides(shape));
     struct sw_gemm_entry *entry = sw_gemm_cache_find(&device->gemms, shape);
     if (entry == NULL) {
         SW_TRY(sw_gemm_cache_add(&device->gemms, shape, &entry));

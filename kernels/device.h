@@ -58,8 +58,11 @@ struct sw_gemm {
     sw_dtype in, out;
 };
 
-/* Makes the shape ready and returns the scratch memory (device memory, SW_BUFFER_ALIGN_BYTES aligned) that a call
- * needs. Not thread-safe; before the first step. */
+/* The most rows or columns of an operand. */
+#define SW_GEMM_MOST_SIDE ((int64_t)INT32_MAX)
+
+/* Makes the shape ready, or refuses one that is too large, and returns the scratch memory (device memory,
+ * SW_BUFFER_ALIGN_BYTES aligned) that a call needs. Not thread-safe; before the first step. */
 sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes);
 /* SW_ERR_INTERNAL for a shape that was not prepared. */
 sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,

@@ -27,8 +27,8 @@ sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_sh
 sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_measure_shape *shape,
                                   struct sw_rate *out_finish, struct sw_rate *out_zero);
 
-/* A store of its own, made in a new folder inside each directory and deleted again: SW_MEASURE_STORE_BYTES a
- * generation over all of them. */
+/* A store of its own in the directories, of files without a name, so that nothing is left of it: SW_MEASURE_STORE_BYTES
+ * a generation over all of them. */
 #define SW_MEASURE_STORE_BYTES (INT64_C(256) << 20)
 struct sw_store_rates {
     struct sw_rate read, write;

@@ -4,7 +4,6 @@
 #include "core/size.h"
 #include "io/store.h"
 #include "offload/measure.h"
-#include "offload/scratch_store.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -167,10 +166,11 @@ sw_status sw_measure_store(const char *const *directories, int directory_count, 
                                        .directory_count = directory_count,
                                        .unit_grains = &grains,
                                        .unit_count = 1,
-                                       .allow_buffered = allow_buffered};
-    struct sw_scratch_store *scratch;
-    SW_TRY(sw_scratch_store_open(&spec, &scratch));
-    const sw_status status = with_store(sw_scratch_store_get(scratch), depth, shape, grains, out);
-    sw_scratch_store_close(scratch);
+                                       .allow_buffered = allow_buffered,
+                                       .unnamed = true};
+    struct sw_store *store;
+    SW_TRY(sw_store_create(&spec, NULL, NULL, &store));
+    const sw_status status = with_store(store, depth, shape, grains, out);
+    sw_store_close(store);
     return status;
 }

@@ -7,17 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps simulated, and those in flight at once as the training loop begins them. The last step's length is the answer:
- * the pipeline is full by then. */
-enum { STEPS = 6, STEPS_IN_FLIGHT = 2 };
-static_assert((int)STEPS > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the pipeline");
+/* Steps simulated, and those in flight at once as the training loop begins them. The answer is the length of the last
+ * step but one: the pipeline is full by then, and the step after it still takes its share. */
+enum { STEPS = 6, STEPS_IN_FLIGHT = 2, ANSWER = STEPS - 1 };
+static_assert((int)ANSWER > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the pipeline");
 
-typedef enum { CORES, DRIVE, RESOURCES } resource;
+/* Longer steps than this are not simulated: rates that make them so are mistaken, and times must fit a trace. */
+#define LONGEST_S 1e9
 
-/* An op alone: its seconds, and the part of each resource that it uses meanwhile. */
+/* An op alone: its seconds, and what it uses meanwhile. */
 struct price {
     double seconds;
-    double use[RESOURCES];
+    double cores; /* the part of all cores */
+    bool drive;   /* keeps it busy */
+    bool moves;   /* bytes from or to it, in the way of those the other way */
     bool skipped; /* a redo that is not needed */
 };
 
@@ -29,7 +32,11 @@ struct lane_state {
     struct price price; /* of it */
     double ready_s;     /* when the lane may take the next op */
     double started_s;   /* of the running op */
-    double busy_s, last_step_busy_s;
+};
+
+/* Since the beginning, in seconds. */
+struct totals {
+    double now, cores, drive, lane[SW_LANES];
 };
 
 struct simulator {
@@ -39,11 +46,8 @@ struct simulator {
     bool redone;
     struct sw_trace *trace;
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
-    double now_s;
-    double step_end_s[STEPS];
     int64_t steps_done;
-    double cores_busy_s, drive_busy_s;     /* since the beginning */
-    double cores_before_s, drive_before_s; /* at the beginning of the last step */
+    struct totals total, before, after; /* so far, and at both ends of the step that answers */
     struct lane_state lane[SW_LANES];
 };
 
@@ -51,25 +55,25 @@ static const struct sw_op *op_of(const struct simulator *s, sw_lane lane, int64_
     return &s->program->op[s->program->lane_op[lane][number % s->program->lane_count[lane]]];
 }
 
+/* An op that was measured alone is not slower alone, however many cores the measurement counted. */
+static double part_of_cores(double cores, double all_cores) {
+    return fmin(1.0, cores / all_cores);
+}
+
 static struct price of_rate(struct sw_rate rate, double bytes, double all_cores) {
-    struct price price = {.seconds = bytes / rate.bytes_per_s};
-    price.use[CORES] = rate.cores / all_cores;
-    return price;
+    return (struct price){.seconds = bytes / rate.bytes_per_s, .cores = part_of_cores(rate.cores, all_cores)};
 }
 
 static struct price of_drive(const struct sw_rates *rates, struct sw_rate rate, double bytes, bool lane_was_idle) {
     struct price price = of_rate(rate, bytes, rates->cores);
-    /* Two lanes at once want this much of the drive together as makes each slower by the measured factor. */
-    price.use[DRIVE] = fmax(0.5, 0.5 * rates->read_write_slowdown);
+    price.drive = price.moves = true;
     if (lane_was_idle)
         price.seconds += rates->io_latency_s;
     return price;
 }
 
 static struct price of_compute(const struct sw_rates *rates, double seconds) {
-    struct price price = {.seconds = seconds};
-    price.use[CORES] = rates->compute_cores / rates->cores;
-    return price;
+    return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
 
 static struct price of_backward(const struct simulator *s, const struct sw_op *op) {
@@ -99,7 +103,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_LOGITS: return of_compute(r, r->forward_s[op->unit]);
     case SW_OP_HEAD: return of_compute(r, r->backward_s[op->unit]);
     case SW_OP_BACKWARD: return of_backward(s, op);
-    case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s};
+    case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
     default: return (struct price){0}; /* the norm: a sum over grains */
     }
 }
@@ -131,15 +135,11 @@ static void note_steps(struct simulator *s) {
     for (int which = 0; which < SW_LANES; which++)
         if (s->program->lane_count[which] > 0)
             done = sw_min_i64(done, s->lane[which].done / s->program->lane_count[which]);
-    while (s->steps_done < done) {
-        s->step_end_s[s->steps_done++] = s->now_s;
-        if (s->steps_done != STEPS - 1)
-            continue;
-        s->cores_before_s = s->cores_busy_s;
-        s->drive_before_s = s->drive_busy_s;
-        for (int which = 0; which < SW_LANES; which++)
-            s->lane[which].last_step_busy_s = s->lane[which].busy_s;
-    }
+    if (s->steps_done < ANSWER - 1 && done >= ANSWER - 1)
+        s->before = s->total;
+    if (s->steps_done < ANSWER && done >= ANSWER)
+        s->after = s->total;
+    s->steps_done = done;
 }
 
 static int64_t ns_of(double seconds) {
@@ -148,11 +148,11 @@ static int64_t ns_of(double seconds) {
 
 static void begin_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
-    const bool idle = s->now_s > lane->ready_s;
+    const bool idle = s->total.now > lane->ready_s;
     lane->price = price_of(s, op_of(s, which, lane->number), idle);
     lane->running = true;
     lane->left = 1.0;
-    lane->started_s = s->now_s;
+    lane->started_s = s->total.now;
     /* Handing over to a sleeping thread takes time; transfers are queued, so theirs goes unseen. */
     if (!sw_lane_is_io(which) && !lane->price.skipped)
         lane->price.seconds += s->rates->op_s;
@@ -164,53 +164,55 @@ static void end_op(struct simulator *s, sw_lane which) {
     const int64_t step = lane->done / s->program->lane_count[which];
     const int32_t number = s->program->lane_op[which][lane->done % s->program->lane_count[which]];
     if (s->times[step] != NULL && !lane->price.skipped)
-        s->times[step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->now_s)};
+        s->times[step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->total.now)};
     lane->running = false;
-    lane->ready_s = s->now_s;
+    lane->ready_s = s->total.now;
     lane->done++;
 }
 
-/* How much slower than alone ops run that use a resource: more than 1 where they want more of it than there is. */
-static void measure_crowding(const struct simulator *s, double crowding[RESOURCES]) {
-    for (int r = 0; r < RESOURCES; r++) {
-        double wanted = 0.0;
-        for (int which = 0; which < SW_LANES; which++)
-            wanted += s->lane[which].running ? s->lane[which].price.use[r] : 0.0;
-        crowding[r] = fmax(1.0, wanted);
+/* How much slower than alone ops run: where they want more of the cores than there is, and where reads and writes share
+ * the drive. */
+struct crowding {
+    double cores, drive;
+};
+
+static struct crowding measure_crowding(const struct simulator *s) {
+    double wanted = 0.0;
+    int moving = 0;
+    for (int which = 0; which < SW_LANES; which++) {
+        wanted += s->lane[which].running ? s->lane[which].price.cores : 0.0;
+        moving += s->lane[which].running && s->lane[which].price.moves;
     }
+    return (struct crowding){.cores = fmax(1.0, wanted),
+                             .drive = moving > 1 ? fmax(1.0, s->rates->read_write_slowdown) : 1.0};
 }
 
-static double slowdown_of(const struct lane_state *lane, const double crowding[RESOURCES]) {
-    double slowdown = 1.0;
-    for (int r = 0; r < RESOURCES; r++)
-        if (lane->price.use[r] > 0.0)
-            slowdown = fmax(slowdown, crowding[r]);
-    return slowdown;
+static double slowdown_of(const struct lane_state *lane, struct crowding crowding) {
+    return fmax(lane->price.cores > 0.0 ? crowding.cores : 1.0, lane->price.moves ? crowding.drive : 1.0);
 }
 
 /* Lets time pass until the first running op ends. */
 static void advance(struct simulator *s) {
-    double crowding[RESOURCES], passes_s = INFINITY;
-    measure_crowding(s, crowding);
+    const struct crowding crowding = measure_crowding(s);
+    double passes_s = INFINITY;
     for (int which = 0; which < SW_LANES; which++) {
         const struct lane_state *lane = &s->lane[which];
         if (lane->running)
             passes_s = fmin(passes_s, lane->left * lane->price.seconds * slowdown_of(lane, crowding));
     }
-    s->now_s += passes_s;
+    s->total.now += passes_s;
     bool drive = false;
     for (int which = 0; which < SW_LANES; which++) {
         struct lane_state *lane = &s->lane[which];
         if (!lane->running)
             continue;
-        const double takes_s = lane->price.seconds * slowdown_of(lane, crowding);
-        const double part = takes_s > 0.0 ? passes_s / takes_s : 1.0;
-        s->cores_busy_s += part * lane->price.seconds * lane->price.use[CORES] * s->rates->cores;
-        drive |= lane->price.use[DRIVE] > 0.0;
-        lane->busy_s += passes_s;
+        const double part = passes_s / (lane->price.seconds * slowdown_of(lane, crowding));
+        s->total.cores += part * lane->price.seconds * lane->price.cores * s->rates->cores;
+        drive |= lane->price.drive;
+        s->total.lane[which] += passes_s;
         lane->left -= part;
     }
-    s->drive_busy_s += drive ? passes_s : 0.0;
+    s->total.drive += drive ? passes_s : 0.0;
 }
 
 /* Starts what may start, ends what has ended, until nothing changes any more. */
@@ -255,11 +257,11 @@ static void name_bottleneck(const struct simulator *s, struct sw_simulation *out
 }
 
 static void conclude(const struct simulator *s, struct sw_simulation *out) {
-    *out = (struct sw_simulation){.step_s = s->step_end_s[STEPS - 1] - s->step_end_s[STEPS - 2],
-                                  .cores_busy_s = s->cores_busy_s - s->cores_before_s,
-                                  .drive_busy_s = s->drive_busy_s - s->drive_before_s};
+    *out = (struct sw_simulation){.step_s = s->after.now - s->before.now,
+                                  .cores_busy_s = s->after.cores - s->before.cores,
+                                  .drive_busy_s = s->after.drive - s->before.drive};
     for (int which = 0; which < SW_LANES; which++)
-        out->lane_busy_s[which] = s->lane[which].busy_s - s->lane[which].last_step_busy_s;
+        out->lane_busy_s[which] = s->after.lane[which] - s->before.lane[which];
     name_bottleneck(s, out);
 }
 
@@ -278,6 +280,8 @@ sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool red
             return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
                            (long long)s.steps_done);
         advance(&s);
+        if (!(s.total.now < LONGEST_S))
+            return sw_fail(SW_ERR_ARG, "by these rates %d steps take more than %.0e seconds", STEPS, LONGEST_S);
     }
     conclude(&s, out);
     return SW_OK;

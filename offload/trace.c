@@ -90,6 +90,11 @@ struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind,
     return times;
 }
 
+const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number) {
+    assert(number >= 0 && number < trace->program_count);
+    return trace->program[number].times;
+}
+
 int64_t sw_trace_steps(const struct sw_trace *trace) {
     return trace->steps;
 }

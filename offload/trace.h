@@ -25,6 +25,9 @@ void sw_trace_destroy(struct sw_trace *trace);
  * programs of training are kept: an evaluation would leave no room for steps. */
 struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind, int64_t step, int64_t now_ns);
 
+/* The times of the program kept `number`-th, from 0. */
+const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number);
+
 /* Training steps that the trace holds. */
 int64_t sw_trace_steps(const struct sw_trace *trace);
 

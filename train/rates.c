@@ -1,5 +1,6 @@
 #include "train/rates.h"
 
+#include "core/machine.h"
 #include "core/size.h"
 #include "offload/measure.h"
 #include "train/files.h"
@@ -42,7 +43,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     rates->forward_s = out->units.forward;
     rates->backward_s = out->units.backward;
     rates->recompute_s = out->units.recompute;
-    rates->cores = (double)sw_device_info(target->device).threads;
+    rates->cores = (double)sw_machine_cores();
     SW_TRY(sw_measure_units(target->model, target->device, &out->units, &rates->compute_cores));
     SW_TRY(sw_measure_copies(target->device, &shape, &rates->upload, &rates->download));
     SW_TRY(sw_measure_update(target->device, &shape, &rates->update));
@@ -149,9 +150,11 @@ static sw_status read_units(const json_t *root, const struct unit_array *array, 
         return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one a unit", path, array->name,
                        (long long)units);
     for (int64_t u = 0; u < units; u++) {
-        out[u] = json_number_value(json_array_get(values, (size_t)u));
-        if (!isfinite(out[u]) || out[u] < 0.0)
-            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must not be negative", path, array->name, (long long)u);
+        const json_t *value = json_array_get(values, (size_t)u);
+        out[u] = json_number_value(value);
+        if (!json_is_number(value) || out[u] < 0.0)
+            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must be a positive number, or 0", path, array->name,
+                           (long long)u);
     }
     return SW_OK;
 }

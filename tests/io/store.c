@@ -4,12 +4,24 @@
 #include "core/size.h"
 #include "io/store_private.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { SEEDS = 4, ROUNDS = 60, CHUNK_GRAINS = 5, LANE_SLOTS = 6 };
+
+static int count_names(const char *directory) {
+    DIR *open = opendir(directory);
+    CHECK(open != NULL);
+    int count = 0;
+    while (readdir(open) != NULL)
+        count++;
+    closedir(open);
+    return count - 2; /* itself and its parent */
+}
 
 static void starts_empty_and_zero(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
@@ -33,6 +45,36 @@ static void starts_empty_and_zero(void **state) {
     free(buf);
     sw_store_lane_close(lane);
     sw_store_close(store);
+}
+
+/* Nothing is in the directories while it works or after it, and a store with a name is left alone. */
+static void leaves_no_name_behind(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    sw_store_close(create_store(&directories));
+    for (int named = 1; named >= 0; named--) {
+        struct sw_store *store;
+        const struct sw_store_spec spec = {.directories = directories.path,
+                                           .directory_count = directories.count,
+                                           .unit_grains = store_unit_grains,
+                                           .unit_count = STORE_UNITS,
+                                           .allow_buffered = true,
+                                           .unnamed = true};
+        CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+        write_generation(store, 0, 7);
+        CHECK_OK(sw_store_commit(store, 1, 0, "{}"));
+        check_generation(store, 0, 7);
+        for (int i = 0; i < directories.count; i++)
+            CHECK(count_names(directories.path[i]) == named);
+        if (named == 1)
+            sw_store_close(store);
+        else
+            sw_store_discard(store);
+        for (int i = 0; i < directories.count; i++) {
+            CHECK(count_names(directories.path[i]) == named);
+            if (named == 1)
+                CHECK(unlink(store_file(&directories, i)) == 0);
+        }
+    }
 }
 
 static void commits_and_reopens(void **state) {
@@ -288,6 +330,7 @@ static void bounds_what_is_outstanding(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(starts_empty_and_zero, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(leaves_no_name_behind, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(commits_and_reopens, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(round_trips_random_runs, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(runs_lanes_in_threads, make_directory, remove_directory),

@@ -81,6 +81,27 @@ static void unprepared(void **state) {
     for_each_device(unprepared_shape);
 }
 
+/* Sides beyond what libraries count are refused; up to there, a shape is made ready (the memory to run it is the
+ * caller's matter). */
+static void refuse_large_sides(struct pair *pair) {
+    for (int side = 0; side < 3; side++) {
+        for (int64_t over = 0; over < 3; over++) {
+            static const int64_t sizes[] = {SW_GEMM_MOST_SIDE, SW_GEMM_MOST_SIDE + 1, INT64_C(1) << 34};
+            struct sw_gemm shape = {.m = 64, .n = 64, .k = 64};
+            int64_t scratch_bytes = 0;
+            *(side == 0 ? &shape.m : side == 1 ? &shape.n : &shape.k) = sizes[over];
+            const sw_status status = sw_device_prepare_gemm(pair->device, &shape, &scratch_bytes);
+            assert_int_equal(status, over == 0 ? SW_OK : SW_ERR_UNSUPPORTED);
+            sw_error_clear();
+        }
+    }
+}
+
+static void large_sides(void **state) {
+    (void)state;
+    for_each_device(refuse_large_sides);
+}
+
 /* Two threads, one shape, two streams at once. The product is small, so that most of a call is the part where threads
  * could take each other's operands. */
 enum { ROUNDS = 20000, NAN_BYTE = 0xff };
@@ -150,6 +171,6 @@ static void two_streams(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(unprepared),
-                                       cmocka_unit_test(two_streams)};
+                                       cmocka_unit_test(large_sides), cmocka_unit_test(two_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
