@@ -47,7 +47,9 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
     if (at.tier[SW_WEIGHTS] != SW_NVME)
         return;
     bytes[SW_LANE_WRITE] += typed_bytes;
-    bytes[SW_LANE_READ] += (later + (shape->speculated ? 1 : 0)) * fetched_bytes;
+    /* A speculated update leaves a tied table on the device, from the embedding's backward to its next forward. */
+    const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
+    bytes[SW_LANE_READ] += (later + (feeds ? 0 : 1)) * fetched_bytes;
 }
 
 static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t elems, int64_t typed_bytes,
@@ -86,7 +88,7 @@ void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
         const int64_t typed_bytes = elems * sw_dtype_bytes(shape->type);
         add_weights(shape, u, typed_bytes, out);
         add_update(shape, u, elems, typed_bytes, out);
-        if (u > 0 && u + 1 < shape->units->count)
+        if (u > 0 && u + 1 < shape->units->count && !shape->shares_input[u])
             add_inputs(shape, u, out);
     }
 }

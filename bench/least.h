@@ -18,6 +18,7 @@ struct sw_least_shape {
     const struct sw_units *units;
     const struct sw_unit_placement *placement; /* of each unit */
     const int64_t *boundary_bytes;             /* of each unit's output, one micro-batch */
+    const bool *shares_input;                  /* of each unit: its backward reads the kept input of one before it */
     sw_dtype type;
     int64_t micro_batches, tokens, seq;
     bool speculated; /* updates run in the backward pass: the forward pass reads weights from where they live */

@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-enum { ROUNDS = 3, WARM_UP_STEPS = 1, MOST_STEPS = 10000 };
-static_assert((int)SW_CONTENDER_MAX_STEPS >= ROUNDS * MOST_STEPS, "--steps allows so many in a round");
+enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000 };
+static_assert((int)SW_CONTENDER_MAX_STEPS >= (int)SW_STEP_ROUNDS * MOST_STEPS, "--steps allows so many in a round");
 
 /* Everything on the device, nothing computed twice: the step that offloading is measured against. */
 static sw_status plan_resident(struct sw_step_bench *b) {
@@ -81,7 +81,7 @@ static sw_status measure(struct sw_step_bench *b) {
     SW_TRY(run_round(b, WARM_UP_STEPS));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         b->times[k].count = 0;
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < SW_STEP_ROUNDS; round++)
         SW_TRY(run_round(b, b->planned.settings.steps));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         if (b->times[k].count > 0)
@@ -95,6 +95,7 @@ static void find_least(struct sw_step_bench *b) {
         .units = sw_model_get_units(b->planned.model),
         .placement = b->planned.plan->placement,
         .boundary_bytes = sw_model_bytes(b->planned.model).boundary,
+        .shares_input = sw_model_bytes(b->planned.model).shares_input,
         .type = sw_settings_type(settings),
         .micro_batches = sw_settings_micro_batches(settings),
         .tokens = settings->batch_tokens,

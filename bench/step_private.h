@@ -6,6 +6,8 @@
 #include "bench/least.h"
 #include "train/planned.h"
 
+enum { SW_STEP_ROUNDS = 3 };
+
 typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
 
 struct sw_step_bench {

@@ -120,7 +120,8 @@ sw_status sw_step_bench_json(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     const int64_t *peak = b->planned.plan->tier_bytes;
     json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "model", s->model,
+        json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "bench",
+                  "step", "device", sw_device_info(b->planned.device).name, "rounds", SW_STEP_ROUNDS, "model", s->model,
                   "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens,
                   "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads",
                   (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes", "device",

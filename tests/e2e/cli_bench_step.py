@@ -1,0 +1,162 @@
+"""`spillway bench step`: its report agrees with itself and with the plan, it leaves nothing behind however it ends, and
+misuse is refused. No speed is asserted."""
+
+import json
+import os
+import re
+import signal
+import time
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+RATES = os.path.join(SCRATCH, "rates.json")  # measured by the first that needs them
+STEPS, ROUNDS = 2, 3
+FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --recompute --zero
+           --device-memory --host-memory --speculate --place --threads --chunk-grains --ring-chunks --nvme
+           --allow-buffered --rates --steps --json"""
+FIELDS = {"bench": str, "device": str, "rounds": int, "model": str, "precision": str, "batch_tokens": int,
+          "micro_batch": int, "seq": int, "threads": int, "place": str, "speculated": bool, "peak_bytes": dict,
+          "steps": dict, "busiest": str, "lanes": dict}
+LANES = {"compute", "upload", "download", "read", "write", "update"}
+PLACES = [("weights=device,grads=device,optimizer=device,acts=device", "auto"),
+          ("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "never"),
+          ("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "always"), ("optimizer=host", "auto"),
+          ("weights=host,optimizer=device:50%/nvme,acts=host", "auto")]
+
+
+def bench(folder, *more):
+    """The flags in `more` instead of those of the same name."""
+    words = ["--model", "gpt2-tiny", *program.SHAPE, "--nvme", folder]
+    kept = [word for i in range(0, len(words), 2) if words[i] not in more for word in words[i:i + 2]]
+    return ["bench", "step", *kept, *more]
+
+
+def folder(name):
+    os.makedirs(os.path.join(SCRATCH, name), exist_ok=True)
+    return os.path.join(SCRATCH, name)
+
+
+def wrong_times(found, on_nvme):
+    problems, steps = [], found["steps"]
+    if steps.keys() != {"resident", "placed", "predicted"} | ({"io_alone"} if on_nvme else set()):
+        problems.append(f"times of {sorted(steps)}")
+    for name, one in steps.items():
+        if abs(one["placed_ratio"] * one["step_s"] / steps["placed"]["step_s"] - 1) > 1e-9 or one["step_s"] <= 0:
+            problems.append(f"{name}: {one}")
+        if name != "predicted" and one["steps"] != STEPS * ROUNDS:
+            problems.append(f"{name}: {one['steps']} steps instead of {STEPS * ROUNDS}")
+    return problems
+
+
+def wrong_lanes(found, planned):
+    problems = [] if found["lanes"].keys() == LANES else [f"lanes {sorted(found['lanes'])}"]
+    for name, lane in found["lanes"].items():
+        if lane["busy_s"] < 0 or lane["busy_share"] < 0 or ("bytes" in lane) != (name != "compute"):
+            problems.append(f"{name}: {lane}")
+        if name == "compute":
+            continue
+        if lane["bytes"] < lane["least_bytes"]:
+            problems.append(f"{name}: less than the least: {lane}")
+        if not found["speculated"] and lane["bytes"] != planned["lanes"][name]["bytes"]:
+            problems.append(f"{name}: {lane['bytes']} bytes moved, {planned['lanes'][name]} planned")
+    busiest = max(found["lanes"], key=lambda name: found["lanes"][name]["busy_s"])
+    return problems if found["busiest"] == busiest else problems + [f"{found['busiest']} is not the busiest"]
+
+
+def reports():
+    problems = []
+    for place, speculate in PLACES:
+        where, on_nvme = folder("reports"), "nvme" in place
+        shape = ["--place", place, "--speculate", speculate, "--rates", RATES]
+        ended = program.run(*bench(where, *shape, "--steps", STEPS, "--json"))
+        if ended.code != 0 or ended.err:
+            problems.append(f"{place}: status {ended.code}: {ended.err}")
+            continue
+        found = json.loads(ended.out)
+        wrong = [f"'{name}' is {found.get(name)!r}" for name, kind in FIELDS.items()
+                 if not isinstance(found.get(name), kind)]
+        wrong += [f"'{name}' is new" for name in found.keys() - FIELDS]
+        planned = json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", where, *shape,
+                                          "--json").out)
+        if found["peak_bytes"] != planned["peak_bytes"] or (found["bench"], found["rounds"]) != ("step", ROUNDS):
+            wrong.append(f"{found['bench']}, {found['rounds']} rounds, peaks {found['peak_bytes']}")
+        if speculate != "auto" and found["speculated"] != (speculate == "always"):
+            wrong.append(f"speculated: {found['speculated']}")
+        wrong += wrong_times(found, on_nvme) + wrong_lanes(found, planned)
+        wrong += [f"{name} is left" for name in os.listdir(where)]
+        problems += [f"{place}, {speculate}: {problem}" for problem in wrong]
+    return problems
+
+
+def readable_report():
+    where = folder("readable")
+    ended = program.run(*bench(where, "--place", PLACES[1][0], "--steps", 1, "--rates", RATES))
+    words = ("resident", "as placed", "its own I/O alone", "predicted", "least", "busiest", "peaks:")
+    problems = [f"the report lacks '{word}': {ended.out}" for word in words if word not in ended.out]
+    return problems + ([] if ended.code == 0 and not ended.err else [f"status {ended.code}: {ended.err}"])
+
+
+def has_unnamed_file(process, where):
+    """Whether a process holds a file in the folder that has no name."""
+    fds = f"/proc/{process.pid}/fd"
+    try:
+        targets = [os.readlink(os.path.join(fds, fd)) for fd in os.listdir(fds)]
+    except OSError:
+        return False
+    return any(target.startswith(where + "/") and target.endswith(" (deleted)") for target in targets)
+
+
+def gone_however_it_ends():
+    """Also while the drive is measured: its files never have a name, so that nothing can remove them too late."""
+    problems = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+        for name, wait_s, rates in (("while measuring", 0.0, ()), ("while training", 0.3, ("--rates", RATES))):
+            where = folder("killed")
+            process = program.start(*bench(where, "--place", PLACES[1][0], "--steps", 10000, *rates))
+            until = time.monotonic() + program.LIMIT_S
+            while not has_unnamed_file(process, where) and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.002)
+            time.sleep(wait_s)
+            during, alive = os.listdir(where), process.poll() is None
+            process.send_signal(number)
+            process.wait(program.LIMIT_S)
+            if not alive or during or os.listdir(where):
+                problems.append(f"{number.name} {name}: alive {alive}, {during} before, {os.listdir(where)} after, "
+                                f"status {process.returncode}")
+    return problems
+
+
+def others_are_left_alone():
+    where = folder("others")
+    program.write(os.path.join(where, program.STORE), b"mine")
+    was = program.tree(where)
+    program.must(*bench(where, "--place", "optimizer=nvme", "--steps", 1))
+    return [f"{name} was changed, made or removed" for name in program.differences(was, program.tree(where))]
+
+
+def misuse():
+    where = folder("misuse")
+    broken = program.write(os.path.join(where, "broken"), "{")
+    table = [(2, ("--steps", 0), "--steps"), (2, ("--steps", 10001), "--steps", "10000"), (2, ("--stesp", 1), "--steps"),
+             (2, ("here",), "here"), (2, ("--place", "optimizer=tape"), "tape"), (1, ("--rates", broken), "line 1"),
+             (1, ("--nvme", os.path.join(where, "none")), "none"),
+             (1, ("--nvme", broken), "not an existing directory"),
+             (1, ("--model", "gpt5"), "gpt5"), (1, ("--seq", 65), "--seq 65"),
+             (1, ("--device-memory", "1MiB"), "--device-memory")]
+    problems = []
+    for status, arguments, *words in table:
+        place = () if "--place" in arguments else ("--place", "optimizer=nvme")
+        ended = program.run(*bench(where, *arguments, *place))
+        problems += program.wrong_refusal(str(arguments), ended, status, words, ["bench step"])
+    return problems + [f"{name} is left" for name in os.listdir(where) if name != "broken"]
+
+
+def help_explains_every_flag():
+    ended = program.run("bench", "step", "--help")
+    return [f"bench step --help does not explain {flag}" for flag in FLAGS.split()
+            if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
+
+
+script_test.run(reports, readable_report, gone_however_it_ends, others_are_left_alone, misuse, help_explains_every_flag)
