@@ -90,6 +90,13 @@ def reports():
     return problems
 
 
+def shared_inputs():
+    """Tiles of a block share inputs, which leave the device once."""
+    ended = program.must(*bench(folder("tiles"), "--tiles", 2, "--place", "acts=host", "--steps", 1, "--json"))
+    return [f"{name}: {lane}" for name, lane in json.loads(ended.out)["lanes"].items()
+            if name != "compute" and not 0 <= lane["least_bytes"] <= lane["bytes"]]
+
+
 def readable_report():
     where = folder("readable")
     ended = program.run(*bench(where, "--place", PLACES[1][0], "--steps", 1, "--rates", RATES))
@@ -159,4 +166,5 @@ def help_explains_every_flag():
             if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
 
 
-script_test.run(reports, readable_report, gone_however_it_ends, others_are_left_alone, misuse, help_explains_every_flag)
+script_test.run(reports, shared_inputs, readable_report, gone_however_it_ends, others_are_left_alone, misuse,
+                help_explains_every_flag)
