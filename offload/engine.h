@@ -93,7 +93,7 @@ struct sw_step_result {
     int64_t lane_bytes[SW_LANES];
 };
 
-/* Whether updates start during the backward pass, where the plan has two generations. AUTO: while few steps clip. */
+/* Whether updates start during the backward pass, where the plan has two generations. AUTO: as pace.h says. */
 typedef enum { SW_SPECULATE_NEVER, SW_SPECULATE_AUTO, SW_SPECULATE_ALWAYS } sw_speculation;
 
 struct sw_engine_spec {

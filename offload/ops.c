@@ -140,7 +140,9 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
     adamw.skip = result->skipped;
     adamw.grad_scale = (float)(fmin(1.0, coefficient) / result->loss_scale);
     const bool wrong = adamw.skip || adamw.grad_scale != unscaling(engine);
-    engine->clips_seen = engine->clips_seen << 1 | wrong;
+    pthread_mutex_lock(&engine->mutex);
+    sw_pace_note_clip(&engine->pace, wrong);
+    pthread_mutex_unlock(&engine->mutex);
     result->redone = context->speculates && wrong;
     /* Not the whole result: lanes that the norm does not wait for still count into it. */
     engine->pending = (struct pending_update){
