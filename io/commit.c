@@ -19,20 +19,29 @@ static sw_status write_supers(struct sw_store *store) {
     return sw_store_run(store, requests, store->file_count);
 }
 
+static sw_status write_durably(struct sw_store *store) {
+    SW_TRY(sw_store_flush(store));
+    store->created = false;
+    SW_TRY(write_supers(store));
+    return sw_store_flush(store);
+}
+
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
     if (step < 0 || generation < 0 || generation >= SW_STORE_GENERATIONS)
         return sw_fail(SW_ERR_INTERNAL, "step %lld of generation %d cannot be committed", (long long)step, generation);
     if (strlen(meta) >= SW_STORE_META_BYTES)
         return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
                        SW_STORE_META_BYTES - 1);
+    SW_TRY(sw_store_check_sure(store));
     /* A number is used once, also when its commit fails: two attempts must never look alike. */
     store->sequence++;
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_super_encode(store, file, step, generation, meta));
-    SW_TRY(sw_store_flush(store));
-    store->created = false;
-    SW_TRY(write_supers(store));
-    SW_TRY(sw_store_flush(store));
+    const sw_status status = write_durably(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "committing step %lld (optimizer, generation %d)", (long long)step, generation);
+    }
     for (int file = 0; file < store->file_count; file++)
         store->files[file].committed_slot = 1 - store->files[file].committed_slot;
     sw_store_set_commit(store, step, generation, meta);

@@ -116,19 +116,23 @@ static sw_status check_header(const struct sw_label_header *header, const char *
     return SW_OK;
 }
 
-sw_status sw_label_read(int fd, const char *path, void **out_label) {
+static sw_status read_front(struct sw_store *store, int file, void *out, int64_t bytes) {
+    return sw_store_run(store, &(struct sw_ring_request){.op = SW_RING_READ, .file = file, .bytes = bytes, .buf = out},
+                        1);
+}
+
+static sw_status read_once(struct sw_store *store, int file, int64_t file_bytes, void **out_label) {
+    const char *path = store->files[file].path;
     void *label = NULL;
-    int64_t file_bytes;
     sw_status status;
-    SW_TRY(sw_file_size(fd, path, &file_bytes));
     SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &label));
-    SW_TRY_GOTO(sw_file_read(fd, path, 0, label, SW_FORMAT_PAGE_BYTES), failed);
+    SW_TRY_GOTO(read_front(store, file, label, SW_FORMAT_PAGE_BYTES), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     const int64_t label_bytes = sw_from_le64(header_of(label)->label_bytes);
     free(label);
     label = NULL;
     SW_TRY_GOTO(sw_store_alloc_aligned(label_bytes, &label), failed);
-    SW_TRY_GOTO(sw_file_read(fd, path, 0, label, label_bytes), failed);
+    SW_TRY_GOTO(read_front(store, file, label, label_bytes), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     if (sw_from_le64(header_of(label)->label_bytes) != label_bytes ||
         sum_of(label, label_bytes) != sw_sum_from_le64(header_of(label)->sum)) {
@@ -140,6 +144,22 @@ sw_status sw_label_read(int fd, const char *path, void **out_label) {
 failed:
     free(label);
     return status;
+}
+
+/* Like a grain, a label that is wrong is read a second time before it is believed to be. */
+sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
+    const char *path = store->files[file].path;
+    int64_t file_bytes;
+    SW_TRY(sw_file_size(store->files[file].fd, path, &file_bytes));
+    if (file_bytes < SW_FORMAT_PAGE_BYTES)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "%s has %lld bytes, less than a label: it has been truncated, or its creation was interrupted",
+                       path, (long long)file_bytes);
+    const sw_status status = read_once(store, file, file_bytes, out_label);
+    if (status == SW_OK || status == SW_ERR_IO || status == SW_ERR_NOMEM)
+        return status;
+    sw_error_clear();
+    return read_once(store, file, file_bytes, out_label);
 }
 
 static sw_status bad_extent(const char *path, int64_t index, const char *what) {

@@ -114,7 +114,8 @@ int sw_store_outstanding(const struct sw_store_lane *lane);
 sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
 /* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
- * that generation has been written and reaped. Durable when it returns. */
+ * that generation has been written and reaped. Durable when it returns. After an error the step may or may not have
+ * been committed: the optimizer's grains can then only be read, until the store is opened again. */
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 
 /* Bytes transferred since open, all lanes, superblocks included. */

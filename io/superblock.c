@@ -187,12 +187,25 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
     return SW_OK;
 }
 
-sw_status sw_super_load(struct sw_store *store) {
-    file_records records[SW_STORE_MAX_FILES] = {0};
+/* Reads and decodes all superblocks. Gives whether any of them is damaged. */
+static sw_status read_records(struct sw_store *store, file_records *records, bool *out_damaged) {
+    *out_damaged = false;
     SW_TRY(read_supers(store));
     for (int file = 0; file < store->file_count; file++)
-        for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
             records[file][slot] = decode(store, file, slot);
+            *out_damaged |= records[file][slot].state == SLOT_DAMAGED;
+        }
+    return SW_OK;
+}
+
+sw_status sw_super_load(struct sw_store *store) {
+    file_records records[SW_STORE_MAX_FILES] = {0};
+    bool damaged;
+    SW_TRY(read_records(store, records, &damaged));
+    /* Once more, like a grain: an error of the reading must not set a run back by a step. */
+    if (damaged)
+        SW_TRY(read_records(store, records, &damaged));
     const struct commit_record *commit = newest_common(store, records);
     return commit != NULL ? adopt(store, records, commit) : explain_none(store, records);
 }

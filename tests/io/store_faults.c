@@ -147,6 +147,11 @@ static void reports_a_commit_that_fails(void **state) {
                                 .result = -EIO};
     CHECK_FAILS(sw_store_commit(self.store, 2, 1, ""), SW_ERR_IO, "nvme1/store.spillway cannot be written");
     CHECK(sw_store_last_commit(self.store)->step == 1);
+    /* Which step the drives have is not known now, so that neither generation may be changed. */
+    self.fault.result = 0;
+    CHECK_FAILS(sw_store_commit(self.store, 2, 1, ""), SW_ERR_IO, "open the store again");
+    CHECK_FAILS(transfer_unit(&self, true, 1), SW_ERR_IO, "open the store again");
+    check_generation(self.store, 0, 1);
     sw_store_close(self.store);
     self.store = reopen_store(&self.directories);
     check_at_step(self.store, 1);
