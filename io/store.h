@@ -124,8 +124,24 @@ struct sw_store_counters {
 };
 struct sw_store_counters sw_store_counters(const struct sw_store *store);
 
-/* Reads every committed grain and checks every sum. *out_grains gets their count. */
-sw_status sw_store_verify(struct sw_store *store, void (*progress)(void *context, int64_t done, int64_t total),
-                          void *context, int64_t *out_grains);
+/* A grain of the last commit that cannot be had: it cannot be read (an errno), or its checksum is wrong (error 0). */
+struct sw_store_bad_grain {
+    int64_t unit, grain;
+    const char *path;
+    int64_t offset_bytes;
+    int error;
+};
+
+/* Who is told of what a verification finds, grain by grain in order. Members may be NULL. */
+struct sw_store_verifier {
+    void (*bad)(void *context, const struct sw_store_bad_grain *grain);
+    void (*progress)(void *context, int64_t done_bytes, int64_t total_bytes);
+    void *context;
+};
+
+/* Reads every committed grain and checks every sum, a second time where the first says that it is bad. *out_grains gets
+ * their count, *out_bad that of the bad ones, which are no error of the call. verifier may be NULL. */
+sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
+                          int64_t *out_bad);
 
 #endif

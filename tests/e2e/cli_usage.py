@@ -19,6 +19,7 @@ COMMANDS = {
         --device-memory --host-memory --place --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "export": "DIR OUT --dtype",
+    "verify": "DIR --json",
     "doctor": "--nvme --json",
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,

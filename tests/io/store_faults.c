@@ -103,6 +103,29 @@ static void reads_a_bad_grain_again_once(void **state) {
     sw_store_close(self.store);
 }
 
+/* A reading that fails, or gives a wrong bit, once is no bad grain. */
+static void verifies_past_what_fails_once(void **state) {
+    struct fixture self;
+    int64_t grains, bad;
+    open_fixture(&self, *state);
+    aim(&self, SW_RING_READ, 0);
+    self.fault.flips = 1;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 0 && self.fault.flips == 0);
+    self.fault.flips = 2;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 0); /* the second reading is on the owner's ring */
+    sw_queue_close(self.store->queue);
+    CHECK_OK(sw_store_open_queue(self.store, SW_STORE_MAX_FILES, &self.store->queue));
+    self.fault.flips = 2;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 1 && self.fault.flips == 0);
+    self.fault.result = -EIO;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 1);
+    sw_store_close(self.store);
+}
+
 static void says_which_generation_is_whole(void **state) {
     struct fixture self;
     open_fixture(&self, *state);
@@ -166,6 +189,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(transfers_whole_grains_in_short_pieces, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reads_a_bad_grain_again_once, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(verifies_past_what_fails_once, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(says_which_generation_is_whole, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(names_file_offset_and_grain_of_an_error, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reports_a_commit_that_fails, make_directory, remove_directory),

@@ -131,13 +131,11 @@ static void names_a_damaged_grain(void **state) {
 
     flip_bit(store_file(&directories, file), offset + SW_RECORD_BYTES - 1);
     store = reopen_store(&directories);
-    int64_t grains;
-    CHECK_FAILS(sw_store_verify(store, NULL, NULL, &grains), SW_ERR_CORRUPT, "grain 4 of unit 3 (optimizer");
     struct sw_store_lane *lane;
     char *buf = io_buffer(6 * SW_RECORD_BYTES);
     struct sw_store_transfer transfer = {.generation = generation, .unit = 3, .grains = 6, .buf = buf, .step = 2};
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
-    CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "belongs to the last commit (step 2)");
+    CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "grain 4 of unit 3 (optimizer");
     CHECK_FAILS(sw_store_submit(lane, &transfer), SW_ERR_CORRUPT, "failed before");
     sw_store_lane_close(lane);
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
@@ -243,8 +241,8 @@ static void bears_lying_labels(void **state) {
         mutate_label(label, label_bytes, &draws);
         CHECK(pwrite(fd, label, (size_t)label_bytes, 0) == label_bytes);
         if (sw_store_open(directories.path, 1, true, &store) == SW_OK) {
-            int64_t grains;
-            (void)sw_store_verify(store, NULL, NULL, &grains);
+            int64_t grains, bad;
+            (void)sw_store_verify(store, NULL, &grains, &bad);
             sw_store_close(store);
         } else {
             refused++;
