@@ -39,9 +39,9 @@ static sw_status place_parts(struct sw_store *store) {
     int64_t ends[SW_STORE_MAX_FILES] = {0};
     int64_t extents = 0;
     for (int64_t unit = 0; unit < store->unit_count; unit++)
-        extents += store->unit_grains[unit] > 0 ? SW_STORE_GENERATIONS : 0;
+        extents += store->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->unit_count, extents);
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+    for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
     sw_area_place(&areas[0], store->unit_grains, ends);
@@ -53,7 +53,7 @@ static sw_status place_parts(struct sw_store *store) {
             return sw_fail(SW_ERR_ARG, "%s would hold too many grains for one file: give more directories",
                            target->path);
     }
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++) {
+    for (int generation = 0; generation < store->generations; generation++) {
         sw_area_place(&areas[generation], store->unit_grains, ends);
         SW_TRY(sw_area_finish(&areas[generation]));
     }
@@ -64,6 +64,8 @@ static sw_status place_parts(struct sw_store *store) {
 
 static sw_status lay_out(struct sw_store *store, const struct sw_store_spec *spec) {
     SW_TRY(new_id(store->id));
+    store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
+    sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;
     store->unit_grains = calloc((size_t)spec->unit_count, sizeof *store->unit_grains);
     if (store->unit_grains == NULL)
@@ -167,7 +169,7 @@ static sw_status seal(struct sw_store *store) {
 /* Every grain holds zeros now, so that its sum is known. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
     const uint64_t sum = sw_checksum(zeros, SW_RECORD_BYTES);
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++) {
+    for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t grain = 0; grain < area->grains; grain++)
             area->sums[grain] = sum;

@@ -147,7 +147,10 @@ sw_status sw_store_flush(struct sw_store *store) {
     return sw_store_run(store, requests, store->file_count);
 }
 
-sw_status sw_store_check_sure(const struct sw_store *store) {
+sw_status sw_store_check_writable(const struct sw_store *store, int generation) {
+    if (atomic_load(&store->committed_step) >= 0 && atomic_load(&store->committed_generation) == generation)
+        return sw_fail(SW_ERR_INTERNAL, "generation %d of %s is committed and cannot be written to", generation,
+                       store->files[0].path);
     return !atomic_load(&store->unsure)
                ? SW_OK
                : sw_fail(SW_ERR_IO,
@@ -162,6 +165,10 @@ int64_t sw_store_unit_count(const struct sw_store *store) {
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
     assert(unit >= 0 && unit < store->unit_count);
     return store->unit_grains[unit];
+}
+
+int sw_store_generations(const struct sw_store *store) {
+    return store->generations;
 }
 
 int64_t sw_store_file_bytes(const struct sw_store *store) {

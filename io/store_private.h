@@ -27,6 +27,7 @@ struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
     struct sw_store_file files[SW_STORE_MAX_FILES];
+    int generations;
     int64_t label_bytes;
     int64_t unit_count;
     int64_t *unit_grains;                                       /* of the whole unit */
@@ -75,8 +76,8 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
 sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
 
-/* Refuses to change a store that is unsure. */
-sw_status sw_store_check_sure(const struct sw_store *store);
+/* Refuses to change a generation: of a store that is unsure, or what is committed. */
+sw_status sw_store_check_writable(const struct sw_store *store, int generation);
 
 /* Records what a failed request means. */
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,

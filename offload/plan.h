@@ -174,6 +174,7 @@ struct sw_plan_spec {
     int64_t saved_bytes;    /* intermediates of one unit and micro-batch, the largest unit's */
     int64_t work_bytes;     /* scratch of the compute lane */
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
+    bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;            /* slots of each staging ring */
     int64_t unit_slots;             /* device slots for the weights of units that live elsewhere, at least 2 */
@@ -185,7 +186,7 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     bool *recompute;                     /* of each unit: intermediates are computed again */
-    bool commit_every_step;              /* the whole optimizer is on NVMe */
+    bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
     int32_t slot_count;
@@ -210,6 +211,10 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* When what is trained is committed, in words. */
+const char *sw_plan_commits(const struct sw_plan *plan);
+/* Bytes of the optimizer in the store, in all generations and wherever the state lives. */
+int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);

@@ -15,7 +15,7 @@ COMMANDS = {
         --time-limit --allow-buffered""",
     "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --time-limit
         --allow-buffered""",
-    "plan": """--model --batch-tokens --seq --micro-batch --precision --device --order --recompute --zero
+    "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute --zero
         --device-memory --host-memory --place --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "export": "DIR OUT --dtype",
@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": "--nvme --json",
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
-               "recomputed_blocks": list, "commit_every_step": bool, "peak_bytes": dict, "placement": dict, "lanes": dict,
+               "recomputed_blocks": list, "commit_every_step": bool, "store_bytes": int, "peak_bytes": dict, "placement": dict, "lanes": dict,
                "ops": int, "waits": int}
 
 

@@ -64,6 +64,7 @@ static sw_status open_plan(struct harness *h) {
         .saved_bytes = bytes.saved,
         .work_bytes = bytes.work,
         .recompute = h->spec.recompute,
+        .one_generation = h->spec.one_generation,
         .chunk_grains = h->spec.chunk_grains,
         .ring_chunks = h->spec.ring_chunks,
         .budget_bytes = {[SW_DEVICE] = HARNESS_BUDGET_BYTES, [SW_HOST] = HARNESS_BUDGET_BYTES},
@@ -84,8 +85,11 @@ static sw_status open_store(struct harness *h) {
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's store");
     for (int64_t u = 0; u < units->count; u++)
         grains[u] = units->unit[u].grains;
-    const struct sw_store_spec spec = {
-        .directories = &h->spec.directory, .directory_count = 1, .unit_grains = grains, .unit_count = units->count};
+    const struct sw_store_spec spec = {.directories = &h->spec.directory,
+                                       .directory_count = 1,
+                                       .unit_grains = grains,
+                                       .unit_count = units->count,
+                                       .one_generation = h->spec.one_generation};
     const sw_status status = sw_store_create(&spec, NULL, NULL, &h->store);
     free(grains);
     return status;

@@ -44,6 +44,7 @@ sw_status faulty_create(struct faulty *self, struct sw_store **out) {
         .unit_grains = unit_grains,
         .unit_count = FAULTY_UNITS,
         .allow_buffered = true,
+        .one_generation = self->one_generation,
     };
     SW_TRY(sw_store_create_on(&rings, &spec, NULL, NULL, out));
     sw_fault_names_last(self->disk);
@@ -100,7 +101,9 @@ static const char *text_of(int64_t step, char text[32]) {
 
 sw_status faulty_step(struct faulty *self, struct sw_store *store, int64_t step) {
     char text[32];
-    const int generation = 1 - sw_store_last_commit(store)->generation;
+    const int generation = self->one_generation ? 0 : 1 - sw_store_last_commit(store)->generation;
+    if (self->one_generation)
+        SW_TRY(sw_store_withdraw(store));
     fill_step(self->buf, step);
     SW_TRY(transfer(self, store, true, generation, step));
     return sw_store_commit(store, step, generation, text_of(step, text));

@@ -12,6 +12,7 @@ struct faulty {
     struct store_directories directories;
     struct sw_fault_disk *disk;
     char *buf; /* of FAULTY_GRAINS */
+    bool one_generation;
 };
 
 /* New drives in the directories, whose sectors have so many bytes. */
@@ -24,7 +25,8 @@ void faulty_renew(struct faulty *self, int sector_bytes);
 sw_status faulty_create(struct faulty *self, struct sw_store **out);
 sw_status faulty_open(struct faulty *self, struct sw_store **out);
 
-/* Writes the step into the generation that is not committed, all units at once, and commits it. */
+/* Writes the step into the generation that is not committed, all units at once, and commits it. In one generation, the
+ * step before is withdrawn first. */
 sw_status faulty_step(struct faulty *self, struct sw_store *store, int64_t step);
 /* Reads the committed generation, which must be the step that the store says, whole. */
 sw_status faulty_read(struct faulty *self, struct sw_store *store);
