@@ -147,6 +147,8 @@ sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
     SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
     SW_TRY_GOTO(open_plan(out), fail);
     SW_TRY_GOTO(open_store(out), fail);
+    if (out->store != NULL && spec->prepare_store != NULL)
+        SW_TRY_GOTO(spec->prepare_store(spec->prepare_context, out->store), fail);
     SW_TRY_GOTO(open_engine(out), fail);
     return SW_OK;
 fail:
