@@ -144,25 +144,35 @@ static void tear(struct sw_fault_disk *disk, struct sw_fault_file *file, const s
     }
 }
 
+/* Takes any one of the writes from the list; NULL where there is none. */
+static struct sw_fault_write *take_any(struct sw_fault_disk *disk, struct sw_fault_file *file) {
+    int64_t count = 0;
+    for (struct sw_fault_write *w = file->first; w != NULL; w = w->next)
+        count++;
+    int64_t skip = sw_fault_draw(disk, count);
+    struct sw_fault_write **at = &file->first;
+    for (struct sw_fault_write *w = file->first; w != NULL; w = w->next) {
+        if (skip-- == 0) {
+            *at = w->next;
+            return w;
+        }
+        at = &w->next;
+    }
+    return NULL;
+}
+
 /* Each write that was volatile is dropped, torn or kept, in any order. */
 static void lose_power(struct sw_fault_disk *disk, struct sw_fault_file *file) {
     enum { DROPPED, TORN, KEPT, FATES };
     /* In some cuts all share a fate, in others each has its own. */
-    const int64_t shared = sw_fault_draw(disk, 2 * FATES);
-    while (file->first != NULL) {
-        int64_t count = 0;
-        for (struct sw_fault_write *w = file->first; w != NULL; w = w->next)
-            count++;
-        struct sw_fault_write **at = &file->first;
-        for (int64_t skip = sw_fault_draw(disk, count); skip > 0; skip--)
-            at = &(*at)->next;
-        struct sw_fault_write *write = *at;
+    const int64_t shared = sw_fault_draw(disk, FATES + FATES);
+    struct sw_fault_write *write;
+    while ((write = take_any(disk, file)) != NULL) {
         const int64_t fate = shared < FATES ? shared : sw_fault_draw(disk, FATES);
         if (fate == KEPT)
             memcpy(file->lasting + write->offset_bytes, write->data, (size_t)write->bytes);
         else if (fate == TORN)
             tear(disk, file, write);
-        *at = write->next;
         free(write);
     }
     file->last = NULL;

@@ -19,7 +19,7 @@ struct marks {
     int64_t supers_from, grains_from, grains_to; /* offsets in the store's only file */
 };
 
-/* Puts marking rings in the place of the store's. The store has one file. */
-sw_status mark_store(void *marks, struct sw_store *store);
+/* Puts marking rings in the place of the store's, which has one file. The context is a struct marks. */
+sw_status mark_store(void *context, struct sw_store *store);
 
 #endif
