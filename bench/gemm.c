@@ -1,159 +1,232 @@
-/* Our matrix products beside oneDNN called directly, on the shapes of a GPT-2 124M block at 2,048 rows: forward with
- * bias, gradient of the input, gradient of the weights added to fp32.
+/* The matrix products of a model's training: those of a block and of the head, forward and backward.
  *
- * The bounds: oneDNN with the same row-major operands, and oneDNN with operands that already lie in the layouts that it
- * chose, which a training step would have to make first. All run in turn; a figure is the median of the ratios of
- * neighbouring runs. */
-#include "bench/median.h"
+ * The bounds: oneDNN called directly with the same row-major operands, and oneDNN with operands that already lie in the
+ * layouts that it chose, which a training step would have to make first. */
+#include "bench/gemm.h"
+
+#include "bench/commands.h"
 #include "bench/onednn.h"
+#include "bench/options.h"
 #include "core/clock.h"
 #include "core/machine.h"
 #include "core/size.h"
-#include "kernels/device.h"
+#include "train/commands.h"
 
 #include <omp.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-enum { ROUNDS = 9 };
-static const int64_t ROWS = 2048, HIDDEN = 768, LARGEST_DIM = 3072;
-enum { OURS, SAME_LAYOUTS, OWN_LAYOUTS, CONTENDERS };
-
-/* The operands of any of the products, and what is left of `scratch`. */
-struct space {
-    void *a, *b, *bias, *c, *scratch;
-    int64_t scratch_bytes;
+#define AT(member) offsetof(struct sw_gemm_options, member)
+static const struct sw_option options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     .offset = AT(settings.model),
+     .initial = "gpt2-124m",
+     .value = "M",
+     .what = "Hugging Face folder, or a preset of those that plan --help lists"},
+    {.name = "--seq",
+     .kind = SW_OPTION_INT,
+     .offset = AT(settings.seq),
+     .initial = "auto",
+     .value = "tokens",
+     .what = "tokens of a sequence",
+     .int_min = 1,
+     .int_max = 1 << 22,
+     .allow_auto = true},
+    {.name = "--micro-batch",
+     .kind = SW_OPTION_INT,
+     .offset = AT(settings.micro_batch),
+     .initial = "auto",
+     .value = "N",
+     .what = "sequences computed at once; auto, as of train: about 4,096 tokens",
+     .int_min = 1,
+     .int_max = 1 << 20,
+     .allow_auto = true},
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     .offset = AT(settings.precision),
+     .initial = "auto",
+     .choices = "auto|bf16|fp16|fp32",
+     .what = "type of the operands; auto: bf16 where the device has it"},
+    SW_BENCH_THREADS(AT(settings.threads)),
+    SW_BENCH_ROUNDS(AT(rounds), "9"),
+    SW_BENCH_JSON(AT(settings.json)),
 };
+static const struct sw_command_line line = {.command = "bench gemm",
+                                            .summary = "the matrix products of a model, beside oneDNN called directly",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
 
-/* Everything that one shape needs. */
-struct race {
-    struct sw_stream *stream;
-    const struct sw_gemm *shape;
-    const struct space *space;
-    struct onednn_product *direct[CONTENDERS];
-};
-
-static sw_status run(const struct race *race, int who) {
-    const struct space *s = race->space;
-    if (who == OURS)
-        return sw_gemm(race->stream, race->shape, s->a, s->b, race->shape->bias ? s->bias : NULL, s->c, s->scratch);
-    return onednn_product_run(race->direct[who]);
+static sw_status load_model(struct sw_gemm_bench *bench) {
+    struct sw_settings *settings = &bench->settings;
+    settings->batch_tokens = SW_OPTION_AUTO;
+    SW_TRY(sw_config_load(settings->model, &bench->config));
+    SW_TRY(sw_bench_open_device(settings->threads, &bench->device));
+    const struct sw_device_info info = sw_device_info(bench->device);
+    SW_TRY(sw_settings_resolve(settings, &bench->config, &info));
+    bench->type = bench->bound_type = sw_settings_type(settings);
+    const struct sw_model_shape shape = {.type = bench->type, .batch = settings->micro_batch, .seq = settings->seq};
+    SW_TRY(sw_model_create(&bench->config, &shape, bench->device, &bench->model));
+    bench->count = sw_model_products(bench->model, bench->product);
+    return sw_stream_open(bench->device, &bench->stream);
 }
 
-/* Seconds of one run of each, and the totals over shapes of the medians. */
-static sw_status measure(const struct race *race, double total_s[CONTENDERS]) {
-    double taken_s[CONTENDERS][ROUNDS], ratio[CONTENDERS][ROUNDS];
-    for (int round = -1; round < ROUNDS; round++) {
-        for (int who = 0; who < CONTENDERS; who++) {
-            const int64_t start_ns = sw_now_ns();
-            SW_TRY(run(race, who));
-            if (round >= 0) /* the first touches the pages */
-                taken_s[who][round] = (double)(sw_now_ns() - start_ns) * 1e-9;
-        }
-        for (int who = 1; round >= 0 && who < CONTENDERS; who++)
-            ratio[who][round] = taken_s[who][round] / taken_s[OURS][round];
+/* The largest of each operand. */
+struct operand_bytes {
+    int64_t a, b, bias, c, scratch;
+};
+
+static sw_status size_operands(const struct sw_gemm_bench *bench, struct operand_bytes *out) {
+    const int64_t typed = sw_dtype_bytes(bench->type);
+    *out = (struct operand_bytes){0};
+    for (int i = 0; i < bench->count; i++) {
+        const struct sw_gemm *shape = &bench->product[i].shape;
+        int64_t scratch_bytes;
+        SW_TRY(sw_device_prepare_gemm(bench->device, shape, &scratch_bytes));
+        out->a = sw_max_i64(out->a, shape->m * shape->k * typed);
+        out->b = sw_max_i64(out->b, shape->k * shape->n * typed);
+        out->bias = sw_max_i64(out->bias, shape->bias ? shape->n * typed : 0);
+        out->c = sw_max_i64(out->c, shape->m * shape->n * sw_dtype_bytes(shape->out));
+        out->scratch = sw_max_i64(out->scratch, scratch_bytes);
     }
-    const struct sw_gemm *g = race->shape;
-    const double gflop = 2e-9 * (double)g->m * (double)g->n * (double)g->k;
-    printf("  %4lld x %4lld x %4lld %c%c%s%s", (long long)g->m, (long long)g->n, (long long)g->k,
-           g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->bias ? " bias" : "     ",
-           g->accumulate ? " sum" : "    ");
-    for (int who = 0; who < CONTENDERS; who++) {
-        const double middle_s = sw_median(taken_s[who], ROUNDS);
-        total_s[who] += middle_s;
-        printf(" %8.0f", gflop / middle_s);
-    }
-    printf(" %8.2f %8.2f\n", sw_median(ratio[SAME_LAYOUTS], ROUNDS), sw_median(ratio[OWN_LAYOUTS], ROUNDS));
     return SW_OK;
 }
 
-static sw_status one_shape(struct sw_stream *stream, const struct sw_gemm *shape, const struct space *space,
-                           double total_s[CONTENDERS]) {
-    struct race race = {.stream = stream, .shape = shape, .space = space};
+/* Each contender has operands of its own, the direct ones at most the largest of each. */
+static sw_status check_memory(int64_t operand_bytes) {
+    struct sw_machine machine;
+    char need[SW_SIZE_CHARS], available[SW_SIZE_CHARS];
+    SW_TRY(sw_machine_read(&machine));
+    if (operand_bytes <= machine.available_bytes / SW_GEMM_CONTENDERS)
+        return SW_OK;
+    return sw_fail(SW_ERR_NOMEM,
+                   "operands of these products need %s, and %s are available; a smaller --micro-batch, --seq or model "
+                   "needs less",
+                   sw_format_size(SW_GEMM_CONTENDERS * operand_bytes, need),
+                   sw_format_size(machine.available_bytes, available));
+}
+
+static void fill(void *operand, int64_t bytes, sw_dtype type) {
+    for (int64_t i = 0; i < bytes / sw_dtype_bytes(type); i++)
+        sw_dtype_store(type, operand, i, (float)(i % 101) * 1e-4f);
+}
+
+static sw_status take_operands(struct sw_gemm_bench *bench) {
+    struct operand_bytes bytes;
+    SW_TRY(size_operands(bench, &bytes));
+    const struct {
+        int64_t bytes;
+        void **at;
+    } operands[] = {{bytes.a, &bench->a},
+                    {bytes.b, &bench->b},
+                    {bytes.bias, &bench->bias},
+                    {bytes.c, &bench->c},
+                    {bytes.scratch, &bench->scratch}};
+    const int count = sizeof operands / sizeof operands[0];
+    int64_t all_bytes = 0;
+    for (int i = 0; i < count; i++)
+        all_bytes += sw_round_up(operands[i].bytes, SW_BUFFER_ALIGN_BYTES);
+    SW_TRY(check_memory(all_bytes));
+    SW_TRY(sw_arena_create("matrix products", all_bytes, false, NULL, &bench->arena));
+    for (int i = 0; i < count; i++)
+        SW_TRY(sw_arena_take(bench->arena, operands[i].bytes, operands[i].at));
+    fill(bench->a, bytes.a, bench->type);
+    fill(bench->b, bytes.b, bench->type);
+    fill(bench->bias, bytes.bias, bench->type);
+    return SW_OK;
+}
+
+static struct sw_gemm bound_shape(const struct sw_gemm_bench *bench, int product) {
+    struct sw_gemm shape = bench->product[product].shape;
+    if (bench->bound_type != bench->type)
+        shape.in = shape.out = bench->bound_type;
+    return shape;
+}
+
+/* What oneDNN cannot multiply on this CPU, ours widens; a user of oneDNN alone would take fp32. */
+static sw_status choose_bound_type(struct sw_gemm_bench *bench) {
+    struct sw_onednn_product *direct;
+    const sw_status status = sw_onednn_product_open(&bench->product[0].shape, false, &direct);
+    sw_onednn_product_close(direct);
+    if (status != SW_ERR_UNSUPPORTED || bench->type == SW_F32)
+        return status;
+    sw_error_clear();
+    bench->bound_type = SW_F32;
+    return SW_OK;
+}
+
+/* Runs all in turn, round by round; the first only touches the memory. */
+static sw_status race(struct sw_gemm_bench *bench, int product, struct sw_onednn_product *const direct[]) {
+    const struct sw_gemm *shape = &bench->product[product].shape;
+    struct sw_bench_rounds *result = &bench->result[product];
+    result->rounds = (int)bench->given->rounds;
+    memset(bench->c, 0, (size_t)(shape->m * shape->n * sw_dtype_bytes(shape->out)));
+    for (int round = -1; round < result->rounds; round++)
+        for (int who = 0; who < SW_GEMM_CONTENDERS; who++) {
+            const int64_t start_ns = sw_now_ns();
+            if (who == SW_GEMM_OURS)
+                SW_TRY(sw_gemm(bench->stream, shape, bench->a, bench->b, shape->bias ? bench->bias : NULL, bench->c,
+                               bench->scratch));
+            else
+                SW_TRY(sw_onednn_product_run(direct[who]));
+            if (round >= 0)
+                result->rate[who][round] = sw_gemm_flops(shape) * 1e9 / (double)sw_max_i64(1, sw_now_ns() - start_ns);
+        }
+    return SW_OK;
+}
+
+static sw_status measure(struct sw_gemm_bench *bench, int product) {
+    const struct sw_gemm shape = bound_shape(bench, product);
+    struct sw_onednn_product *direct[SW_GEMM_CONTENDERS] = {NULL};
     sw_status status = SW_OK;
-    SW_TRY_GOTO(onednn_product_open(shape, false, &race.direct[SAME_LAYOUTS]), out);
-    SW_TRY_GOTO(onednn_product_open(shape, true, &race.direct[OWN_LAYOUTS]), out);
-    status = measure(&race, total_s);
+    SW_TRY_GOTO(sw_onednn_product_open(&shape, false, &direct[SW_GEMM_SAME_LAYOUTS]), out);
+    SW_TRY_GOTO(sw_onednn_product_open(&shape, true, &direct[SW_GEMM_OWN_LAYOUTS]), out);
+    status = race(bench, product, direct);
 out:
-    onednn_product_close(race.direct[SAME_LAYOUTS]);
-    onednn_product_close(race.direct[OWN_LAYOUTS]);
+    sw_onednn_product_close(direct[SW_GEMM_SAME_LAYOUTS]);
+    sw_onednn_product_close(direct[SW_GEMM_OWN_LAYOUTS]);
     return status;
 }
 
-enum { LAYERS = 4, PRODUCTS = 3 };
-
-/* What the training of a block multiplies. */
-static void block_shapes(sw_dtype type, struct sw_gemm shapes[LAYERS][PRODUCTS]) {
-    const int64_t layers[LAYERS][2] = {
-        {HIDDEN, 3 * HIDDEN}, {HIDDEN, HIDDEN}, {HIDDEN, 4 * HIDDEN}, {4 * HIDDEN, HIDDEN}};
-    for (int i = 0; i < LAYERS; i++) {
-        const int64_t in = layers[i][0], out = layers[i][1];
-        struct sw_gemm *of_layer = shapes[i];
-        of_layer[0] = (struct sw_gemm){.m = ROWS, .n = out, .k = in, .bias = true, .in = type, .out = type};
-        of_layer[1] = (struct sw_gemm){.m = ROWS, .n = in, .k = out, .transpose_b = true, .in = type, .out = type};
-        of_layer[2] = (struct sw_gemm){
-            .m = in, .n = out, .k = ROWS, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32};
+static sw_status run(struct sw_gemm_bench *bench) {
+    SW_TRY(load_model(bench));
+    /* oneDNN reads OpenMP's threads when called directly. */
+    omp_set_dynamic(0);
+    omp_set_num_threads(sw_device_info(bench->device).threads);
+    SW_TRY(take_operands(bench));
+    SW_TRY(choose_bound_type(bench));
+    const bool json = bench->settings.json;
+    if (!json)
+        sw_gemm_print_head(bench);
+    for (int i = 0; i < bench->count; i++) {
+        SW_TRY(measure(bench, i));
+        if (!json)
+            sw_gemm_print_product(bench, i);
     }
-}
-
-/* All shapes are prepared first, because the scratch must hold the largest. */
-static sw_status one_type(struct sw_device *device, struct sw_stream *stream, sw_dtype type, struct space *space) {
-    struct sw_gemm shapes[LAYERS][PRODUCTS];
-    double total_s[CONTENDERS] = {0};
-    block_shapes(type, shapes);
-    for (int i = 0; i < LAYERS * PRODUCTS; i++) {
-        int64_t bytes = 0;
-        SW_TRY(sw_device_prepare_gemm(device, &shapes[i / PRODUCTS][i % PRODUCTS], &bytes));
-        space->scratch_bytes = sw_max_i64(space->scratch_bytes, bytes);
-    }
-    free(space->scratch);
-    space->scratch =
-        aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)sw_max_i64(space->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
-    if (space->scratch == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the scratch of a matrix product");
-    printf("%s, %d threads: Gflop/s of ours, of oneDNN with the same operands, with its own layouts; ours to each "
-           "(median of %d)\n",
-           sw_dtype_name(type), sw_device_info(device).threads, ROUNDS);
-    for (int i = 0; i < LAYERS * PRODUCTS; i++)
-        SW_TRY(one_shape(stream, &shapes[i / PRODUCTS][i % PRODUCTS], space, total_s));
-    printf("  the whole block: %.2f of oneDNN with the same operands, %.2f of oneDNN with its own layouts\n",
-           total_s[SAME_LAYOUTS] / total_s[OURS], total_s[OWN_LAYOUTS] / total_s[OURS]);
+    if (json)
+        return sw_gemm_print_json(bench);
+    sw_gemm_print_totals(bench);
     return SW_OK;
 }
 
-/* A buffer for the largest operand of the larger type, with small numbers in every type. */
-static void *operand(void) {
-    const int64_t elems = LARGEST_DIM * LARGEST_DIM;
-    float *data = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)elems * sizeof *data);
-    for (int64_t i = 0; data != NULL && i < 2 * elems; i++)
-        ((sw_bf16 *)data)[i] = sw_f32_to_bf16((float)(i % 101) * 1e-4f);
-    return data;
+static void release(struct sw_gemm_bench *bench) {
+    if (bench->stream != NULL)
+        sw_stream_close(bench->stream);
+    sw_model_destroy(bench->model);
+    if (bench->device != NULL)
+        sw_device_close(bench->device);
+    sw_arena_destroy(bench->arena);
 }
 
-int main(void) {
-    const int threads = sw_machine_cores();
-    struct sw_device *device = NULL;
-    struct sw_stream *stream = NULL;
-    struct space space = {.a = operand(), .b = operand(), .bias = operand(), .c = operand()};
-    sw_status status = SW_OK;
-    omp_set_dynamic(0);
-    omp_set_num_threads(threads);
-    if (space.a == NULL || space.b == NULL || space.bias == NULL || space.c == NULL)
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "the bench needs 0.3 GB of memory"), end);
-    SW_TRY_GOTO(sw_device_open("cpu", threads, &device), end);
-    SW_TRY_GOTO(sw_stream_open(device, &stream), end);
-    SW_TRY_GOTO(one_type(device, stream, SW_BF16, &space), end);
-    SW_TRY_GOTO(one_type(device, stream, SW_F32, &space), end);
-end:
-    if (status != SW_OK)
-        fprintf(stderr, "bench_gemm: %s\n", sw_error_message(status));
-    if (stream != NULL)
-        sw_stream_close(stream);
-    sw_device_close(device);
-    free(space.a);
-    free(space.b);
-    free(space.bias);
-    free(space.c);
-    free(space.scratch);
-    return status == SW_OK ? 0 : 1;
+int sw_bench_gemm(int argc, char **argv) {
+    struct sw_gemm_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct sw_gemm_bench bench = {.given = &given, .settings = given.settings};
+        const sw_status status = run(&bench);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        release(&bench);
+    }
+    sw_options_release(&line, &given);
+    return code;
 }

@@ -1,20 +1,28 @@
 #include "bench/onednn.h"
 
+#include "core/arena.h"
+#include "core/size.h"
+
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 
 enum { A, B, BIAS, C, SCRATCHPAD, OPERANDS };
 
-struct onednn_product {
+struct sw_onednn_product {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[OPERANDS];
+    struct sw_arena *arena; /* what they lie in */
     bool bias;
 };
 
 static sw_status check(dnnl_status_t status) {
-    return status == dnnl_success ? SW_OK : sw_fail(SW_ERR_INTERNAL, "oneDNN refused a call (its status %d)", status);
+    if (status == dnnl_success)
+        return SW_OK;
+    if (status == dnnl_unimplemented)
+        return sw_fail(SW_ERR_UNSUPPORTED, "oneDNN has no such product on this CPU");
+    return sw_fail(SW_ERR_INTERNAL, "oneDNN refused a call (its status %d)", status);
 }
 
 static dnnl_data_type_t data_type(sw_dtype type) {
@@ -30,7 +38,7 @@ static dnnl_status_t describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t co
     return dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type(type), strides);
 }
 
-static sw_status make_primitive_desc(struct onednn_product *p, const struct sw_gemm *shape, bool own_layouts,
+static sw_status make_primitive_desc(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts,
                                      dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out) {
     dnnl_memory_desc_t a, b, bias, c;
     dnnl_matmul_desc_t desc;
@@ -52,21 +60,40 @@ static sw_status make_primitive_desc(struct onednn_product *p, const struct sw_g
     return check(dnnl_primitive_desc_create(out, &desc, attributes, p->engine, NULL));
 }
 
-/* Numbers of the order of 0.01 in both types: bf16's bits are the high ones of fp32's. */
-static sw_status make_memory(struct onednn_product *p, const_dnnl_primitive_desc_t desc, int which, dnnl_query_t query,
-                             int index) {
-    enum { SMALL_NUMBERS = 0x3c103c20, FOUR_BYTES = 4 };
-    const dnnl_memory_desc_t *layout = dnnl_primitive_desc_query_md(desc, query, index);
-    const size_t bytes = dnnl_memory_desc_get_size(layout);
-    void *data = NULL;
-    SW_TRY(check(dnnl_memory_create(&p->memory[which], layout, p->engine, DNNL_MEMORY_ALLOCATE)));
-    SW_TRY(check(dnnl_memory_get_data_handle(p->memory[which], &data)));
-    for (size_t i = 0; i < bytes / FOUR_BYTES; i++)
-        ((uint32_t *)data)[i] = SMALL_NUMBERS + (uint32_t)(i % 101);
+/* Numbers of the order of 0.01 in bf16 and fp32: bf16's bits are the high ones of fp32's. */
+static void fill(uint32_t *data, int64_t bytes) {
+    enum { SMALL_NUMBERS = 0x3c103c20 };
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *data; i++)
+        data[i] = SMALL_NUMBERS + (uint32_t)(i % 101);
+}
+
+/* Operands in an arena, as the engine's are, so that huge pages favour nobody. */
+static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_desc_t desc) {
+    const dnnl_memory_desc_t *layout[OPERANDS] = {
+        [A] = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0),
+        [B] = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0),
+        [BIAS] = p->bias ? dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 1) : NULL,
+        [C] = dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0),
+        [SCRATCHPAD] = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)};
+    int64_t bytes[OPERANDS] = {0}, all_bytes = 0;
+    for (int i = 0; i < OPERANDS; i++) {
+        if (layout[i] != NULL)
+            bytes[i] = (int64_t)dnnl_memory_desc_get_size(layout[i]);
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    }
+    SW_TRY(sw_arena_create("oneDNN", all_bytes, false, NULL, &p->arena));
+    for (int i = 0; i < OPERANDS; i++) {
+        void *data;
+        if (layout[i] == NULL)
+            continue;
+        SW_TRY(sw_arena_take(p->arena, bytes[i], &data));
+        fill(data, bytes[i]);
+        SW_TRY(check(dnnl_memory_create(&p->memory[i], layout[i], p->engine, data)));
+    }
     return SW_OK;
 }
 
-static sw_status make(struct onednn_product *p, const struct sw_gemm *shape, bool own_layouts) {
+static sw_status make(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts) {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t desc = NULL;
     sw_status status = SW_OK;
@@ -75,21 +102,16 @@ static sw_status make(struct onednn_product *p, const struct sw_gemm *shape, boo
     SW_TRY(check(dnnl_primitive_attr_create(&attributes)));
     SW_TRY_GOTO(make_primitive_desc(p, shape, own_layouts, attributes, &desc), out);
     SW_TRY_GOTO(check(dnnl_primitive_create(&p->primitive, desc)), out);
-    SW_TRY_GOTO(make_memory(p, desc, A, dnnl_query_src_md, 0), out);
-    SW_TRY_GOTO(make_memory(p, desc, B, dnnl_query_weights_md, 0), out);
-    SW_TRY_GOTO(make_memory(p, desc, C, dnnl_query_dst_md, 0), out);
-    SW_TRY_GOTO(make_memory(p, desc, SCRATCHPAD, dnnl_query_scratchpad_md, 0), out);
-    if (shape->bias)
-        SW_TRY_GOTO(make_memory(p, desc, BIAS, dnnl_query_weights_md, 1), out);
+    status = make_memory(p, desc);
 out:
     dnnl_primitive_desc_destroy(desc);
     dnnl_primitive_attr_destroy(attributes);
     return status;
 }
 
-sw_status onednn_product_open(const struct sw_gemm *shape, bool own_layouts, struct onednn_product **out) {
+sw_status sw_onednn_product_open(const struct sw_gemm *shape, bool own_layouts, struct sw_onednn_product **out) {
     *out = NULL;
-    struct onednn_product *p = calloc(1, sizeof *p);
+    struct sw_onednn_product *p = calloc(1, sizeof *p);
     if (p == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a matrix product");
     p->bias = shape->bias;
@@ -97,11 +119,11 @@ sw_status onednn_product_open(const struct sw_gemm *shape, bool own_layouts, str
     if (status == SW_OK)
         *out = p;
     else
-        onednn_product_close(p);
+        sw_onednn_product_close(p);
     return status;
 }
 
-sw_status onednn_product_run(struct onednn_product *p) {
+sw_status sw_onednn_product_run(struct sw_onednn_product *p) {
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, p->memory[A]},
                                          {DNNL_ARG_WEIGHTS, p->memory[B]},
                                          {DNNL_ARG_DST, p->memory[C]},
@@ -112,7 +134,7 @@ sw_status onednn_product_run(struct onednn_product *p) {
     return check(dnnl_stream_wait(p->stream));
 }
 
-void onednn_product_close(struct onednn_product *p) {
+void sw_onednn_product_close(struct sw_onednn_product *p) {
     if (p == NULL)
         return;
     for (int i = 0; i < OPERANDS; i++)
@@ -120,5 +142,6 @@ void onednn_product_close(struct onednn_product *p) {
     dnnl_primitive_destroy(p->primitive);
     dnnl_stream_destroy(p->stream);
     dnnl_engine_destroy(p->engine);
+    sw_arena_destroy(p->arena);
     free(p);
 }

@@ -1,94 +1,172 @@
-/* The fused update beside plain memory traffic of the same shape: per parameter 2 + 12 bytes read, 12 + 2 written
- * (bf16).
- *
- * The bound: an update cannot be faster than a loop that only moves its bytes. Both run in turn, so that what else the
- * machine does hits both; the figure is the median of the ratios of neighbouring runs. */
-#include "core/clock.h"
-#include "core/machine.h"
+/* The fused optimizer update. The bounds: a loop over the same layout that moves the same bytes and computes nothing,
+ * and a triad in place over flat arrays, which reads as many bytes as it writes, as the update does. */
+#include "bench/commands.h"
+#include "bench/memory.h"
+#include "bench/options.h"
 #include "core/size.h"
-#include "kernels/device.h"
+#include "offload/measure.h"
+#include "train/commands.h"
 
-#include <omp.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-enum { PAIRS = 15, GRAINS = 2048, BYTES_PER_PARAMETER = 28 };
+enum { UPDATE, PLAIN, TRIAD, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
-static int by_value(const void *left, const void *right) {
-    const double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
+/* As much as the update is measured with: 96 MiB of records, gradients and weights. */
+enum { GRAINS = 384 };
+#define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
+
+struct update_options {
+    int precision;
+    int64_t chunk_grains, threads, rounds;
+    bool json;
+};
+
+static const sw_dtype types[] = {SW_BF16, SW_F16, SW_F32};
+enum { TYPES = sizeof types / sizeof types[0], ALL_TYPES = 0 };
+
+#define AT(member) offsetof(struct update_options, member)
+static const struct sw_option options[] = {
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     .offset = AT(precision),
+     .initial = "all",
+     .choices = "all|bf16|fp16|fp32", /* all, then the types in order */
+     .what = "type of weights and gradients"},
+    {.name = "--chunk-grains",
+     .kind = SW_OPTION_INT,
+     .offset = AT(chunk_grains),
+     .initial = "16",
+     .value = "N",
+     .what = "grains (16,384 parameters) of one update, as of train",
+     .int_min = 1,
+     .int_max = GRAINS},
+    SW_BENCH_THREADS(AT(threads)),
+    SW_BENCH_ROUNDS(AT(rounds), "9"),
+    SW_BENCH_JSON(AT(json)),
+};
+static const struct sw_command_line line = {
+    .command = "bench update",
+    .summary = "the fused optimizer update, beside the same memory traffic without arithmetic",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0]};
+
+struct update_bench {
+    struct sw_device *device;
+    struct sw_bench_memory memory;
+    struct sw_bench_rounds rounds;
+    sw_dtype type;
+};
+
+/* Read and written: gradient, weight, and the record twice. */
+static int64_t parameter_bytes(sw_dtype type) {
+    return 2 * (SW_RECORD_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
 }
 
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
-/* Adds one to every stream of the records, reads the gradients and writes the weights: the update's traffic and nothing
- * else. */
-static void move_bytes(int threads, float *records, const sw_bf16 *grads, sw_bf16 *weights) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t g = 0; g < GRAINS; g++) {
-        float *record = records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-        for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
-            record[i] += 1.0f;
+/* Adds one to every stream of a grain's record, reads its gradients and writes its weights. */
+static void move_grain(const struct update_bench *bench, int64_t grain) {
+    float *record = bench->memory.area[0] + grain * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+        record[i] += 1.0f;
+    if (bench->type == SW_F32) {
+        const float *grads = bench->memory.area[1] + grain * SW_GRAIN_ELEMS;
+        float *weights = bench->memory.area[2] + grain * SW_GRAIN_ELEMS;
         for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
-            weights[g * SW_GRAIN_ELEMS + i] = (sw_bf16)(grads[g * SW_GRAIN_ELEMS + i] + 1);
+            weights[i] = grads[i] + 1.0f;
+        return;
     }
+    const uint16_t *grads = (const uint16_t *)bench->memory.area[1] + grain * SW_GRAIN_ELEMS;
+    uint16_t *weights = (uint16_t *)bench->memory.area[2] + grain * SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+        weights[i] = (uint16_t)(grads[i] + 1);
 }
 
-static sw_status measure(struct sw_stream *stream, int threads, float *records, sw_bf16 *grads, sw_bf16 *weights) {
-    const struct sw_decay_run run = {.end = (int64_t)GRAINS * SW_GRAIN_ELEMS, .decay = true};
-    struct sw_adamw adamw = {
-        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0f};
-    const double bytes = (double)GRAINS * SW_GRAIN_ELEMS * BYTES_PER_PARAMETER;
-    double update_gbs[PAIRS], plain_gbs[PAIRS], ratio[PAIRS];
-    for (int pair = -1; pair < PAIRS; pair++) {
-        adamw.step = pair + 2;
-        const int64_t start_ns = sw_now_ns();
-        SW_TRY(sw_update_adamw(stream, SW_BF16, &adamw, 0, GRAINS, &run, 1, grads, records, weights));
-        const int64_t middle_ns = sw_now_ns();
-        move_bytes(threads, records, grads, weights);
-        const int64_t end_ns = sw_now_ns();
-        if (pair < 0)
-            continue; /* the first touches the pages */
-        update_gbs[pair] = bytes / (double)(middle_ns - start_ns);
-        plain_gbs[pair] = bytes / (double)(end_ns - middle_ns);
-        ratio[pair] = update_gbs[pair] / plain_gbs[pair];
+static void move_bytes(const void *context) {
+    const struct update_bench *bench = context;
+#pragma omp parallel for num_threads(bench->memory.threads) schedule(static)
+    for (int64_t grain = 0; grain < GRAINS; grain++)
+        move_grain(bench, grain);
+}
+
+static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
+    const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = chunk_grains};
+    const int64_t bytes = parameter_bytes(bench->type) * GRAINS * SW_GRAIN_ELEMS;
+    for (int i = 0; i < bench->rounds.rounds; i++) {
+        struct sw_rate update;
+        SW_TRY(sw_measure_update(bench->device, &shape, &update));
+        bench->rounds.rate[UPDATE][i] = update.bytes_per_s;
+        bench->rounds.rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, bytes);
+        bench->rounds.rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
     }
-    printf("update, bf16, %d threads: %.1f GB/s; the same bytes moved plainly: %.1f GB/s; ratio %.2f (median of %d "
-           "pairs)\n",
-           threads, median(update_gbs, PAIRS), median(plain_gbs, PAIRS), median(ratio, PAIRS), PAIRS);
     return SW_OK;
 }
 
-int main(void) {
-    const int threads = sw_machine_cores();
-    const size_t elems = (size_t)GRAINS * SW_GRAIN_ELEMS;
-    struct sw_device *device = NULL;
-    struct sw_stream *stream = NULL;
-    float *records = aligned_alloc(SW_BUFFER_ALIGN_BYTES, elems * SW_RECORD_STREAMS * sizeof *records);
-    sw_bf16 *grads = aligned_alloc(SW_BUFFER_ALIGN_BYTES, elems * sizeof *grads);
-    sw_bf16 *weights = aligned_alloc(SW_BUFFER_ALIGN_BYTES, elems * sizeof *weights);
+static void print_line(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, UPDATE);
+    printf("%s %8.1f %8.2f %8.1f %8.1f %8.2f %8.2f\n", sw_dtype_name(bench->type), update * 1e-9,
+           update / (double)parameter_bytes(bench->type) * 1e-9, sw_bench_median(rounds, PLAIN) * 1e-9,
+           sw_bench_median(rounds, TRIAD) * 1e-9, sw_bench_ratio(rounds, UPDATE, PLAIN),
+           sw_bench_ratio(rounds, UPDATE, TRIAD));
+}
+
+static json_t *type_json(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, UPDATE);
+    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "precision", sw_dtype_name(bench->type),
+                     "bytes_per_parameter", (json_int_t)parameter_bytes(bench->type), "bytes_per_s", update,
+                     "parameters_per_s", update / (double)parameter_bytes(bench->type), "plain_bytes_per_s",
+                     sw_bench_median(rounds, PLAIN), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD), "of_plain",
+                     sw_bench_ratio(rounds, UPDATE, PLAIN), "of_triad", sw_bench_ratio(rounds, UPDATE, TRIAD));
+}
+
+static sw_status measure_types(struct update_bench *bench, const struct update_options *given, json_t *results) {
+    if (!given->json)
+        printf("update, %d threads, %lld grains at once: GB/s and billions of parameters a second; GB/s of plain "
+               "traffic and of a triad; update to each (median of %d)\n%4s %8s %8s %8s %8s %8s %8s\n",
+               bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds, "", "update", "Gparam/s",
+               "plain", "triad", "to plain", "to triad");
+    for (int i = 0; i < TYPES; i++) {
+        if (given->precision != ALL_TYPES && given->precision != i + 1)
+            continue;
+        bench->type = types[i];
+        SW_TRY(measure(bench, given->chunk_grains));
+        if (!given->json)
+            print_line(bench);
+        else
+            SW_TRY(sw_bench_append(results, type_json(bench)));
+    }
+    return SW_OK;
+}
+
+static sw_status run(const struct update_options *given) {
+    struct update_bench bench = {.rounds.rounds = (int)given->rounds};
+    json_t *results = json_array();
     sw_status status = SW_OK;
-    if (records == NULL || grads == NULL || weights == NULL)
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "the bench needs 0.6 GB of memory"), end);
-    for (size_t i = 0; i < elems; i++)
-        grads[i] = sw_f32_to_bf16((float)(i % 977) * 1e-4f);
-    for (size_t i = 0; i < elems * SW_RECORD_STREAMS; i++)
-        records[i] = (float)(i % 1009) * 1e-3f;
-    SW_TRY_GOTO(sw_device_open("cpu", threads, &device), end);
-    SW_TRY_GOTO(sw_stream_open(device, &stream), end);
-    status = measure(stream, threads, records, grads, weights);
+    SW_TRY_GOTO(sw_bench_open_device(given->threads, &bench.device), end);
+    const struct sw_device_info info = sw_device_info(bench.device);
+    SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
+    SW_TRY_GOTO(measure_types(&bench, given, results), end);
+    if (given->json)
+        status =
+            sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:O}", "bench", "update", "device", info.name,
+                                          "isa", info.isa, "threads", info.threads, "rounds", (int)given->rounds,
+                                          "chunk_grains", (json_int_t)given->chunk_grains, "precisions", results));
 end:
-    if (status != SW_OK)
-        fprintf(stderr, "bench_update: %s\n", sw_error_message(status));
-    if (stream != NULL)
-        sw_stream_close(stream);
-    if (device != NULL)
-        sw_device_close(device);
-    free(records);
-    free(grads);
-    free(weights);
-    return status == SW_OK ? 0 : 1;
+    sw_bench_memory_close(&bench.memory);
+    if (bench.device != NULL)
+        sw_device_close(bench.device);
+    json_decref(results);
+    return status;
+}
+
+int sw_bench_update(int argc, char **argv) {
+    struct update_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        const sw_status status = run(&given);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+    }
+    sw_options_release(&line, &given);
+    return code;
 }

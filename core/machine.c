@@ -29,6 +29,21 @@ static int64_t number_in(const char *path) {
     return value;
 }
 
+/* Page cache of a memory cgroup, which counts as used and yet is given back when memory is asked for. */
+static int64_t file_cache_bytes(const char *folder, bool unified) {
+    char path[640], name[64];
+    int64_t value, cache = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fscanf(file, "%63s %" SCNd64, name, &value) == 2)
+        if (strcmp(name, unified ? "inactive_file" : "total_inactive_file") == 0 ||
+            strcmp(name, unified ? "active_file" : "total_active_file") == 0)
+            cache += value;
+    if (file != NULL)
+        fclose(file);
+    return cache;
+}
+
 static int64_t meminfo_bytes(const char *key) {
     FILE *file = fopen("/proc/meminfo", "re");
     char line[256];
@@ -52,16 +67,15 @@ static void limit_to_cgroup(struct sw_machine *machine) {
         if (!unified && memory == NULL)
             continue;
         const char *group = unified ? line + 3 : memory + 8;
-        char limit_path[640], usage_path[640];
-        snprintf(limit_path, sizeof limit_path, "/sys/fs/cgroup%s%s/%s", unified ? "" : "/memory", group,
-                 unified ? "memory.max" : "memory.limit_in_bytes");
-        snprintf(usage_path, sizeof usage_path, "/sys/fs/cgroup%s%s/%s", unified ? "" : "/memory", group,
-                 unified ? "memory.current" : "memory.usage_in_bytes");
-        const int64_t limit = number_in(limit_path), usage = number_in(usage_path);
+        char folder[600], limit_path[640], usage_path[640];
+        snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", unified ? "" : "/memory", group);
+        snprintf(limit_path, sizeof limit_path, "%s/%s", folder, unified ? "memory.max" : "memory.limit_in_bytes");
+        snprintf(usage_path, sizeof usage_path, "%s/%s", folder, unified ? "memory.current" : "memory.usage_in_bytes");
+        const int64_t limit = number_in(limit_path);
+        const int64_t used = number_in(usage_path) - file_cache_bytes(folder, unified);
         if (limit > 0 && limit < machine->memory_bytes) {
             machine->memory_bytes = limit;
-            machine->available_bytes =
-                sw_min_i64(machine->available_bytes, sw_max_i64(limit - sw_max_i64(usage, 0), 0));
+            machine->available_bytes = sw_min_i64(machine->available_bytes, sw_max_i64(limit - sw_max_i64(used, 0), 0));
         }
     }
     if (file != NULL)

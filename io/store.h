@@ -28,7 +28,7 @@ typedef enum {
     SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
     SW_STORE_GRADS = 1,
     SW_STORE_WEIGHTS = 2,
-    SW_STORE_ACTS = 3, /* a unit's inputs: one grain a micro-batch */
+    SW_STORE_ACTS = 3, /* a unit's inputs, micro-batch by micro-batch */
     SW_STORE_ACCUMULATORS = 4,
     SW_STORE_KINDS = 5
 } sw_store_kind;

@@ -27,12 +27,12 @@ struct scratch {
 };
 
 static int64_t scratch_grains(const struct sw_plan *plan, const struct scratch *scratch, int64_t unit) {
-    const int64_t head = plan->spec.units->count - 1;
     const bool table = unit == 0 && plan->spec.units->tied;
     if (plan->placement[unit].tier[scratch->state] != SW_NVME)
         return 0;
     switch (scratch->kind) {
-    case SW_STORE_ACTS: return unit > 0 && unit < head ? sw_plan_group(plan) : 0;
+    case SW_STORE_ACTS:
+        return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
     default: return plan->spec.units->unit[unit].grains;
     }
@@ -61,7 +61,7 @@ static sw_status prepare_store(struct sw_engine *engine) {
     const struct scratch scratch[] = {
         {SW_GRADS, SW_STORE_GRADS, typed_bytes},
         {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
-        {SW_ACTS, SW_STORE_ACTS, sw_round_up(plan->spec.boundary_bytes, SW_BUFFER_ALIGN_BYTES)},
+        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
     };
     for (size_t k = 0; plan->spec.train && k < sizeof scratch / sizeof scratch[0]; k++)
@@ -96,7 +96,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
             SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the engine"), fail);
     }
     if (spec->trace_ops > 0)
-        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, &engine->trace), fail);
+        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, "spillway", &engine->trace), fail);
     SW_TRY_GOTO(map_arena(engine, SW_DEVICE), fail);
     SW_TRY_GOTO(map_arena(engine, SW_HOST), fail);
     SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
@@ -289,8 +289,12 @@ sw_status sw_engine_settle(struct sw_engine *engine) {
     return status;
 }
 
-void sw_engine_write_trace(const struct sw_engine *engine, FILE *out, int64_t *out_steps) {
+void sw_engine_replay_io(struct sw_engine *engine, bool on) {
+    assert(engine->begun == engine->waited);
+    engine->io_only = on;
+}
+
+const struct sw_trace *sw_engine_trace(const struct sw_engine *engine) {
     assert(engine->trace != NULL && engine->begun == engine->waited);
-    sw_trace_write(engine->trace, out);
-    *out_steps = sw_trace_steps(engine->trace);
+    return engine->trace;
 }

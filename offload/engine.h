@@ -10,6 +10,7 @@
 #include "io/store.h"
 #include "kernels/device.h"
 #include "offload/plan.h"
+#include "offload/trace.h"
 
 struct sw_engine;
 
@@ -20,7 +21,7 @@ struct sw_unit_call {
     const void *weights;    /* the unit's flat vector, compute type */
     const void *table;      /* head of a tied model: the embedding's weights */
     const int32_t *tokens;  /* inputs, then targets of the micro-batch */
-    const void *in;         /* output of the unit before */
+    const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
     void *out;              /* boundary */
     void *saved;            /* intermediates for the backward pass */
     bool recompute;         /* backward: fill saved again first */
@@ -133,8 +134,12 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
                                  float *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);
 
-/* The measured times as a Chrome trace, and how many training steps it holds. Errors stay on the file. Needs
- * trace_ops. */
-void sw_engine_write_trace(const struct sw_engine *engine, FILE *out, int64_t *out_steps);
+/* Replays a plan's I/O: from now on steps read, write, commit and wait as planned, and neither compute nor copy nor
+ * update. What the transfers carry is then left over from before: for measuring on a store of no worth, with random
+ * state. The engine is idle. */
+void sw_engine_replay_io(struct sw_engine *engine, bool on);
+
+/* The measured times, of an idle engine. Needs trace_ops. */
+const struct sw_trace *sw_engine_trace(const struct sw_engine *engine);
 
 #endif

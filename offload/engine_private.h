@@ -6,7 +6,6 @@
 #include "core/arena.h"
 #include "offload/builder.h"
 #include "offload/engine.h"
-#include "offload/trace.h"
 
 #include <pthread.h>
 
@@ -59,6 +58,7 @@ struct sw_engine {
     char failure_text[ENGINE_ERROR_CHARS];
     struct lane lane[SW_LANES];
 
+    bool io_only;                                       /* changed while idle */
     struct step_context context[SW_ENGINE_STEPS_AHEAD]; /* a step's is its number modulo this */
     struct sw_store_lane *setup_lane;                   /* transfers outside of steps, by the owner's thread */
     struct sw_stream *setup_stream, *host_stream;

@@ -34,9 +34,11 @@ static void note_end(const struct sw_engine *engine, const struct step_context *
         context->times[op - engine->program->op].end_ns = now_ns;
 }
 
-/* A redo that is not needed. Its op has waited for the norm that decides. */
+/* A redo that is not needed: its op has waited for the norm that decides. Where only the I/O runs, also what is neither
+ * a transfer nor the norm, which the commit needs. */
 static bool skips(const struct sw_engine *engine, const struct sw_op *op) {
-    return op->redo && !engine->pending.redo;
+    const bool unneeded = op->redo && !engine->pending.redo;
+    return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_NORM);
 }
 
 /* Needs the mutex. */

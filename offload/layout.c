@@ -118,28 +118,40 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
-    index->table_slot = sw_plan_table_streams(plan) ? add_unit(layout, "table", SW_DEVICE, -1, units->unit[0].grains,
-                                                               grain_bytes, SW_CONTENT_NONE)
-                                                    : UNUSED;
+    /* With two generations the table stays: a speculated update leaves it there for the next step. */
+    index->table_slot = sw_plan_table_streams(plan)
+                            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
+                                       plan->commit_every_step ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
+                            : UNUSED;
+}
+
+static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
+    int64_t most = 0;
+    for (int64_t u = first; u < end; u++)
+        most = sw_max_i64(most, bytes[u]);
+    return most;
 }
 
 static void lay_boundaries(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
-    const int64_t group = sw_plan_group(plan), head = spec->units->count - 1, bytes = spec->boundary_bytes;
-    bool away = !spec->train, nvme = false;
+    const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
+    const int64_t bytes = largest(spec->boundary_bytes, 0, head); /* of what is shared */
+    bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
-        away |= tier != SW_DEVICE;
-        nvme |= tier == SW_NVME;
-        index->boundary[u] = add_pieces(layout, "boundary", tier, bytes, group);
+        const bool kept = sw_plan_keeps_input(plan, u);
+        ring |= !kept || tier != SW_DEVICE;
+        away |= kept && tier != SW_DEVICE;
+        nvme |= kept && tier == SW_NVME;
+        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->boundary_bytes[u - 1], group);
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
-    index->boundary[head] = away ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, bytes, group);
-    index->boundary_ring = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
-    const bool back = away && spec->train;
-    index->boundary_back = add_if(layout, back, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
+    index->boundary[head] =
+        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes[head - 1], group);
+    index->boundary_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
+    index->boundary_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
     index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
     index->boundary_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
     index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
@@ -150,13 +162,14 @@ static void lay_activations(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t head = spec->units->count - 1;
-    bool shared = !spec->train;
-    for (int64_t u = 1; spec->train && u < head; u++) {
-        shared |= plan->recompute[u];
-        if (!plan->recompute[u])
-            index->saved[u] = add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes, sw_plan_group(plan));
+    int64_t shared = 0;
+    for (int64_t u = 1; u < head; u++) {
+        if (spec->train && !plan->recompute[u])
+            index->saved[u] = add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes[u], sw_plan_group(plan));
+        else
+            shared = sw_max_i64(shared, spec->saved_bytes[u]);
     }
-    index->saved_shared = add_if(layout, shared, "saved", SW_DEVICE, spec->saved_bytes, 1);
+    index->saved_shared = add_if(layout, shared > 0, "saved", SW_DEVICE, shared, 1);
     index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
     index->token_stage = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);

@@ -221,13 +221,15 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     const int generation = !optimizer                                         ? 0
                            : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
                                                                               : context->generation[home->generation];
+    const int64_t unit = boundary ? op->unit + 1 : op->unit; /* a boundary is kept with the unit whose input it is */
+    const int64_t pages = boundary ? sw_plan_input_pages(engine->plan, unit) : 0;
     return (struct sw_store_transfer){
         .write = write,
         .kind = kinds[op->content],
         .generation = generation,
-        .unit = boundary ? op->unit + 1 : op->unit, /* a boundary is kept with the unit whose input it is */
-        .first_grain = boundary ? home->first : op->first_grain,
-        .grains = boundary ? 1 : op->grains,
+        .unit = unit,
+        .first_grain = boundary ? home->first * pages : op->first_grain,
+        .grains = boundary ? pages : op->grains,
         .buf = sw_engine_piece(engine, memory->slot, memory->first),
         .step = context->input.step,
     };

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
+
 static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
 static const char *const op_names[SW_OP_KINDS] = {
     "tokens", "forward",          "loss",   "logits",   "zero", "head",  "backward", "finish", "sums", "norm",
@@ -35,6 +37,21 @@ int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t c
     return sw_min_i64(plan->spec.chunk_grains, grains - chunk * plan->spec.chunk_grains);
 }
 
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
+    const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
+    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+}
+
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
+    while (!sw_plan_keeps_input(plan, unit))
+        unit--;
+    return unit;
+}
+
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const int32_t *const slots[SW_STATES] = {
         [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
@@ -50,9 +67,8 @@ static bool fits(const struct sw_plan *plan) {
 
 /* Bytes of a unit's state, for shares. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    const bool block = unit > 0 && unit + 1 < plan->spec.units->count;
     if (state == SW_ACTS)
-        return block ? plan->spec.boundary_bytes : 0;
+        return sw_plan_keeps_input(plan, unit) ? plan->spec.boundary_bytes[unit - 1] : 0;
     return plan->spec.units->unit[unit].grains;
 }
 
@@ -71,9 +87,10 @@ static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic)
     }
 }
 
-static sw_status try_uniform(struct sw_plan *plan, sw_tier tier, bool recompute, bool *out_fits) {
+/* Puts the states that the request leaves open on these tiers, each whole. */
+static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_STATES], bool recompute, bool *out_fits) {
     for (int state = 0; state < SW_STATES; state++)
-        place_state(plan, (sw_state)state, tier);
+        place_state(plan, (sw_state)state, automatic[state]);
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         plan->recompute[u] = recompute;
     SW_TRY(sw_plan_layout(plan));
@@ -110,21 +127,73 @@ static sw_status keep_intermediates(struct sw_plan *plan) {
     return sw_plan_layout(plan);
 }
 
-/* A size as a flag takes it, rounded up, so that what the message asks for is enough. */
-static const char *format_need(int64_t bytes, char buffer[SW_SIZE_CHARS]) {
-    const bool small = bytes < 64 * SW_MIB;
-    snprintf(buffer, SW_SIZE_CHARS, "%lld%s", (long long)sw_div_up(bytes, small ? SW_KIB : SW_MIB),
-             small ? "KiB" : "MiB");
-    return buffer;
+/* Sizes are named in these units, rounded up, so that what the message asks for is enough. */
+static int64_t unit_of_size(int64_t bytes) {
+    return bytes < 64 * SW_MIB ? SW_KIB : SW_MIB;
 }
 
-static sw_status refuse_budget(const struct sw_plan *plan, const int64_t *needs) {
-    char need[2][SW_SIZE_CHARS], have[2][SW_SIZE_CHARS];
-    return sw_fail(SW_ERR_BUDGET,
-                   "the model does not fit: this placement needs at least --device-memory %s (the budget is %s) and "
-                   "--host-memory %s (the budget is %s)",
-                   format_need(needs[SW_DEVICE], need[0]), sw_format_size(plan->spec.budget_bytes[SW_DEVICE], have[0]),
-                   format_need(needs[SW_HOST], need[1]), sw_format_size(plan->spec.budget_bytes[SW_HOST], have[1]));
+/* What a placement needs, where both budgets or one of them is short of it. */
+struct need {
+    int64_t bytes[SW_NVME]; /* of device and host */
+    int64_t missing_bytes[SW_NVME];
+    int short_budgets; /* 0: none known yet */
+};
+
+/* Keeps the lesser of two needs: the one that asks for a change of fewer budgets, then for fewer bytes. */
+static void keep_lesser(struct need *least, const struct sw_plan *plan) {
+    struct need need = {0};
+    for (int tier = SW_DEVICE; tier < SW_NVME; tier++) {
+        const int64_t bytes = plan->tier_bytes[tier], budget = plan->spec.budget_bytes[tier];
+        need.bytes[tier] = sw_round_up(bytes, unit_of_size(bytes));
+        need.missing_bytes[tier] = bytes <= budget ? 0 : need.bytes[tier] - budget;
+        need.short_budgets += need.missing_bytes[tier] > 0;
+    }
+    const int64_t missing = need.missing_bytes[SW_DEVICE] + need.missing_bytes[SW_HOST];
+    const int64_t least_missing = least->missing_bytes[SW_DEVICE] + least->missing_bytes[SW_HOST];
+    if (least->short_budgets == 0 || need.short_budgets < least->short_budgets ||
+        (need.short_budgets == least->short_budgets && missing < least_missing))
+        *least = need;
+}
+
+/* "--host-memory 96MiB (the budget is 64 MiB)", or nothing for a budget that suffices. */
+static void describe_need(const struct sw_plan *plan, const struct need *need, sw_tier tier, char text[NEED_CHARS]) {
+    static const char *const flags[SW_NVME] = {"--device-memory", "--host-memory"};
+    const int64_t bytes = need->bytes[tier], unit = unit_of_size(bytes);
+    char budget[SW_SIZE_CHARS];
+    text[0] = '\0';
+    if (need->missing_bytes[tier] > 0)
+        snprintf(text, NEED_CHARS, "%s %lld%s (the budget is %s)", flags[tier], (long long)(bytes / unit),
+                 unit == SW_KIB ? "KiB" : "MiB", sw_format_size(plan->spec.budget_bytes[tier], budget));
+}
+
+static sw_status refuse_budget(const struct sw_plan *plan, const struct need *need) {
+    char device[NEED_CHARS], host[NEED_CHARS];
+    describe_need(plan, need, SW_DEVICE, device);
+    describe_need(plan, need, SW_HOST, host);
+    return sw_fail(SW_ERR_BUDGET, "the model does not fit: this placement needs at least %s%s%s", device,
+                   need->short_budgets == SW_NVME ? " and " : "", host);
+}
+
+/* Every way to put the open states each on one tier, from the fastest to the slowest. Near the least budgets these
+ * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
+ * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
+static sw_status search_uniform(struct sw_plan *plan, bool recompute, sw_tier lowest) {
+    struct need least = {0};
+    const int tiers = (int)lowest + 1;
+    for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
+        const sw_tier automatic[SW_STATES] = {
+            [SW_WEIGHTS] = (sw_tier)(way / (tiers * tiers * tiers)),
+            [SW_ACTS] = (sw_tier)(way / (tiers * tiers) % tiers),
+            [SW_GRADS] = (sw_tier)(way / tiers % tiers),
+            [SW_OPTIMIZER] = (sw_tier)(way % tiers),
+        };
+        bool fit;
+        SW_TRY(try_uniform(plan, automatic, recompute, &fit));
+        if (fit)
+            return SW_OK;
+        keep_lesser(&least, plan);
+    }
+    return refuse_budget(plan, &least);
 }
 
 /* Everything on the device if it fits. Else everything as low as it may go, and then up again, first what saves the
@@ -134,18 +203,15 @@ static sw_status refuse_budget(const struct sw_plan *plan, const int64_t *needs)
 static sw_status place(struct sw_plan *plan) {
     const bool recompute = plan->spec.recompute_auto || plan->spec.recompute;
     const sw_tier lowest = plan->spec.train ? SW_NVME : SW_HOST;
+    const sw_tier highest_all[SW_STATES] = {SW_DEVICE, SW_DEVICE, SW_DEVICE, SW_DEVICE};
+    const sw_tier lowest_all[SW_STATES] = {lowest, lowest, lowest, lowest};
     bool fit;
-    SW_TRY(try_uniform(plan, SW_DEVICE, plan->spec.recompute, &fit));
+    SW_TRY(try_uniform(plan, highest_all, plan->spec.recompute, &fit));
     if (fit)
         return SW_OK;
-    const int64_t together[] = {plan->tier_bytes[SW_DEVICE], plan->tier_bytes[SW_HOST]};
-    SW_TRY(try_uniform(plan, lowest, recompute, &fit));
-    if (!fit) {
-        /* Of a tiny model the rings may be larger than what they stand for. */
-        const bool less =
-            together[SW_DEVICE] <= plan->tier_bytes[SW_DEVICE] && together[SW_HOST] <= plan->tier_bytes[SW_HOST];
-        return refuse_budget(plan, less ? together : plan->tier_bytes);
-    }
+    SW_TRY(try_uniform(plan, lowest_all, recompute, &fit));
+    if (!fit)
+        SW_TRY(search_uniform(plan, recompute, lowest));
     SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_DEVICE));
     SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_DEVICE));
     SW_TRY(keep_intermediates(plan));
@@ -184,6 +250,7 @@ static sw_status make_programs(struct sw_plan *plan) {
 
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
+    assert(spec->shares_input == NULL || !spec->shares_input[1]);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->place.automatic[SW_WEIGHTS] && spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
         return sw_fail(SW_ERR_UNSUPPORTED, "without training, weights live on the device or the host, not on nvme");

@@ -168,11 +168,14 @@ struct sw_plan_spec {
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
     int64_t micro_batches;
-    int64_t group;          /* micro-batches that go through a unit before the next unit; all of them: by layer */
-    int64_t token_bytes;    /* inputs and targets of one micro-batch */
-    int64_t boundary_bytes; /* of one micro-batch */
-    int64_t saved_bytes;    /* intermediates of one unit and micro-batch, the largest unit's */
-    int64_t work_bytes;     /* scratch of the compute lane */
+    int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
+    int64_t token_bytes; /* inputs and targets of one micro-batch */
+    /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
+    const int64_t *boundary_bytes; /* its output; the head has none */
+    const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
+    /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
+    const bool *shares_input;
+    int64_t work_bytes;             /* scratch of the compute lane */
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
     bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
@@ -218,5 +221,10 @@ int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Whether the input of a unit is kept for the backward pass; the unit whose kept input a unit's backward reads, itself
+ * where it is kept; and the pages of SW_BUFFER_ALIGN_BYTES that it takes: the grains in which the store keeps it. */
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 
 #endif

@@ -104,7 +104,7 @@ static void print_order(const struct sw_plan *plan, FILE *out) {
     else
         fprintf(out, "order by groups of %lld of %lld micro-batches; ", (long long)spec->group,
                 (long long)spec->micro_batches);
-    fprintf(out, "%lld of %lld blocks recomputed; chunks of %lld grains (%s of optimizer)\n", (long long)recomputed,
+    fprintf(out, "%lld of %lld units recomputed; chunks of %lld grains (%s of optimizer)\n", (long long)recomputed,
             (long long)spec->units->count - 2, (long long)spec->chunk_grains,
             sw_format_size(spec->chunk_grains * SW_RECORD_BYTES, chunk));
 }

@@ -65,7 +65,7 @@ static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t 
 /* A boundary whose home is not the device leaves for it. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_place from) {
     const int32_t home = b->index->boundary[unit + 1];
-    const int64_t bytes = b->plan->spec.boundary_bytes;
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
     const struct sw_place to = {home, within};
@@ -196,12 +196,12 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
     return table;
 }
 
-/* A unit's input for the backward pass, on the device. */
+/* A unit's kept input for the backward pass, on the device. */
 static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
     const struct sw_place home = {b->index->boundary[unit], within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const struct sw_what what = boundary_of(unit - 1, micro);
-    const int64_t bytes = b->plan->spec.boundary_bytes;
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit - 1];
     struct sw_place from = home;
     if (tier == SW_DEVICE)
         return home;
@@ -218,7 +218,8 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
                           int32_t weights, struct accumulator *acc) {
     const int64_t micro = group->first + within;
     const struct sw_place grad = {b->index->boundary_grad, within};
-    const struct sw_place in = unit > 0 ? emit_recall(b, unit, within, micro) : (struct sw_place){0};
+    const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
+    const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
     const bool again = unit > 0 && b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
     op->flops = (BACKWARD_FLOPS + (again ? 1 : 0)) * forward_flops(b, unit);
@@ -227,7 +228,7 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
     } else {
         const struct sw_what saved = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
         read_weights(b, unit, weights);
-        sw_build_read(b, in, boundary_of(unit - 1, micro));
+        sw_build_read(b, in, boundary_of(kept - 1, micro));
         if (again)
             sw_build_write(b, saved_of(b, unit, within), saved);
         else
@@ -246,6 +247,9 @@ static void emit_backward_units(struct sw_builder *b, const struct group *group,
         struct accumulator acc = is_table(b, u) ? table : begin_acc(b, u, group, 1);
         for (int64_t w = 0; w < group->count; w++)
             emit_backward(b, group, u, w, weights, &acc);
+        /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
+        if (u > 1)
+            sw_build_fetch(b, u - 1);
         end_acc(b, u, group, acc);
     }
 }

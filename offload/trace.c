@@ -17,6 +17,7 @@ struct kept_program {
 
 struct sw_trace {
     const struct sw_plan *plan;
+    const char *process;
     int64_t origin_ns; /* the first program's beginning: time zero of the file */
     int64_t steps;
     bool full;
@@ -42,12 +43,13 @@ static int64_t most_programs(const struct sw_plan *plan, int64_t ops) {
     return ops / least_ops;
 }
 
-sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, struct sw_trace **out) {
+sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *process, struct sw_trace **out) {
     assert(ops > 0);
     struct sw_trace *trace = calloc(1, sizeof *trace);
     if (trace == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a trace of %" PRId64 " ops", ops);
-    *trace = (struct sw_trace){.plan = plan, .op_room = ops, .program_room = most_programs(plan, ops)};
+    *trace =
+        (struct sw_trace){.plan = plan, .process = process, .op_room = ops, .program_room = most_programs(plan, ops)};
     trace->program = calloc((size_t)trace->program_room, sizeof *trace->program);
     trace->times = calloc((size_t)trace->op_room, sizeof *trace->times);
     if (trace->program == NULL || trace->times == NULL) {
@@ -232,9 +234,10 @@ static void write_lane(const struct sw_trace *trace, sw_lane lane, FILE *out) {
 }
 
 void sw_trace_write(const struct sw_trace *trace, FILE *out) {
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"spillway\"}}",
-          out);
+    fprintf(out,
+            "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+            "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"%s\"}}",
+            trace->process);
     for (int lane = 0; lane < SW_LANES; lane++)
         write_lane(trace, (sw_lane)lane, out);
     fputs("\n]}\n", out);

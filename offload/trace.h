@@ -17,8 +17,8 @@ struct sw_op_times {
 };
 enum { SW_TRACE_NOT_RUN = -1 };
 
-/* Room for this many ops. The plan must outlive the trace. */
-sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, struct sw_trace **out);
+/* Room for this many ops. The plan must outlive the trace. process: how viewers name it, a literal. */
+sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *process, struct sw_trace **out);
 void sw_trace_destroy(struct sw_trace *trace);
 
 /* Where the times of a program's ops go, by their number in the program; NULL: not kept. trace may be NULL. Only

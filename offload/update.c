@@ -130,8 +130,10 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
 void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
     const bool redo = waiting == SW_WAITING_REDO;
     const bool streams = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
-    /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live. */
-    const int32_t slot = feed && streams && !redo ? sw_build_unit_slot(b, unit) : -1;
+    /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
+     * tied table, which has a slot of its own, where the speculation has left them. */
+    const bool feeds = feed && streams && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    const int32_t slot = feeds ? sw_build_unit_slot(b, unit) : -1;
     const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
     b->redo = redo;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
@@ -167,7 +169,8 @@ static struct sw_place finish_chunk(struct sw_builder *b, int64_t unit, int64_t 
 void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
     const int64_t chunks = sw_plan_chunks(b->plan, unit);
     for (int64_t c = 0; c < chunks; c++) {
-        struct chunk_update u = {.unit = unit, .chunk = c, .speculative = true, .slot = -1};
+        struct chunk_update u = {.unit = unit, .chunk = c, .speculative = true};
+        u.slot = unit == 0 && sw_plan_table_streams(b->plan) ? b->index->table_slot : -1;
         u.grads = finish_chunk(b, unit, c, acc, stage);
         if (!speculate)
             continue;

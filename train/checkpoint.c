@@ -4,6 +4,7 @@
 #include "io/safetensors.h"
 #include "train/files.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -126,63 +127,143 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
     free(checkpoint);
 }
 
+struct checkpoint_fill {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit;
+    float *out;
+};
+
+static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    const struct checkpoint_fill *fill = context;
+    const struct sw_checkpoint *checkpoint = fill->checkpoint;
+    float *to = fill->out + at;
+    SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
+    for (int64_t i = 0; i < run; i++)
+        if (!isfinite(to[i]))
+            return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
+                           checkpoint->units->unit[fill->unit].tensor[tensor].name, (long long)(whole + i));
+    return SW_OK;
+}
+
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
-    struct sw_checkpoint *checkpoint = context;
-    const struct sw_unit *u = &checkpoint->units->unit[unit];
+    struct checkpoint_fill fill = {.checkpoint = context, .unit = unit, .out = out};
     memset(out, 0, (size_t)count * sizeof *out);
-    for (int64_t t = 0; t < u->tensor_count; t++) {
-        const struct sw_tensor *tensor = &u->tensor[t];
-        const int64_t begin = sw_max_i64(first, tensor->offset);
-        const int64_t end = sw_min_i64(first + count, tensor->offset + tensor->elems);
-        if (begin >= end)
-            continue;
-        float *to = out + (begin - first);
-        SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[unit][t], begin - tensor->offset,
-                                       end - begin, to));
-        for (int64_t i = 0; i < end - begin; i++)
-            if (!isfinite(to[i]))
-                return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
-                               tensor->name, (long long)(begin - tensor->offset + i));
+    return sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill);
+}
+
+/* A whole tensor of the checkpoint: its parts are in units that follow each other. */
+struct whole_tensor {
+    int64_t first_unit, parts;
+    const struct sw_tensor **part; /* of each of these units; room for all units */
+};
+
+static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return &unit->tensor[t];
+    return NULL;
+}
+
+/* Whether a unit's tensor, or part of one, is the first of its name. */
+static bool is_first_part(const struct sw_tensor *tensor) {
+    return tensor->part.first_row == 0 && tensor->part.first_col == 0;
+}
+
+static void gather_parts(const struct sw_units *units, int64_t unit, const struct sw_tensor *first,
+                         struct whole_tensor *out) {
+    int64_t missing = sw_tensor_whole_elems(first);
+    out->first_unit = unit;
+    for (out->parts = 0; missing > 0; out->parts++) {
+        out->part[out->parts] = find_part(&units->unit[unit + out->parts], first->name);
+        assert(out->part[out->parts] != NULL);
+        missing -= out->part[out->parts]->elems;
+    }
+}
+
+/* The part that has element `at` of the whole tensor, beginning the search with the one before, as neighbours follow
+ * each other. */
+static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t hint, int64_t *elem, int64_t *run) {
+    for (int64_t i = 0; i < whole->parts; i++) {
+        const int64_t p = (hint + i) % whole->parts;
+        *elem = sw_tensor_from_whole(whole->part[p], at, run);
+        if (*elem >= 0)
+            return p;
+    }
+    assert(!"parts cover their tensor");
+    return 0;
+}
+
+/* Writes a tensor in the order of the whole. values has room for COPY_ELEMS. */
+static sw_status write_whole(struct sw_safetensors_writer *writer, const struct whole_tensor *whole,
+                             sw_fill_function fill, void *context, float *values) {
+    const int64_t elems = sw_tensor_whole_elems(whole->part[0]);
+    int64_t held = 0, p = 0;
+    for (int64_t at = 0; at < elems;) {
+        int64_t elem, run;
+        p = part_with(whole, at, p, &elem, &run);
+        run = sw_min_i64(run, COPY_ELEMS - held);
+        SW_TRY(fill(context, whole->first_unit + p, whole->part[p]->offset + elem, run, values + held));
+        at += run;
+        held += run;
+        if (held == COPY_ELEMS || at == elems) {
+            SW_TRY(sw_safetensors_write_f32(writer, values, held));
+            held = 0;
+        }
+    }
+    return SW_OK;
+}
+
+static int64_t declare_tensors(const struct sw_units *units, struct sw_safetensors_declared *declared) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < units->count; u++) {
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            if (!is_first_part(tensor))
+                continue;
+            declared[count].name = tensor->name;
+            declared[count].dims = tensor->dims;
+            memcpy(declared[count].dim, tensor->dim, sizeof tensor->dim);
+            count++;
+        }
+    }
+    return count;
+}
+
+static sw_status write_all(struct sw_safetensors_writer *writer, const struct sw_units *units,
+                           struct whole_tensor *whole, sw_fill_function fill, void *context, float *values) {
+    for (int64_t u = 0; u < units->count; u++) {
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            if (!is_first_part(&units->unit[u].tensor[t]))
+                continue;
+            gather_parts(units, u, &units->unit[u].tensor[t], whole);
+            SW_TRY(write_whole(writer, whole, fill, context, values));
+        }
     }
     return SW_OK;
 }
 
 static sw_status write_tensors(const char *path, const struct sw_units *units, sw_dtype type, sw_fill_function fill,
                                void *context) {
-    int64_t count = 0, next = 0;
+    int64_t tensors = 0;
     sw_status status = SW_OK;
     struct sw_safetensors_writer *writer = NULL;
     for (int64_t u = 0; u < units->count; u++)
-        count += units->unit[u].tensor_count;
-    struct sw_safetensors_declared *declared = calloc((size_t)count, sizeof *declared);
+        tensors += units->unit[u].tensor_count;
+    struct sw_safetensors_declared *declared = calloc((size_t)tensors, sizeof *declared);
+    struct whole_tensor whole = {.part = calloc((size_t)units->count, sizeof *whole.part)};
     float *values = malloc(COPY_ELEMS * sizeof *values);
-    if (declared == NULL || values == NULL)
+    if (declared == NULL || values == NULL || whole.part == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
-    for (int64_t u = 0; u < units->count; u++) {
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++, next++) {
-            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            declared[next].name = tensor->name;
-            declared[next].dims = tensor->dims;
-            memcpy(declared[next].dim, tensor->dim, sizeof tensor->dim);
-        }
-    }
+    const int64_t count = declare_tensors(units, declared);
     SW_TRY_GOTO(sw_safetensors_writer_open(path, type, declared, count, &writer), end);
-    for (int64_t u = 0; u < units->count; u++) {
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
-            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            for (int64_t first = 0; first < tensor->elems; first += COPY_ELEMS) {
-                const int64_t elems = sw_min_i64(COPY_ELEMS, tensor->elems - first);
-                SW_TRY_GOTO(fill(context, u, tensor->offset + first, elems, values), end);
-                SW_TRY_GOTO(sw_safetensors_write_f32(writer, values, elems), end);
-            }
-        }
-    }
+    SW_TRY_GOTO(write_all(writer, units, &whole, fill, context, values), end);
     status = sw_safetensors_writer_finish(writer);
     writer = NULL;
 end:
     if (writer != NULL)
         sw_safetensors_writer_abort(writer);
     free(values);
+    free(whole.part);
     free(declared);
     return status;
 }

@@ -166,7 +166,8 @@ static sw_status open_model(struct generator *g) {
                               [SW_PRECISION_FP16] = SW_F16,
                               [SW_PRECISION_FP32] = SW_F32};
     g->window = sw_min_i64(config->max_positions, g->prompt_length + g->options->max_tokens);
-    const struct sw_model_shape shape = {.type = types[g->options->precision], .batch = 1, .seq = g->window};
+    const struct sw_model_shape shape = {
+        .type = types[g->options->precision], .batch = 1, .seq = g->window, .tiles = sw_source_tiles(g->source)};
     SW_TRY(sw_model_create(config, &shape, g->device, &g->model));
     const struct sw_model_bytes bytes = sw_model_bytes(g->model);
     struct sw_plan_spec spec = {

@@ -1,37 +1,54 @@
+#include "core/log.h"
 #include "core/size.h"
 #include "train/commands.h"
-#include "train/trainer.h"
+#include "train/planned.h"
+#include "train/trace_file.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-struct planned {
-    struct sw_settings settings;
-    struct sw_model_config config;
-    struct sw_device *device;
-    struct sw_model *model;
-    struct sw_plan *plan;
-};
-
-static sw_status make_plan(struct planned *p) {
-    SW_TRY(sw_config_load(p->settings.model, &p->config));
-    SW_TRY(sw_settings_check(&p->settings));
-    SW_TRY(sw_trainer_device(&p->settings, &p->device));
-    const struct sw_device_info info = sw_device_info(p->device);
-    SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    const struct sw_model_shape shape = {
-        .type = sw_settings_type(&p->settings), .batch = p->settings.micro_batch, .seq = p->settings.seq};
-    SW_TRY(sw_model_create(&p->config, &shape, p->device, &p->model));
-    return sw_trainer_plan(&p->settings, p->model, &p->plan);
+/* The course that --speculate names; auto is as most steps go, which do not clip. */
+static sw_status write_trace(struct sw_planned *p) {
+    const bool speculates = p->prediction.may_speculate && p->settings.speculate != SW_SPECULATE_NEVER;
+    struct sw_simulation simulation;
+    struct sw_trace *trace;
+    SW_TRY(sw_trace_create(p->plan, SW_TRACE_OPS, "spillway, predicted", &trace));
+    sw_status status = sw_simulate(p->plan, speculates ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE, false,
+                                   &p->rates.rates, trace, &simulation);
+    if (status == SW_OK)
+        status = sw_trace_file_write(p->settings.trace, trace);
+    if (status == SW_OK)
+        sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
+    sw_trace_destroy(trace);
+    return status;
 }
 
-static void print_text(const struct planned *p) {
+static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
+    printf("  %-26s%9.3f s%12.0f tokens/s   %s busy for %.0f%% of it;", name, s->step_s,
+           (double)p->settings.batch_tokens / s->step_s, s->bottleneck, 100.0 * s->bottleneck_share);
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
+            printf(" %s %.0f%%", sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
+    putchar('\n');
+}
+
+static void print_prediction(const struct sw_planned *p) {
+    printf("predicted step, by %s\n", p->settings.rates != NULL ? p->settings.rates : "rates measured now");
+    print_simulation(p, "update under forward", &p->prediction.plain);
+    if (!p->prediction.may_speculate)
+        return;
+    print_simulation(p, "speculated in backward", &p->prediction.speculated);
+    print_simulation(p, "speculated and redone", &p->prediction.redone);
+}
+
+static void print_text(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
     printf("%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s\n", s->model,
            (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
            (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)));
     sw_plan_print(p->plan, stdout);
+    print_prediction(p);
 }
 
 static json_t *lanes_json(const struct sw_plan *plan) {
@@ -66,10 +83,28 @@ static json_t *recompute_json(const struct sw_plan *plan) {
     return units;
 }
 
-static sw_status print_json(const struct planned *p) {
+static json_t *simulation_json(const struct sw_simulation *s, int64_t tokens) {
+    json_t *lanes = json_object();
+    for (int lane = 0; lane < SW_LANES; lane++)
+        json_object_set_new(lanes, sw_lane_name((sw_lane)lane), json_real(s->lane_busy_s[lane]));
+    return json_pack("{s:f, s:f, s:s, s:f, s:o}", "step_s", s->step_s, "tokens_per_second", (double)tokens / s->step_s,
+                     "bottleneck", s->bottleneck, "bottleneck_share", s->bottleneck_share, "lane_busy_s", lanes);
+}
+
+static json_t *prediction_json(const struct sw_planned *p) {
+    const struct sw_prediction *prediction = &p->prediction;
+    json_t *object = json_pack("{s:o}", "plain", simulation_json(&prediction->plain, p->settings.batch_tokens));
+    if (prediction->may_speculate) {
+        json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings.batch_tokens));
+        json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings.batch_tokens));
+    }
+    return object;
+}
+
+static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i}", "model",
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o}", "model",
         p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)), "batch_tokens",
         (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recomputed_blocks",
@@ -77,7 +112,7 @@ static sw_status print_json(const struct planned *p) {
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
         placement_json(plan), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
-        plan->program[SW_PROGRAM_UPDATE].wait_count);
+        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));
@@ -86,20 +121,28 @@ static sw_status print_json(const struct planned *p) {
     return SW_OK;
 }
 
+static sw_status run(struct sw_planned *p) {
+    if (p->settings.trace != NULL)
+        SW_TRY(sw_trace_file_check(p->settings.trace));
+    SW_TRY(sw_planned_make(p));
+    if (!p->settings.json && p->settings.rates == NULL)
+        sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
+    SW_TRY(sw_planned_predict(p));
+    if (p->settings.trace != NULL)
+        SW_TRY(write_trace(p));
+    if (p->settings.json)
+        return print_json(p);
+    print_text(p);
+    return SW_OK;
+}
+
 int sw_command_plan(int argc, char **argv) {
-    struct planned p = {0};
+    struct sw_planned p = {0};
     int code;
     if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
-        sw_status status = make_plan(&p);
-        if (status == SW_OK && p.settings.json)
-            status = print_json(&p);
-        else if (status == SW_OK)
-            print_text(&p);
+        const sw_status status = run(&p);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
-        sw_plan_destroy(p.plan);
-        sw_model_destroy(p.model);
-        if (p.device != NULL)
-            sw_device_close(p.device);
+        sw_planned_release(&p);
     }
     sw_options_release(&sw_plan_command, &p.settings);
     return code;

@@ -34,35 +34,128 @@ static sw_status final_norm(struct sw_model *model, const struct sw_unit_call *c
                                 area_at(call->work, w->norm_mean), area_at(call->work, w->norm_rstd));
 }
 
-/* Loss of a tile of rows and, in training, the gradients of its hidden rows and of the table. */
-static sw_status run_tile(struct sw_model *model, const struct sw_unit_call *call, int64_t first, int64_t rows,
-                          bool train) {
-    const struct work_layout *w = &model->work;
-    const struct head_products *products = rows == model->tile_rows ? &model->tile : &model->last_tile;
-    const int64_t offset = first * model->config.hidden * sw_dtype_bytes(model->shape.type);
-    const void *table = output_table(model, call);
-    void *scratch = area_at(call->work, w->scratch);
-    void *hidden = area_at(call->work, w->norm_out + offset);
-    float *logits = area_at(call->work, w->logits), *losses = area_at(call->work, w->losses);
-    void *logits_grad = train ? area_at(call->work, w->logits_grad) : NULL;
-    SW_TRY(sw_gemm(call->stream, &products->logits, hidden, table, NULL, logits, scratch));
-    SW_TRY(sw_cross_entropy(call->stream, model->shape.type, rows, model->config.vocab, logits,
-                            call->tokens + model->rows + first, call->loss_scale, losses, logits_grad));
-    for (int64_t r = 0; r < rows; r++)
-        *call->loss += (double)losses[r];
-    if (!train)
-        return SW_OK;
-    SW_TRY(sw_gemm(call->stream, &products->table_gradient, logits_grad, hidden, NULL, output_table_acc(model, call),
-                   scratch));
-    return sw_gemm(call->stream, &products->input_gradient, logits_grad, table, NULL,
-                   area_at(call->work, w->norm_grad + offset), scratch);
+struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols) {
+    const int64_t hidden = model->config.hidden;
+    const sw_dtype type = model->shape.type;
+    return (struct head_products){
+        .logits = {.m = rows, .n = cols, .k = hidden, .transpose_b = true, .in = type, .out = SW_F32},
+        .input_gradient = {.m = rows,
+                           .n = hidden,
+                           .k = cols,
+                           .accumulate = model->head.cut,
+                           .in = type,
+                           .out = model->head.cut ? SW_F32 : type},
+        .table_gradient =
+            {.m = cols, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
+    };
 }
 
+/* A tile of rows at work: the rows' inputs and gradients, and the areas that all tiles share. */
+struct head_tile {
+    int64_t rows;
+    const int32_t *targets;
+    const void *hidden;
+    void *norm_grad, *scratch;
+    const char *table;
+    float *table_acc, *logits, *losses, *largest, *sums, *target_logits, *hidden_grad;
+    void *logits_grad;
+};
+
+static struct head_tile tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
+                                bool train) {
+    const struct work_layout *w = &model->work;
+    const int64_t offset = first * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    return (struct head_tile){
+        .rows = sw_min_i64(model->head.rows, model->rows - first),
+        .targets = call->tokens + model->rows + first,
+        .hidden = area_at(call->work, w->norm_out + offset),
+        .norm_grad = area_at(call->work, w->norm_grad + offset),
+        .scratch = area_at(call->work, w->scratch),
+        .table = output_table(model, call),
+        .table_acc = train ? output_table_acc(model, call) : NULL,
+        .logits = area_at(call->work, w->logits),
+        .losses = area_at(call->work, w->losses),
+        .largest = area_at(call->work, w->largest),
+        .sums = area_at(call->work, w->sums),
+        .target_logits = area_at(call->work, w->target_logits),
+        .hidden_grad = area_at(call->work, w->hidden_grad),
+        .logits_grad = train ? area_at(call->work, w->logits_grad) : NULL,
+    };
+}
+
+static sw_status tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
+                             int64_t col, int64_t cols) {
+    const struct head_products products = sw_head_products(model, t->rows, cols);
+    const int64_t offset = col * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    return sw_gemm(call->stream, &products.logits, t->hidden, t->table + offset, NULL, t->logits, t->scratch);
+}
+
+/* From the gradient of a tile's logits to those of its part of the table and of the hidden rows. */
+static sw_status tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
+                                const struct head_tile *t, int64_t col, int64_t cols) {
+    const struct head_products products = sw_head_products(model, t->rows, cols);
+    const int64_t at = col * model->config.hidden;
+    SW_TRY(sw_gemm(call->stream, &products.table_gradient, t->logits_grad, t->hidden, NULL, t->table_acc + at,
+                   t->scratch));
+    return sw_gemm(call->stream, &products.input_gradient, t->logits_grad,
+                   t->table + at * sw_dtype_bytes(model->shape.type), NULL,
+                   model->head.cut ? (void *)t->hidden_grad : t->norm_grad, t->scratch);
+}
+
+static sw_status run_whole_rows(const struct sw_model *model, const struct sw_unit_call *call,
+                                const struct head_tile *t, bool train) {
+    const int64_t vocab = model->config.vocab;
+    SW_TRY(tile_logits(model, call, t, 0, vocab));
+    SW_TRY(sw_cross_entropy(call->stream, model->shape.type, t->rows, vocab, t->logits, t->targets, call->loss_scale,
+                            t->losses, t->logits_grad));
+    return train ? tile_gradients(model, call, t, 0, vocab) : SW_OK;
+}
+
+static int64_t cols_at(const struct sw_model *model, int64_t col) {
+    return sw_min_i64(model->head.cols, model->config.vocab - col);
+}
+
+/* The second pass goes back from the last tile, whose logits are still there; those of the others are computed again.
+ */
+static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const struct sw_unit_call *call,
+                                           const struct head_tile *t) {
+    const int64_t elems = t->rows * model->config.hidden;
+    const int64_t last = (sw_div_up(model->config.vocab, model->head.cols) - 1) * model->head.cols;
+    SW_TRY(sw_zero(call->stream, t->hidden_grad, elems * (int64_t)sizeof(float)));
+    for (int64_t col = last; col >= 0; col -= model->head.cols) {
+        const int64_t cols = cols_at(model, col);
+        if (col < last)
+            SW_TRY(tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols, col, t->logits, t->targets,
+                                     call->loss_scale, t->largest, t->sums, t->target_logits, NULL, t->logits_grad));
+        SW_TRY(tile_gradients(model, call, t, col, cols));
+    }
+    return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad, t->norm_grad);
+}
+
+static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
+                              bool train) {
+    for (int64_t col = 0; col < model->config.vocab; col += model->head.cols) {
+        const int64_t cols = cols_at(model, col);
+        SW_TRY(tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_softmax_partial(call->stream, t->rows, cols, col, t->logits, t->targets, t->largest, t->sums,
+                                  t->target_logits));
+    }
+    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols_at(model, 0), 0, NULL, t->targets,
+                                 call->loss_scale, t->largest, t->sums, t->target_logits, t->losses, NULL));
+    return train ? run_gradients_of_cut_rows(model, call, t) : SW_OK;
+}
+
+/* Loss of every row and, in training, the gradients of its hidden rows and of the table. */
 static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *call, bool train) {
     SW_TRY(final_norm(model, call, model->rows, call->in));
     *call->loss = 0.0;
-    for (int64_t first = 0; first < model->rows; first += model->tile_rows)
-        SW_TRY(run_tile(model, call, first, sw_min_i64(model->tile_rows, model->rows - first), train));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = tile_at(model, call, first, train);
+        SW_TRY(model->head.cut ? run_cut_rows(model, call, &t, train) : run_whole_rows(model, call, &t, train));
+        for (int64_t r = 0; r < t.rows; r++)
+            *call->loss += (double)t.losses[r];
+    }
     return SW_OK;
 }
 
@@ -82,10 +175,11 @@ sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call) 
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call) {
     const struct work_layout *w = &model->work;
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    const struct head_products products = sw_head_products(model, 1, model->config.vocab);
     float *logits = area_at(call->work, w->logits);
     *call->loss = 0.0;
     SW_TRY(final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
-    SW_TRY(sw_gemm(call->stream, &model->row.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
+    SW_TRY(sw_gemm(call->stream, &products.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
                    logits, area_at(call->work, w->scratch)));
     return sw_copy_to_host(call->stream, call->logits, logits, model->config.vocab * (int64_t)sizeof(float));
 }

@@ -211,11 +211,13 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
 
 static sw_status write_trace(const struct loop *loop, int64_t last_step) {
     const char *path = loop->trainer->run.settings.trace;
-    int64_t held;
     if (path == NULL)
         return SW_OK;
-    SW_TRY(sw_trace_file_write(path, loop->trainer->engine, &held));
-    sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)held,
+    const struct sw_trace *trace = sw_engine_trace(loop->trainer->engine);
+    const sw_status status = sw_trace_file_write(path, trace);
+    if (status != SW_OK)
+        return sw_fail_while(status, "ending a training that is saved");
+    sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)sw_trace_steps(trace),
                 (long long)(last_step - loop->first_step + 1));
     return SW_OK;
 }

@@ -14,10 +14,13 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
+    int64_t tiles;           /* units that each half of a block is cut into; 0 and 1: a block is one unit */
+    int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
 };
 
-/* The units of a model, tensors named as transformers saves them. The caller destroys them. */
-sw_status sw_model_units(const struct sw_model_config *config, struct sw_units **out);
+/* The units of a model, tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units: its
+ * attention by heads, then its MLP by columns of the inner layer. The caller destroys them. */
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out);
 
 /* Makes the model's arithmetic ready on a device, which must outlive it: every matrix product of these shapes is
  * prepared. */
@@ -26,13 +29,30 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
 void sw_model_destroy(struct sw_model *model);
 
 const struct sw_units *sw_model_get_units(const struct sw_model *model);
+const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
+sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
-/* Bytes that a plan needs to know. */
+/* What a plan needs to know: bytes, of each unit boundary and saved, and whose input the backward pass shares; valid as
+ * long as the model. */
 struct sw_model_bytes {
-    int64_t token, boundary, saved, work;
+    int64_t token, work;
+    const int64_t *boundary, *saved;
+    const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
+
+/* A matrix product of training: its shape, and how often one micro-batch runs it forward and backward in the whole
+ * model, recomputation not counted. */
+struct sw_model_product {
+    const char *layer, *pass; /* "qkv", "weight gradient" */
+    bool head;
+    struct sw_gemm shape;
+    int64_t times;
+};
+enum { SW_MODEL_MAX_PRODUCTS = 24 };
+/* Lists them and returns how many there are. */
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
 /* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
  * 6·layers·hidden·seq for causal attention; recomputation is not counted. */

@@ -23,7 +23,22 @@ enum block_tensor {
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 enum head_tensor { FINAL_NORM_SCALE, FINAL_NORM_BIAS, OUTPUT_TABLE };
 
-/* Byte offsets of a block's intermediates in the saved area. */
+/* What a unit between embedding and head is: a block, or a tile of one of its halves. Each has a range of the block's
+ * tensors. */
+enum block_kind { BLOCK_WHOLE, ATTENTION_FIRST, ATTENTION_NEXT, MLP_FIRST, MLP_NEXT, BLOCK_KINDS };
+struct sw_block_range {
+    int first, end;
+};
+struct sw_block_range sw_block_range(enum block_kind kind);
+
+struct sw_tile {
+    enum block_kind kind;
+    int64_t layer, index;
+    bool first, last; /* of its half */
+};
+struct sw_tile sw_tile_of(int64_t tiles, int64_t unit);
+
+/* Byte offsets of the intermediates of a unit in the saved area. */
 struct saved_layout {
     int64_t norm1_mean, norm1_rstd, norm1_out, qkv, log_sum_exp, attention_out;
     int64_t residual, norm2_mean, norm2_rstd, norm2_out, up, activated;
@@ -32,21 +47,31 @@ struct saved_layout {
 
 /* Byte offsets in the work area; block and head use it in turn. */
 struct work_layout {
-    int64_t wide;                                      /* rows × max(ffn, 3·hidden) */
+    int64_t wide;                                      /* rows × the larger of inner layer and query-key-value */
     int64_t narrow;                                    /* rows × hidden */
     int64_t scratch;                                   /* of matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
-    int64_t logits, logits_grad, losses;               /* head, tile × vocab or tile */
+    int64_t logits, logits_grad, losses;               /* head, one tile, or its rows */
+    int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
+    int64_t hidden_grad;                               /* likewise × hidden, fp32 */
     int64_t bytes;
 };
 
-/* The products of a block: y = x·W + b, dx = dy·Wᵀ, dW += xᵀ·dy. */
+/* The products of a block: y = x·W + b (or without b), dx = dy·Wᵀ, dW += xᵀ·dy. */
 struct linear {
-    struct sw_gemm forward, input_gradient, weight_gradient;
+    struct sw_gemm forward, forward_plain, input_gradient, weight_gradient;
 };
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
 
-/* The products of the head for a tile of rows: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. */
+/* The head's tiles of rows and of the vocabulary; the last of each may be smaller. Where the vocabulary is not cut, a
+ * tile has all of it. */
+struct head_tiles {
+    int64_t rows, cols;
+    bool cut;
+};
+
+/* The products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. Where the vocabulary is cut, dh
+ * is a sum over its tiles, in fp32. */
 struct head_products {
     struct sw_gemm logits, input_gradient, table_gradient;
 };
@@ -56,14 +81,16 @@ struct sw_model {
     struct sw_model_shape shape;
     struct sw_device *device;
     struct sw_units *units;
-    int64_t rows;                      /* batch · seq */
-    int64_t tile_rows, last_tile_rows; /* the head's tiles */
-    struct sw_attention attention;
-    struct saved_layout saved;
+    int64_t rows;                  /* batch · seq */
+    int64_t tiles;                 /* of each half of a block; 1: not cut */
+    struct sw_attention attention; /* of a tile */
+    struct head_tiles head;
+    struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
-    struct linear linear[LINEARS];
-    struct head_products tile, last_tile, row;
+    struct linear linear[LINEARS]; /* of a tile */
     int64_t scratch_bytes;
+    int64_t *boundary_bytes, *saved_bytes; /* of each unit ... */
+    bool *shares_input;                    /* ... likewise */
 };
 
 /* Address of a tensor in a unit's flat vector of a type. */
@@ -76,10 +103,57 @@ static inline float *acc_at(const struct sw_model *model, const struct sw_unit_c
     return call->acc + model->units->unit[call->unit].tensor[tensor].offset;
 }
 
+/* The same by a block's tensor, wherever it is in a unit that has only some of them. */
+static inline int block_tensor_in(const struct sw_model *model, int64_t unit, enum block_tensor tensor) {
+    return (int)tensor - sw_block_range(sw_tile_of(model->tiles, unit).kind).first;
+}
+
 static inline void *area_at(void *area, int64_t offset_bytes) {
     return (char *)area + offset_bytes;
 }
 
+/* Products, attention and areas of the shapes that a model has. Needs the units. */
+sw_status sw_model_prepare(struct sw_model *model);
+struct sw_unit_sizes {
+    int64_t boundary_bytes, saved_bytes;
+    bool shares_input;
+};
+struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
+struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
+
+/* Between two tiles of one half goes the residual with what was added so far and, behind it, the half's normalised
+ * input; backward the gradients of both. The backward pass of a tile needs only the latter, so what the first one hands
+ * on serves all others. */
+int64_t sw_norm_offset(const struct sw_model *model);
+
+/* Addresses of a unit's intermediates. */
+struct saved {
+    float *norm1_mean, *norm1_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
+    char *norm1_out, *qkv, *attention_out, *residual, *norm2_out, *up, *activated;
+};
+struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
+
+/* What a block and its tiles share. */
+sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
+                          const void *x, void *y, float *mean, float *rstd);
+/* Adds to call->grad. */
+sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
+                           const void *dy, const void *x, const float *mean, const float *rstd);
+/* From the normalised input to what the half's last product multiplies; and that product. */
+sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                            const struct saved *s);
+sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                         const struct saved *s);
+sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum block_tensor weight, const void *x, void *y);
+/* From call->grad at the half's output to the gradient at its normalised input. */
+sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s, void *dn);
+sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                          const struct saved *s, void *dn);
+
+sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);

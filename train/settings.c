@@ -70,6 +70,15 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .initial = "auto",                                                                                            \
          .value = "auto|layer|batch|N",                                                                                \
          .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N"},         \
+        {.name = "--tiles",                                                                                            \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(tiles),                                                                                                    \
+         .initial = "1",                                                                                               \
+         .value = "N",                                                                                                 \
+         .what =                                                                                                       \
+             "cut attention and MLP of each block into N tiles each, fetched one at a time (for very wide layers)",    \
+         .int_min = 1,                                                                                                 \
+         .int_max = SW_CONFIG_MAX_WIDTH},                                                                              \
         {.name = "--recompute",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(recompute),                                                                                                \
@@ -329,6 +338,61 @@ static const struct sw_option plan_options[] = {
      .required = true},
     SHAPE_OPTIONS,
     BUDGET_OPTIONS,
+    {.name = "--nvme",
+     .kind = SW_OPTION_LIST,
+     AT(nvme),
+     .value = "DIR",
+     .what = "folder on the drive that is measured, repeatable: striped; default: the current folder"},
+    {.name = "--allow-buffered",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_buffered),
+     .what = "accept a file system without O_DIRECT, through the page cache"},
+    {.name = "--rates",
+     .kind = SW_OPTION_STRING,
+     AT(rates),
+     .value = "FILE",
+     .what =
+         "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
+    {.name = "--trace",
+     .kind = SW_OPTION_STRING,
+     AT(trace),
+     .value = "FILE",
+     .what = "write the predicted course of some steps, for Perfetto or chrome://tracing"},
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+};
+
+static const struct sw_option step_options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     AT(model),
+     .initial = "gpt2-124m",
+     .value = "M",
+     .what = "Hugging Face folder, its config.json, or a preset (see below); weights are random"},
+    SHAPE_OPTIONS,
+    BUDGET_OPTIONS,
+    {.name = "--nvme",
+     .kind = SW_OPTION_LIST,
+     AT(nvme),
+     .value = "DIR",
+     .what = "folder for the store's file, which is deleted again, repeatable: striped; default: the current folder"},
+    {.name = "--allow-buffered",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_buffered),
+     .what = "accept a file system without O_DIRECT, through the page cache"},
+    {.name = "--rates",
+     .kind = SW_OPTION_STRING,
+     AT(rates),
+     .value = "FILE",
+     .what =
+         "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
+    {.name = "--steps",
+     .kind = SW_OPTION_INT,
+     AT(steps),
+     .initial = "4",
+     .value = "N",
+     .what = "steps of each kind in a round; there are three rounds",
+     .int_min = 1,
+     .int_max = 10000},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 
@@ -376,6 +440,14 @@ const struct sw_command_line sw_plan_command = {.command = "plan",
                                                 .option_count = COUNT(plan_options),
                                                 .check = check_settings,
                                                 .more_help = print_presets};
+
+const struct sw_command_line sw_bench_step_command = {
+    .command = "bench step",
+    .summary = "measure a training step as placed, beside one that is resident, its own I/O alone, and the least bytes",
+    .options = step_options,
+    .option_count = COUNT(step_options),
+    .check = check_settings,
+    .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->zero != 0)

@@ -30,14 +30,14 @@ struct sw_settings {
     bool init;
     int device, recompute, durability, speculate;
     char *order;
-    int64_t zero;
+    int64_t zero, tiles;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
     char *place;
     char *val;
     int64_t eval_every, save_every, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
-    char *trace;
+    char *trace, *rates;
     bool allow_buffered;
     bool json;
 };
@@ -45,6 +45,7 @@ struct sw_settings {
 extern const struct sw_command_line sw_train_command;
 extern const struct sw_command_line sw_resume_command; /* over the settings of the run */
 extern const struct sw_command_line sw_plan_command;
+extern const struct sw_command_line sw_bench_step_command;
 
 /* Checks what the table cannot: combinations, and what this version does not do. */
 sw_status sw_settings_check(const struct sw_settings *settings);

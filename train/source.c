@@ -14,18 +14,23 @@
 
 enum { SOURCE_IO_DEPTH = 8 };
 
-/* A store read grain by grain, the last one kept. */
+/* A store read grain by grain. Whole rows of a tensor that is cut by columns pass through all its tiles, so that the
+ * last grain of each is kept; they are units that follow each other. */
 struct store_reader {
     struct sw_store *store;
     struct sw_store_lane *lane;
     struct sw_arena *arena;
-    float *record;
-    int64_t unit, grain; /* in record; unit -1: none */
+    int64_t tiles;
+    struct kept_grain {
+        float *record;
+        int64_t unit, grain; /* unit -1: none */
+    } * kept;                /* by unit modulo tiles */
 };
 
 struct sw_source {
     struct sw_model_config config;
     struct sw_units *units;
+    int64_t tiles;
     char *folder;
     struct sw_checkpoint *checkpoint;
     bool random;
@@ -43,9 +48,10 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static sw_status open_model(struct sw_source *source, const char *model, bool init, uint64_t seed) {
+static sw_status open_model(struct sw_source *source, const char *model, bool init, uint64_t seed, int64_t tiles) {
+    source->tiles = tiles;
     SW_TRY(sw_config_load(model, &source->config));
-    SW_TRY(sw_model_units(&source->config, &source->units));
+    SW_TRY(sw_model_units(&source->config, tiles, &source->units));
     if (is_folder(model)) {
         source->folder = strdup(model);
         if (source->folder == NULL)
@@ -62,10 +68,10 @@ static sw_status open_model(struct sw_source *source, const char *model, bool in
     return sw_checkpoint_open(source->folder, source->units, &source->checkpoint);
 }
 
-sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, struct sw_source **out) {
+sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out) {
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    const sw_status status = open_model(source, model, init, seed);
+    const sw_status status = open_model(source, model, init, seed, tiles);
     if (status != SW_OK) {
         sw_source_close(source);
         return status;
@@ -74,20 +80,29 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, stru
     return SW_OK;
 }
 
+static sw_status keep_grains(struct store_reader *reader, int64_t tiles) {
+    const int64_t bytes = tiles * SW_RECORD_BYTES;
+    void *records;
+    reader->tiles = tiles;
+    reader->kept = calloc((size_t)tiles, sizeof *reader->kept);
+    if (reader->kept == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the store");
+    SW_TRY(sw_arena_create("reader", bytes, false, NULL, &reader->arena));
+    SW_TRY(sw_arena_take(reader->arena, bytes, &records));
+    for (int64_t k = 0; k < tiles; k++)
+        reader->kept[k] = (struct kept_grain){.record = (float *)((char *)records + k * SW_RECORD_BYTES), .unit = -1};
+    return sw_store_add_buffer(reader->store, records, bytes);
+}
+
 static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_settings *settings) {
     struct store_reader *reader = &source->reader;
     const char *directories[SW_STORE_MAX_FILES];
     int count;
-    void *record;
-    reader->unit = -1;
     SW_TRY(sw_run_store_directories(folder, settings, directories, &count));
     SW_TRY(sw_store_open(directories, count, settings->allow_buffered, &reader->store));
     if (sw_store_unit_count(reader->store) != source->units->count)
         return sw_fail(SW_ERR_CORRUPT, "the store in %s belongs to another model than its run.json", directories[0]);
-    SW_TRY(sw_arena_create("reader", SW_RECORD_BYTES, false, NULL, &reader->arena));
-    SW_TRY(sw_arena_take(reader->arena, SW_RECORD_BYTES, &record));
-    reader->record = record;
-    SW_TRY(sw_store_add_buffer(reader->store, record, SW_RECORD_BYTES));
+    SW_TRY(keep_grains(reader, source->tiles));
     return sw_store_lane_open(reader->store, SOURCE_IO_DEPTH, &reader->lane);
 }
 
@@ -95,8 +110,9 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(folder, &run);
     source->config = run.config;
+    source->tiles = run.settings.tiles;
     if (status == SW_OK)
-        status = sw_model_units(&source->config, &source->units);
+        status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
         status = open_reader(source, folder, &run.settings);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
@@ -108,7 +124,7 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
 
 sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out) {
     if (!sw_run_is_one(run_or_model))
-        return sw_source_open_model(run_or_model, false, 0, out);
+        return sw_source_open_model(run_or_model, false, 0, 1, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
     const sw_status status = open_run(source, run_or_model);
@@ -129,6 +145,7 @@ void sw_source_close(struct sw_source *source) {
     if (source->reader.store != NULL)
         sw_store_close(source->reader.store);
     sw_arena_destroy(source->reader.arena);
+    free(source->reader.kept);
     sw_units_destroy(source->units);
     free(source->folder);
     free(source);
@@ -142,12 +159,18 @@ const struct sw_units *sw_source_units(const struct sw_source *source) {
     return source->units;
 }
 
+int64_t sw_source_tiles(const struct sw_source *source) {
+    return source->tiles;
+}
+
 const char *sw_source_folder(const struct sw_source *source) {
     return source->folder;
 }
 
-static sw_status load_grain(struct store_reader *reader, int64_t unit, int64_t grain) {
-    if (reader->unit == unit && reader->grain == grain)
+static sw_status load_grain(struct store_reader *reader, int64_t unit, int64_t grain, const float **out) {
+    struct kept_grain *kept = &reader->kept[unit % reader->tiles];
+    *out = kept->record;
+    if (kept->unit == unit && kept->grain == grain)
         return SW_OK;
     const struct sw_store_commit *commit = sw_store_last_commit(reader->store);
     const struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
@@ -155,12 +178,12 @@ static sw_status load_grain(struct store_reader *reader, int64_t unit, int64_t g
                                                .unit = unit,
                                                .first_grain = grain,
                                                .grains = 1,
-                                               .buf = reader->record,
+                                               .buf = kept->record,
                                                .step = commit->step};
-    reader->unit = -1;
+    kept->unit = -1;
     SW_TRY(sw_store_transfer(reader->lane, &transfer));
-    reader->unit = unit;
-    reader->grain = grain;
+    kept->unit = unit;
+    kept->grain = grain;
     return SW_OK;
 }
 
@@ -168,8 +191,9 @@ static sw_status fill_from_store(struct store_reader *reader, int64_t unit, int6
     while (count > 0) {
         const int64_t within = first % SW_GRAIN_ELEMS;
         const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
-        SW_TRY(load_grain(reader, unit, first / SW_GRAIN_ELEMS));
-        memcpy(out, reader->record + within, (size_t)run * sizeof *out);
+        const float *record;
+        SW_TRY(load_grain(reader, unit, first / SW_GRAIN_ELEMS, &record));
+        memcpy(out, record + within, (size_t)run * sizeof *out);
         first += run;
         count -= run;
         out += run;

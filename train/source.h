@@ -11,14 +11,16 @@
 
 struct sw_source;
 
-/* model: folder or preset. init: random weights from seed. Everything is checked, nothing is loaded yet. */
-sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, struct sw_source **out);
+/* model: folder or preset. init: random weights from seed. tiles: of sw_model_units. Everything is checked, nothing is
+ * loaded yet. */
+sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out);
 /* A run's folder, or else as above without init. */
 sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
+int64_t sw_source_tiles(const struct sw_source *source);
 /* The Hugging Face folder behind it, for files to carry over; NULL where there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 

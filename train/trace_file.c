@@ -36,12 +36,12 @@ sw_status sw_trace_file_check(const char *path) {
     return SW_OK;
 }
 
-sw_status sw_trace_file_write(const char *path, const struct sw_engine *engine, int64_t *out_steps) {
+sw_status sw_trace_file_write(const char *path, const struct sw_trace *trace) {
     char beside[PATH_CHARS];
     FILE *file;
     SW_TRY(must_be_free(path));
     SW_TRY(open_beside(path, beside, &file));
-    sw_engine_write_trace(engine, file, out_steps);
+    sw_trace_write(trace, file);
     const bool written = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
     const int write_error = errno;
     const bool closed = fclose(file) == 0;
@@ -49,6 +49,5 @@ sw_status sw_trace_file_write(const char *path, const struct sw_engine *engine, 
         return SW_OK;
     const int error = written ? errno : write_error;
     unlink(beside);
-    return sw_fail(error == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO,
-                   "cannot write the trace %s: %s; the training itself is saved", path, strerror(error));
+    return sw_fail(error == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(error));
 }

@@ -3,12 +3,14 @@
 #define SW_TRAIN_TRACE_FILE_H
 
 #include "core/status.h"
-#include "offload/engine.h"
+#include "offload/trace.h"
 
-/* Before training: nothing is at the path, and a file can be made there. */
+/* Room of a trace: 16 MiB, the first steps of a model of billions of parameters, and a file that viewers can open. */
+enum { SW_TRACE_OPS = 1 << 20 };
+
+/* Before the work: nothing is at the path, and a file can be made there. */
 sw_status sw_trace_file_check(const char *path);
 
-/* What the idle engine has measured; out_steps: the training steps that it has. */
-sw_status sw_trace_file_write(const char *path, const struct sw_engine *engine, int64_t *out_steps);
+sw_status sw_trace_file_write(const char *path, const struct sw_trace *trace);
 
 #endif

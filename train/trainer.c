@@ -11,9 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IO_DEPTH = 32, UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
-/* Room of a trace: 16 MiB, the first steps of a model of billions of parameters, and a file that viewers can open. */
-enum { TRACE_OPS = 1 << 20 };
+enum { UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
 
 sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out) {
     if (settings->device == DEVICE_CUDA)
@@ -23,7 +21,8 @@ sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device
 }
 
 /* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
- * each element of the hidden state and position. The embedding multiplies nothing. */
+ * each element of the hidden state and position. The embedding multiplies nothing. Of a block in tiles, the first half
+ * attend. */
 static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
@@ -31,7 +30,8 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
         if (units->unit[unit].tensor[t].dims > 1)
             multiplying += (double)units->unit[unit].tensor[t].elems;
-    const double attention = head ? 0.0 : (double)table->dim[1] * (double)settings->seq;
+    const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const double attention = attends ? (double)(table->dim[1] / settings->tiles) * (double)settings->seq : 0.0;
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
@@ -61,6 +61,7 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
+        .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,
@@ -121,8 +122,10 @@ static sw_status prepare(struct sw_trainer *trainer) {
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     SW_TRY(sw_schedule_check(&schedule));
     SW_TRY(open_data(trainer));
-    const struct sw_model_shape shape = {
-        .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq};
+    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
+                                         .batch = settings->micro_batch,
+                                         .seq = settings->seq,
+                                         .tiles = settings->tiles};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->device, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
     return check_memory(trainer->plan);
@@ -155,7 +158,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .device = trainer->device,
         .host = trainer->device,
         .store = trainer->store,
-        .io_depth = IO_DEPTH,
+        .io_depth = SW_TRAINER_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
         .ops = sw_model_ops(trainer->model),
         .describe = describe,
@@ -163,7 +166,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
         .loss_scale = trainer->position.loss_scale,
-        .trace_ops = trainer->run.settings.trace != NULL ? TRACE_OPS : 0,
+        .trace_ops = trainer->run.settings.trace != NULL ? SW_TRACE_OPS : 0,
     };
     return sw_engine_open(&spec, &trainer->engine);
 }
@@ -214,7 +217,8 @@ static sw_status make_paths_absolute(struct sw_settings *settings) {
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_folder_must_be_free(trainer->folder));
-    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, &trainer->source));
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
+                                &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);

@@ -52,6 +52,9 @@ typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
 enum { SW_BAD_STEPS_LIMIT = 10 };
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end);
 
+/* Block requests that a lane of the store keeps in flight. */
+enum { SW_TRAINER_IO_DEPTH = 32 };
+
 /* The plan that settings give for a model, checked. Shared with the plan command. */
 sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
 /* The device that settings name. */

@@ -1,7 +1,6 @@
-"""Wrong flags, data and budgets: the status, one line that helps, and nothing written."""
+"""Wrong flags and data: the status, one line that helps, and nothing written."""
 
 import os
-import re
 import struct
 
 import hf_folder
@@ -129,33 +128,4 @@ def data_files():
     return problems
 
 
-def sizes_named(message):
-    """The sizes that a refusal asks for, by flag."""
-    return dict(re.findall(r"(--(?:device|host)-memory) (\S+)", message))
-
-
-def budgets_too_small():
-    """The refusal names what would fit, for plan as for train; exactly that fits, and a byte less does not."""
-    problems = []
-    for place in ("optimizer=device,grads=device", "optimizer=host,grads=host", "optimizer=nvme,grads=nvme", "auto"):
-        tight = ["--device-memory", "1MiB", "--host-memory", "1MiB", "--place", place]
-        problems += program.refused(place, train(*tight), "--device-memory", "--host-memory", watched=[SCRATCH])
-        planned = program.run("plan", "--model", "gpt2-tiny", *program.SHAPE, *tight)
-        trained = program.run(*train(*tight))
-        if planned.err.split(":", 1)[1:] != trained.err.split(":", 1)[1:]:
-            problems.append(f"{place}: plan says {planned.err!r} and train {trained.err!r}")
-        problems += exactly_fits(place, sizes_named(trained.err), trained.err)
-    return problems
-
-
-def exactly_fits(place, sizes, message):
-    if len(sizes) != 2:
-        return [f"{place}: the message does not name both sizes: {message}"]
-    device, host = sizes["--device-memory"], sizes["--host-memory"]
-    enough = train("--device-memory", device, "--host-memory", host, "--place", place)
-    ended = program.run(*enough)
-    program.shutil.rmtree(RUN, ignore_errors=True)
-    return [] if ended.code == 0 else [f"{place}: {device} and {host} were asked for and do not work: {ended.err}"]
-
-
-script_test.run(wrong_usage, what_is_not_there_yet, shapes_that_do_not_fit_the_model, data_files, budgets_too_small)
+script_test.run(wrong_usage, what_is_not_there_yet, shapes_that_do_not_fit_the_model, data_files)

@@ -15,16 +15,18 @@ COMMANDS = {
         --time-limit --allow-buffered""",
     "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --time-limit
         --allow-buffered""",
-    "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute --zero
-        --device-memory --host-memory --place --json""",
+    "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
+        --zero --device-memory --host-memory --place --nvme --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "export": "DIR OUT --dtype",
     "verify": "DIR --json",
     "doctor": "--nvme --json",
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
-               "recomputed_blocks": list, "commit_every_step": bool, "store_bytes": int, "peak_bytes": dict, "placement": dict, "lanes": dict,
-               "ops": int, "waits": int}
+               "recomputed_blocks": list, "commit_every_step": bool, "store_bytes": int, "peak_bytes": dict,
+               "placement": dict, "lanes": dict, "ops": int, "waits": int, "predicted": dict}
+SIMULATION_FIELDS = {"step_s": float, "tokens_per_second": float, "bottleneck": str, "bottleneck_share": float,
+                     "lane_busy_s": dict}
 
 
 def help_explains_every_flag():
@@ -78,8 +80,12 @@ def plans():
         problems.append(f"plan: placement {plan['placement']}")
     for lane in ("compute", "upload", "download", "read", "write", "update"):
         problems += wrong_fields(f"lane {lane}", plan["lanes"].get(lane, {}), {"ops": int, "bytes": int})
-    readable = program.run("plan", "--model", "gpt2-124m")
-    if readable.code != 0 or "checked" not in readable.out:
+    if plan["predicted"].keys() != {"plain", "speculated", "redone"}:
+        problems.append(f"plan: predicts {sorted(plan['predicted'])}")
+    for way, found in plan["predicted"].items():
+        problems += wrong_fields(f"predicted {way}", found, SIMULATION_FIELDS)
+    readable = program.run("plan", "--model", "gpt2-124m", "--batch-tokens", 64, "--seq", 64)
+    if readable.code != 0 or "checked" not in readable.out or "predicted step" not in readable.out:
         problems.append(f"plan without --json: status {readable.code}, {readable.out!r}")
     return problems
 

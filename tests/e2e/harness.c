@@ -62,6 +62,7 @@ static sw_status open_plan(struct harness *h) {
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
+        .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .recompute = h->spec.recompute,
         .one_generation = h->spec.one_generation,

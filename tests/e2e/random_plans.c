@@ -13,7 +13,7 @@
 
 #include "core/rng.h"
 
-enum { RUNS_EACH = 12, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
+enum { RUNS_EACH = 12, TILED_RUNS = 4, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
 
 static void must(sw_status status) {
     if (status != SW_OK)
@@ -66,27 +66,34 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
     must(same_train(&spec, ahead, &trace));
     const char *difference = same_difference(reference, &trace);
     if (difference != NULL)
-        fail_msg(
-            "%s, groups of %lld, chunks of %lld, rings of %lld, %lld unit slots, speculation %d, %d generations: %s "
-            "differ",
-            place, (long long)spec.group, (long long)spec.chunk_grains, (long long)spec.ring_chunks,
-            (long long)spec.unit_slots, (int)spec.speculation, spec.one_generation ? 1 : 2, difference);
+        fail_msg("%s, %lld tiles, groups of %lld, chunks of %lld, rings of %lld, %lld unit slots, speculation %d, %d "
+                 "generations: %s differ",
+                 place, (long long)spec.shape.tiles, (long long)spec.group, (long long)spec.chunk_grains,
+                 (long long)spec.ring_chunks, (long long)spec.unit_slots, (int)spec.speculation,
+                 spec.one_generation ? 1 : 2, difference);
     same_free(&trace);
 }
+
+/* Groups of one to three micro-batches in whole blocks, and some plans in tiles, whose boundaries are of two sizes. */
+static const struct {
+    int64_t tiles, group;
+    int runs;
+} series[] = {{1, 1, RUNS_EACH}, {1, 2, RUNS_EACH}, {1, 3, RUNS_EACH}, {5, 2, TILED_RUNS}, {5, 3, TILED_RUNS}};
 
 static void run_all(sw_dtype type, const char *directory) {
     uint64_t counter = (uint64_t)type << 32;
     int runs = 0, skipped = 0;
-    for (int64_t group = 1; group <= 3; group++) {
+    for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         struct harness_spec spec = same_spec(type);
         struct same_trace reference;
-        spec.group = group;
+        spec.group = series[i].group;
+        spec.shape.tiles = series[i].tiles;
         spec.loss_scale = type == SW_F16 ? 8 * SW_FP16_INITIAL_SCALE : 0.0;
         must(same_train(&spec, false, &reference));
         skipped = 0;
         for (int s = 0; s < SAME_STEPS; s++)
             skipped += reference.skipped[s];
-        for (int r = 0; r < RUNS_EACH; r++, runs++)
+        for (int r = 0; r < series[i].runs; r++, runs++)
             run_one(&reference, &spec, directory, &counter);
         same_free(&reference);
     }

@@ -163,6 +163,7 @@ static void calls_have_the_right_order_and_operands(void **state) {
         spec.recompute = variant / 4 % 2 == 1;
         spec.group = 1 + (tier[0] + tier[1] + tier[2]) % TOY_MICROS;
         spec.unit_slots = 2 + (tier[1] + 2 * tier[2] + tier[3]) % 3;
+        spec.shares_input = (tier[0] + tier[3]) % 2 == 1;
         spec.speculation = (sw_speculation)((tier[0] + 2 * tier[1] + tier[3]) % 3);
         must(toy_open(&spec, &toy));
         check_gradients(&toy, train(&toy, STEPS, variant / 2 % 2 == 1));

@@ -54,20 +54,28 @@ static void draw_place(struct plans_random *random, bool nvme, bool *out_automat
 
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
+    if (most_units > PLANS_MOST_UNITS)
+        abort();
     require(sw_units_create(plans_draw(random, 3, most_units), out_units));
     struct sw_units *units = *out_units;
     for (int64_t u = 0; u < units->count; u++)
         add_tensors(random, &units->unit[u], most_grains);
     units->tied = plans_draw(random, 0, 1) == 1;
     require(sw_units_seal(units));
+    for (int64_t u = 0; u < units->count; u++) {
+        random->boundary_bytes[u] = plans_draw(random, 1, 1 << 20);
+        random->saved_bytes[u] = plans_draw(random, 1, 1 << 22);
+        random->shares_input[u] = u > 1 && plans_draw(random, 0, 3) == 0;
+    }
     struct sw_plan_spec spec = {
         .units = units,
         .type = plans_draw(random, 0, 1) == 0 ? SW_F32 : SW_BF16,
         .train = plans_draw(random, 0, 31) > 0,
         .micro_batches = plans_draw(random, 1, 6),
         .token_bytes = 8 * plans_draw(random, 1, 4096),
-        .boundary_bytes = plans_draw(random, 1, 1 << 20),
-        .saved_bytes = plans_draw(random, 1, 1 << 22),
+        .boundary_bytes = random->boundary_bytes,
+        .saved_bytes = random->saved_bytes,
+        .shares_input = random->shares_input,
         .work_bytes = plans_draw(random, 1, 1 << 22),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
         .recompute = plans_draw(random, 0, 1) == 1,
@@ -87,6 +95,33 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     }
     spec.one_generation = plans_draw(random, 0, 7) == 0;
     return spec;
+}
+
+static void give_up(uint64_t seed, const char *what) {
+    fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, what, sw_error_message(SW_ERR_BUDGET));
+    abort();
+}
+
+void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed) {
+    static const char *const flags[SW_NVME] = {"--device-memory ", "--host-memory "};
+    const char *message = sw_error_message(SW_ERR_BUDGET);
+    for (int t = SW_DEVICE; t < SW_NVME; t++) {
+        const char *flag = strstr(message, flags[t]);
+        char size[SW_SIZE_CHARS];
+        int64_t needed;
+        named[t] = flag != NULL;
+        if (!named[t])
+            continue;
+        if (sscanf(flag + strlen(flags[t]), "%31s", size) != 1)
+            give_up(seed, "the refusal names no size");
+        require(sw_parse_size(size, &needed));
+        if (needed <= spec->budget_bytes[t])
+            give_up(seed, "asks for what is there");
+        spec->budget_bytes[t] = needed;
+    }
+    if (!named[SW_DEVICE] && !named[SW_HOST])
+        give_up(seed, "the refusal names no budget");
+    sw_error_clear();
 }
 
 static void *duplicate(const void *from, size_t bytes) {

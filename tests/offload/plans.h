@@ -4,17 +4,24 @@
 
 #include "offload/plan_private.h"
 
-/* Random numbers of a test case: a function of its seed. */
+/* Random numbers of a test case, a function of its seed, and the sizes of its units, which a plan refers to. */
+enum { PLANS_MOST_UNITS = 64 };
 struct plans_random {
     uint64_t seed, counter;
+    int64_t boundary_bytes[PLANS_MOST_UNITS], saved_bytes[PLANS_MOST_UNITS];
+    bool shares_input[PLANS_MOST_UNITS];
 };
 /* Uniform in [least, most]. */
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 
 /* A specification with random units (the caller destroys them), sizes, placement, group and recompute, and budgets
- * without limit. `most_grains` bounds a unit. */
+ * without limit. `most_grains` bounds a unit. `random` must outlive the plan. */
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
+
+/* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.
+ * A budget that it does not name stays. */
+void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed);
 
 /* A deep copy of a plan's programs and slots; the rest is shared with the original, which must outlive it. */
 struct plans_copy {

@@ -29,6 +29,19 @@ static float signature(int64_t step, int64_t unit, int64_t micro, int64_t what) 
 }
 enum { SIGN_OUT, SIGN_SAVED, SIGN_GRAD };
 
+/* Outputs of one page, of two, and of a little more than one. */
+static const int64_t unit_bytes[TOY_UNITS] = {TOY_BYTES, 2 * TOY_BYTES, TOY_BYTES + 8, 16};
+
+/* Both ends of a unit's output, so that a part which did not travel shows. */
+static float *last_of(const void *boundary, int64_t unit) {
+    return (float *)(uintptr_t)boundary + unit_bytes[unit] / (int64_t)sizeof(float) - 1;
+}
+
+static bool is_output(const void *boundary, int64_t step, int64_t unit, int64_t micro) {
+    const float expected = signature(step, unit, micro, SIGN_OUT);
+    return *(const float *)boundary == expected && *last_of(boundary, unit) == expected;
+}
+
 /* The step is the first token. */
 static int64_t step_of(struct toy *toy, const struct sw_unit_call *call) {
     if (call->tokens == NULL)
@@ -84,12 +97,12 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
     pthread_mutex_unlock(&toy->mutex);
     SW_TRY(note_call(toy, TOY_FORWARD, call, step));
     if (call->unit > 0) {
-        if (*(const float *)call->in != signature(step, call->unit - 1, call->micro, SIGN_OUT))
+        if (!is_output(call->in, step, call->unit - 1, call->micro))
             complain(toy, "another unit's input", call, step);
         *(float *)call->saved = signature(step, call->unit, call->micro, SIGN_SAVED);
     }
     float *out = call->out;
-    out[0] = signature(step, call->unit, call->micro, SIGN_OUT);
+    out[0] = *last_of(out, call->unit) = signature(step, call->unit, call->micro, SIGN_OUT);
     out[1] = mix(toy, call->unit, call->weights) + (call->unit > 0 ? ((const float *)call->in)[1] : 0.0f);
     return SW_OK;
 }
@@ -98,7 +111,7 @@ static sw_status head(void *context, const struct sw_unit_call *call) {
     struct toy *toy = context;
     const int64_t step = step_of(toy, call);
     SW_TRY(note_call(toy, TOY_HEAD, call, step));
-    if (*(const float *)call->in != signature(step, call->unit - 1, call->micro, SIGN_OUT))
+    if (!is_output(call->in, step, call->unit - 1, call->micro))
         complain(toy, "another unit's input", call, step);
     if ((call->table != NULL) != toy->spec.tied || (call->table_acc != NULL) != toy->spec.tied)
         complain(toy, "a table where none is shared, or none", call, step);
@@ -123,7 +136,8 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
     if (*(const float *)call->grad != signature(step, call->unit, call->micro, SIGN_GRAD))
         complain(toy, "another unit's gradient", call, step);
     if (call->unit > 0) {
-        if (*(const float *)call->in != signature(step, call->unit - 1, call->micro, SIGN_OUT))
+        const bool shares = toy->spec.shares_input && call->unit == TOY_UNITS - 2;
+        if (!is_output(call->in, step, call->unit - (shares ? 2 : 1), call->micro))
             complain(toy, "another unit's input", call, step);
         if (!call->recompute && *(const float *)call->saved != signature(step, call->unit, call->micro, SIGN_SAVED))
             complain(toy, "another unit's intermediates", call, step);
@@ -181,6 +195,8 @@ static sw_status make_units(struct toy *toy) {
     return sw_units_seal(toy->units);
 }
 
+static const bool last_block[TOY_UNITS] = {[TOY_UNITS - 2] = true};
+
 static sw_status make_plan(struct toy *toy) {
     struct sw_plan_spec spec = {
         .units = toy->units,
@@ -188,8 +204,9 @@ static sw_status make_plan(struct toy *toy) {
         .train = true,
         .micro_batches = TOY_MICROS,
         .token_bytes = TOY_BYTES,
-        .boundary_bytes = TOY_BYTES,
-        .saved_bytes = TOY_BYTES,
+        .boundary_bytes = unit_bytes,
+        .saved_bytes = unit_bytes,
+        .shares_input = toy->spec.shares_input ? last_block : NULL,
         .work_bytes = TOY_BYTES,
         .group = toy->spec.group,
         .unit_slots = toy->spec.unit_slots,

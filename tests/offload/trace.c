@@ -55,7 +55,7 @@ static void open_trace(struct fixture *f, int64_t ops) {
                                                                  .op_count = FLUSH_OPS,
                                                                  .lane_op = {[SW_LANE_UPDATE] = numbers},
                                                                  .lane_count = {[SW_LANE_UPDATE] = 1}};
-    assert_int_equal(sw_trace_create(&f->plan, ops, &f->trace), SW_OK);
+    assert_int_equal(sw_trace_create(&f->plan, ops, "test", &f->trace), SW_OK);
 }
 
 /* The file as text; the caller frees it. */

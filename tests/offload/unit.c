@@ -106,11 +106,115 @@ static void sizes_that_overflow_are_refused(void **state) {
     sw_units_destroy(units);
 }
 
+/* A tensor cut in ways that a model could choose: whole, by rows, by columns, by columns in blocks. */
+enum { ROWS = 6, COLS = 24, CUTS = 4, TILES = 3 };
+
+static struct sw_part tile_of(int cut, int64_t tile) {
+    const struct sw_part parts[CUTS] = {
+        {0, ROWS, 0, COLS, COLS, COLS},
+        {tile * ROWS / TILES, ROWS / TILES, 0, COLS, COLS, COLS},
+        {0, ROWS, tile * COLS / TILES, COLS / TILES, COLS / TILES, COLS},
+        {0, ROWS, tile * 4, 8, 4, 12},
+    };
+    return parts[cut];
+}
+
+static void make_tiles(int cut, struct sw_units **out) {
+    must(sw_units_create(TILES, out));
+    for (int64_t u = 0; u < TILES; u++) {
+        const struct sw_part part = tile_of(cut, u);
+        add(&(*out)->unit[u], "before", 5, 0, false);
+        must(sw_unit_add_part(&(*out)->unit[u], "cut", 2, (int64_t[]){ROWS, COLS}, &part, true));
+        add(&(*out)->unit[u], "after", 7, 0, false);
+    }
+    must(sw_units_seal(*out));
+}
+
+/* Every element of the whole is in one tile, and both ways lead to the same place. */
+static void tiles_cover_a_tensor_once(void **state) {
+    (void)state;
+    for (int cut = 0; cut < CUTS; cut++) {
+        struct sw_units *units;
+        int seen[ROWS * COLS] = {0};
+        make_tiles(cut, &units);
+        for (int64_t u = 0; u < TILES; u++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[1];
+            assert_int_equal(sw_tensor_whole_elems(tensor), ROWS * COLS);
+            for (int64_t e = 0; e < tensor->elems; e++) {
+                int64_t run, back;
+                const int64_t whole = sw_tensor_to_whole(tensor, e, &run);
+                seen[whole]++;
+                assert_int_equal(sw_tensor_from_whole(tensor, whole, &back), e);
+                assert_true(run >= 1 && back == run && e + run <= tensor->elems);
+                for (int64_t i = 1, rest; i < run; i++)
+                    assert_int_equal(sw_tensor_to_whole(tensor, e + i, &rest), whole + i);
+            }
+            int64_t found = 0;
+            for (int64_t whole = 0, run; whole < ROWS * COLS; whole++)
+                found += sw_tensor_from_whole(tensor, whole, &run) >= 0;
+            assert_int_equal(found, tensor->elems);
+        }
+        for (int i = 0; i < ROWS * COLS; i++)
+            assert_int_equal(seen[i], cut == 0 ? TILES : 1);
+        sw_units_destroy(units);
+    }
+    struct sw_units *units;
+    int64_t run;
+    make_tiles(1, &units);
+    assert_int_equal(sw_tensor_to_whole(&units->unit[1].tensor[1], 0, &run), 2 * COLS);
+    assert_int_equal(run, 2 * COLS); /* whole rows follow each other */
+    sw_units_destroy(units);
+}
+
+enum { WINDOW = 13, WALKED = 512 };
+
+/* For each element of a unit, one more than its place in its whole tensor; 0 where it was not visited. */
+struct visits {
+    const struct sw_unit *unit;
+    int64_t first;
+    int64_t place[WALKED];
+};
+
+static sw_status visit(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    struct visits *visits = context;
+    const struct sw_tensor *t = &visits->unit->tensor[tensor];
+    for (int64_t i = 0; i < run; i++) {
+        const int64_t element = visits->first + at + i;
+        assert_true(element >= t->offset && element < t->offset + t->elems && element < WALKED);
+        assert_int_equal(visits->place[element], 0);
+        visits->place[element] = 1 + whole + i;
+    }
+    return SW_OK;
+}
+
+/* Whatever the window, and none of the padding. */
+static void walks_visit_each_element_once(void **state) {
+    (void)state;
+    struct sw_units *units;
+    make_tiles(CUTS - 1, &units);
+    struct visits visits = {.unit = &units->unit[1]};
+    for (; visits.first < visits.unit->elems; visits.first += WINDOW)
+        must(sw_unit_walk(visits.unit, visits.first, sw_min_i64(WINDOW, visits.unit->elems - visits.first), visit,
+                          &visits));
+    for (int64_t t = 0; t < visits.unit->tensor_count; t++) {
+        const struct sw_tensor *tensor = &visits.unit->tensor[t];
+        for (int64_t e = 0, run; e < tensor->elems; e++) {
+            assert_int_equal(visits.place[tensor->offset + e], 1 + sw_tensor_to_whole(tensor, e, &run));
+            visits.place[tensor->offset + e] = 0;
+        }
+    }
+    for (int i = 0; i < WALKED; i++)
+        assert_int_equal(visits.place[i], 0);
+    sw_units_destroy(units);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_aligned_and_units_end_with_a_grain),
         cmocka_unit_test(decay_runs_agree_with_the_tensors),
         cmocka_unit_test(sizes_that_overflow_are_refused),
+        cmocka_unit_test(tiles_cover_a_tensor_once),
+        cmocka_unit_test(walks_visit_each_element_once),
     };
     return cmocka_run_group_tests_name("offload unit", tests, NULL, NULL);
 }

@@ -98,7 +98,8 @@ static void judge(const struct run *run, const char *what, const struct errors *
         fail_msg("%s: %s differ by %g in the mean, more than %g", model, what, rms, bound);
 }
 
-static void open_run(struct run *run, const char *name, sw_dtype type, const char *place, const char *directory) {
+static void open_run(struct run *run, const char *name, sw_dtype type, int64_t tiles, const char *place,
+                     const char *directory) {
     const char *data = getenv("SW_TEST_DATA");
     char path[FILE_CHARS];
     json_error_t error;
@@ -110,11 +111,11 @@ static void open_run(struct run *run, const char *name, sw_dtype type, const cha
         fail_msg("%s: %s", path, error.text);
     snprintf(path, sizeof path, "%s/%s", data, name);
     must(sw_config_load(path, &run->config));
-    must(sw_model_units(&run->config, &run->units));
+    must(sw_model_units(&run->config, tiles, &run->units));
     must(sw_checkpoint_open(path, run->units, &run->checkpoint));
     const struct harness_spec spec = {
         .config = &run->config,
-        .shape = {.type = type, .batch = whole(run->golden, "batch"), .seq = whole(run->golden, "seq")},
+        .shape = {.type = type, .batch = whole(run->golden, "batch"), .seq = whole(run->golden, "seq"), .tiles = tiles},
         .micro_batches = whole(run->golden, "micro_batches"),
         .place = place,
         .recompute = true,
@@ -230,19 +231,27 @@ static void project(const float *values, int64_t elems, double *out_norm, double
     *out_norm = sqrt(squares);
 }
 
-/* The flat values of the tensor that the golden file calls `name`, without the prefix. */
+/* The values of the tensor that the golden file calls `name`, without the prefix, put together from the units that have
+ * a part of it; the caller frees them. */
 static float *find_tensor(const struct run *run, const char *name, int64_t *out_elems) {
+    float *values = NULL;
+    int64_t found = 0;
     for (int64_t u = 0; u < run->units->count; u++) {
         for (int64_t t = 0; t < run->units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &run->units->unit[u].tensor[t];
-            if (strcmp(tensor->name + strlen("transformer."), name) == 0) {
-                *out_elems = tensor->elems;
-                return run->flat[u] + tensor->offset;
-            }
+            if (strcmp(tensor->name + strlen("transformer."), name) != 0)
+                continue;
+            *out_elems = sw_tensor_whole_elems(tensor);
+            if (values == NULL)
+                values = malloc((size_t)*out_elems * sizeof *values);
+            for (int64_t e = 0, rest; e < tensor->elems; e++)
+                values[sw_tensor_to_whole(tensor, e, &rest)] = run->flat[u][tensor->offset + e];
+            found += tensor->elems;
         }
     }
-    fail_msg("the model has no tensor %s", name);
-    return NULL;
+    if (values == NULL || found != *out_elems)
+        fail_msg("the model has no tensor %s, or not all of it", name);
+    return values;
 }
 
 /* The largest of three estimates of the L2 distance of a tensor from the golden one: by its norm, its samples, its
@@ -271,11 +280,12 @@ static void compare_gradients(struct run *run) {
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const json_t *tensor = json_array_get(tensors, i);
         int64_t elems = 0;
-        const float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
+        float *found = find_tensor(run, json_string_value(json_object_get(tensor, "name")), &elems);
         const double norm = number(tensor, "grad_norm");
         const double error = distance(found, elems, tensor, norm, json_object_get(tensor, "grad"),
                                       json_object_get(tensor, "grad_projections"));
         note(&errors, error / norm, number(tensor, "grad_error_bf16"));
+        free(found);
     }
     judge(run, "gradients", &errors, GRADIENT_TOLERANCE, BF16_GRADIENT_FLOOR);
 }
@@ -304,6 +314,7 @@ static void compare_weights(struct run *run) {
                                       json_object_get(tensor, "weight"), json_object_get(tensor, "weight_projections"));
         const double moved = number(tensor, "weight_change");
         note(&errors, error / moved, number(tensor, "weight_error_bf16") / moved);
+        free(found);
     }
     judge(run, "weight changes", &errors, WEIGHT_TOLERANCE, BF16_GRADIENT_FLOOR);
 }
@@ -324,10 +335,10 @@ static void compare_steps(struct run *run) {
     judge(run, "gradient norms", &norms, NORM_TOLERANCE, BF16_GRADIENT_FLOOR);
 }
 
-static void compare(const char *name, sw_dtype type, const char *place, const char *directory) {
+static void compare(const char *name, sw_dtype type, int64_t tiles, const char *place, const char *directory) {
     struct run run;
-    open_run(&run, name, type, place, directory);
-    printf("# %s, %s, %s\n", name, sw_dtype_name(type), place);
+    open_run(&run, name, type, tiles, place, directory);
+    printf("# %s, %s, %lld tiles, %s\n", name, sw_dtype_name(type), (long long)tiles, place);
     compare_logits(&run);
     compare_steps(&run);
     compare_weights(&run);
@@ -336,25 +347,45 @@ static void compare(const char *name, sw_dtype type, const char *place, const ch
 
 static void a_in_fp32_with_the_optimizer_on_the_device(void **state) {
     (void)state;
-    compare("gpt2-a", SW_F32, "grads=device,optimizer=device", NULL);
+    compare("gpt2-a", SW_F32, 1, "grads=device,optimizer=device", NULL);
 }
 
 static void a_in_fp32_with_the_optimizer_on_nvme(void **state) {
-    compare("gpt2-a", SW_F32, "grads=nvme,optimizer=nvme", *state);
+    compare("gpt2-a", SW_F32, 1, "grads=nvme,optimizer=nvme", *state);
 }
 
 static void b_in_fp32(void **state) {
     (void)state;
-    compare("gpt2-b", SW_F32, "grads=host,optimizer=host", NULL);
+    compare("gpt2-b", SW_F32, 1, "grads=host,optimizer=host", NULL);
 }
 
 static void a_in_bf16(void **state) {
-    compare("gpt2-a", SW_BF16, "grads=host,optimizer=nvme", *state);
+    compare("gpt2-a", SW_BF16, 1, "grads=host,optimizer=nvme", *state);
 }
 
 static void b_in_bf16(void **state) {
     (void)state;
-    compare("gpt2-b", SW_BF16, "grads=device,optimizer=host", NULL);
+    compare("gpt2-b", SW_BF16, 1, "grads=device,optimizer=host", NULL);
+}
+
+/* In tiles of one head each. */
+static void a_in_fp32_in_tiles(void **state) {
+    compare("gpt2-a", SW_F32, 3, "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme", *state);
+}
+
+static void b_in_fp32_in_tiles(void **state) {
+    (void)state;
+    compare("gpt2-b", SW_F32, 4, "grads=host,optimizer=host", NULL);
+}
+
+static void a_in_bf16_in_tiles(void **state) {
+    (void)state;
+    compare("gpt2-a", SW_BF16, 3, "grads=device,optimizer=host", NULL);
+}
+
+static void b_in_bf16_in_tiles(void **state) {
+    (void)state;
+    compare("gpt2-b", SW_BF16, 4, "grads=device,optimizer=host", NULL);
 }
 
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
@@ -366,6 +397,10 @@ int main(void) {
         cmocka_unit_test(b_in_fp32),
         in_directory(a_in_bf16),
         cmocka_unit_test(b_in_bf16),
+        in_directory(a_in_fp32_in_tiles),
+        cmocka_unit_test(b_in_fp32_in_tiles),
+        cmocka_unit_test(a_in_bf16_in_tiles),
+        cmocka_unit_test(b_in_bf16_in_tiles),
     };
     return cmocka_run_group_tests_name("parity gpt2", tests, NULL, NULL);
 }

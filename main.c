@@ -1,7 +1,7 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
+#include "bench/commands.h"
 #include "core/status.h"
 #include "train/commands.h"
-#include "train/config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,6 +19,7 @@ static const struct {
     {"generate", "continue a text", sw_command_generate},
     {"export", "write a Hugging Face folder", sw_command_export},
     {"verify", "read all of a run's store and check every sum", sw_command_verify},
+    {"bench", "what this machine does, beside its own limits", sw_command_bench},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -27,30 +28,6 @@ static void print_help(FILE *to) {
                 "usage: spillway COMMAND [arguments]; spillway COMMAND --help explains each\n\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
-}
-
-int sw_command_fail(const char *command, sw_status status) {
-    fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
-    return SW_EXIT_FAILED;
-}
-
-bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
-    bool help = false;
-    sw_status status = sw_options_defaults(line, target);
-    if (status == SW_OK)
-        status = sw_options_parse(line, argc, argv, target, &help);
-    if (status != SW_OK) {
-        /* What a later version will understand is no mistake of the user. */
-        *out_exit = sw_command_fail(line->command, status);
-        if (status == SW_ERR_ARG)
-            *out_exit = SW_EXIT_USAGE;
-        return false;
-    }
-    if (!help)
-        return true;
-    sw_options_help(line, stdout);
-    *out_exit = SW_EXIT_DONE;
-    return false;
 }
 
 /* Results that could not be written are a failure, also where only the last flush shows it. */

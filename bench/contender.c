@@ -1,0 +1,105 @@
+#include "bench/contender.h"
+
+#include "core/rng.h"
+#include "train/planned.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
+    (void)context;
+    snprintf(text, chars, "{\"step\": %lld}", (long long)result->step);
+    return SW_OK;
+}
+
+static sw_status open_store(struct sw_contender *contender, const char *const *directories, int directory_count) {
+    const struct sw_units *units = sw_model_get_units(contender->model);
+    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
+    if (grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    for (int64_t u = 0; u < units->count; u++)
+        grains[u] = units->unit[u].grains;
+    const struct sw_store_spec spec = {.directories = directories,
+                                       .directory_count = directory_count,
+                                       .unit_grains = grains,
+                                       .unit_count = units->count,
+                                       .allow_buffered = contender->settings->allow_buffered};
+    const sw_status status = sw_scratch_store_open(&spec, &contender->store);
+    free(grains);
+    return status;
+}
+
+static sw_status open_engine(struct sw_contender *contender, struct sw_device *device, sw_speculation speculation) {
+    const struct sw_engine_spec spec = {
+        .plan = contender->plan,
+        .device = device,
+        .host = device,
+        .store = contender->store == NULL ? NULL : sw_scratch_store_get(contender->store),
+        .io_depth = SW_TRAINER_IO_DEPTH,
+        .speculation = speculation,
+        .ops = sw_model_ops(contender->model),
+        .describe = describe,
+    };
+    struct sw_model_init init = {.config = sw_model_get_config(contender->model),
+                                 .units = sw_model_get_units(contender->model)};
+    SW_TRY(sw_engine_open(&spec, &contender->engine));
+    return sw_engine_load(contender->engine, sw_model_fill_random, &init);
+}
+
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,
+                            struct sw_plan *plan, const char *const *directories, int directory_count,
+                            sw_speculation speculation, struct sw_contender *out) {
+    *out = (struct sw_contender){.settings = settings, .model = model, .plan = plan};
+    sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, directories, directory_count) : SW_OK;
+    if (status == SW_OK)
+        status = open_engine(out, device, speculation);
+    if (status != SW_OK)
+        sw_contender_close(out);
+    return status;
+}
+
+void sw_contender_close(struct sw_contender *contender) {
+    sw_engine_close(contender->engine);
+    sw_scratch_store_close(contender->store);
+    *contender = (struct sw_contender){0};
+}
+
+/* Any tokens are as good as others for the time that they take. */
+static void fill_tokens(struct sw_contender *contender) {
+    const struct sw_settings *settings = contender->settings;
+    const int64_t vocab = sw_model_get_config(contender->model)->vocab;
+    for (int64_t m = 0; m < sw_settings_micro_batches(settings); m++) {
+        int32_t *tokens = sw_engine_tokens(contender->engine, m);
+        for (int64_t t = 0; t < 2 * settings->micro_batch * settings->seq; t++)
+            tokens[t] = (int32_t)(sw_rng(0, 0, contender->next_token++).word[0] % (uint64_t)vocab);
+    }
+}
+
+/* Small steps, unclipped: they neither diverge nor depend on how the random weights happen to be. */
+static sw_status begin(struct sw_contender *contender) {
+    const struct sw_step_input input = {
+        .kind = SW_STEP_TRAIN,
+        .step = ++contender->step,
+        .adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+        .loss_tokens = contender->settings->batch_tokens,
+    };
+    fill_tokens(contender);
+    return sw_engine_begin(contender->engine, &input);
+}
+
+sw_status sw_contender_run(struct sw_contender *contender, int64_t steps, struct sw_step_times *times) {
+    SW_TRY(begin(contender));
+    for (int64_t i = 0; i <= steps; i++) {
+        struct sw_step_result result;
+        if (i < steps)
+            SW_TRY(begin(contender));
+        SW_TRY(sw_engine_wait(contender->engine, &result));
+        if (i == 0)
+            continue;
+        assert(times->count < SW_CONTENDER_MAX_STEPS);
+        times->seconds[times->count++] = result.seconds;
+        times->last = result;
+    }
+    return SW_OK;
+}

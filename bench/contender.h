@@ -1,0 +1,40 @@
+/* A training of a model on random tokens, for measuring: a plan, the store that it needs, an engine, and the times of
+ * its steps. */
+#ifndef SW_BENCH_CONTENDER_H
+#define SW_BENCH_CONTENDER_H
+
+#include "offload/engine.h"
+#include "offload/scratch_store.h"
+#include "train/model.h"
+#include "train/settings.h"
+
+enum { SW_CONTENDER_MAX_STEPS = 30000 };
+
+struct sw_contender {
+    const struct sw_settings *settings;
+    struct sw_model *model;
+    struct sw_plan *plan;
+    struct sw_scratch_store *store; /* NULL: nothing is on NVMe */
+    struct sw_engine *engine;
+    uint64_t next_token;
+    int64_t step;
+};
+
+/* What some steps took. */
+struct sw_step_times {
+    double *seconds; /* room for SW_CONTENDER_MAX_STEPS */
+    int count;
+    struct sw_step_result last; /* the last step that counts */
+};
+
+/* The plan must outlive it. directories: for the store. */
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,
+                            struct sw_plan *plan, const char *const *directories, int directory_count,
+                            sw_speculation speculation, struct sw_contender *out);
+void sw_contender_close(struct sw_contender *contender);
+
+/* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before
+ * it did not run ahead of it. */
+sw_status sw_contender_run(struct sw_contender *contender, int64_t steps, struct sw_step_times *times);
+
+#endif

@@ -1,0 +1,110 @@
+#include "bench/gemm.h"
+
+#include <stdio.h>
+
+/* Seconds that a micro-batch spends in some of the products, by the medians. */
+struct total {
+    const char *name;
+    bool of_blocks, of_head;
+    double seconds[SW_GEMM_CONTENDERS];
+};
+
+enum { TOTALS = 3 };
+
+static void sum(const struct sw_gemm_bench *bench, struct total totals[TOTALS]) {
+    static const struct total empty[TOTALS] = {{.name = "blocks", .of_blocks = true},
+                                               {.name = "head", .of_head = true},
+                                               {.name = "all", .of_blocks = true, .of_head = true}};
+    for (int t = 0; t < TOTALS; t++) {
+        totals[t] = empty[t];
+        for (int i = 0; i < bench->count; i++) {
+            const struct sw_model_product *product = &bench->product[i];
+            const double flops = sw_gemm_flops(&product->shape) * (double)product->times;
+            for (int who = 0; (product->head ? empty[t].of_head : empty[t].of_blocks) && who < SW_GEMM_CONTENDERS;
+                 who++)
+                totals[t].seconds[who] += flops / sw_bench_median(&bench->result[i], who);
+        }
+    }
+}
+
+void sw_gemm_print_head(const struct sw_gemm_bench *bench) {
+    const struct sw_settings *s = &bench->settings;
+    printf("%s, micro-batch of %lld x %lld tokens, %s, %d threads: Gflop/s of ours, of oneDNN with the same operands, "
+           "with its own layouts; ours to each (median of %d)\n",
+           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(bench->type),
+           sw_device_info(bench->device).threads, (int)bench->given->rounds);
+    if (bench->bound_type != bench->type)
+        printf("oneDNN has no %s products on this CPU: ours widens the operands and multiplies in fp32; oneDNN is "
+               "measured in fp32\n",
+               sw_dtype_name(bench->type));
+}
+
+void sw_gemm_print_product(const struct sw_gemm_bench *bench, int product) {
+    const struct sw_model_product *p = &bench->product[product];
+    const struct sw_bench_rounds *result = &bench->result[product];
+    const struct sw_gemm *g = &p->shape;
+    printf("%-10s %-15s %4lldx %5lld x %5lld x %5lld %c%c", p->layer, p->pass, (long long)p->times, (long long)g->m,
+           (long long)g->n, (long long)g->k, g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N');
+    for (int who = 0; who < SW_GEMM_CONTENDERS; who++)
+        printf(" %7.0f", sw_bench_median(result, who) * 1e-9);
+    printf(" %7.2f %7.2f\n", sw_bench_ratio(result, SW_GEMM_OURS, SW_GEMM_SAME_LAYOUTS),
+           sw_bench_ratio(result, SW_GEMM_OURS, SW_GEMM_OWN_LAYOUTS));
+}
+
+void sw_gemm_print_totals(const struct sw_gemm_bench *bench) {
+    struct total totals[TOTALS];
+    sum(bench, totals);
+    for (int t = 0; t < TOTALS; t++)
+        printf("%-6s of a micro-batch: %.3f s; %.2f of oneDNN with the same operands, %.2f with its own layouts\n",
+               totals[t].name, totals[t].seconds[SW_GEMM_OURS],
+               totals[t].seconds[SW_GEMM_SAME_LAYOUTS] / totals[t].seconds[SW_GEMM_OURS],
+               totals[t].seconds[SW_GEMM_OWN_LAYOUTS] / totals[t].seconds[SW_GEMM_OURS]);
+}
+
+static json_t *product_json(const struct sw_gemm_bench *bench, int product) {
+    const struct sw_model_product *p = &bench->product[product];
+    const struct sw_bench_rounds *result = &bench->result[product];
+    const struct sw_gemm *g = &p->shape;
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:f}", "layer", p->layer,
+                     "pass", p->pass, "times", (json_int_t)p->times, "m", (json_int_t)g->m, "n", (json_int_t)g->n, "k",
+                     (json_int_t)g->k, "transpose_a", g->transpose_a, "transpose_b", g->transpose_b, "bias", g->bias,
+                     "accumulate", g->accumulate, "flops_per_s", sw_bench_median(result, SW_GEMM_OURS),
+                     "same_layouts_flops_per_s", sw_bench_median(result, SW_GEMM_SAME_LAYOUTS),
+                     "own_layouts_flops_per_s", sw_bench_median(result, SW_GEMM_OWN_LAYOUTS), "of_same_layouts",
+                     sw_bench_ratio(result, SW_GEMM_OURS, SW_GEMM_SAME_LAYOUTS), "of_own_layouts",
+                     sw_bench_ratio(result, SW_GEMM_OURS, SW_GEMM_OWN_LAYOUTS));
+}
+
+static json_t *total_json(const struct total *total) {
+    return json_pack("{s:f, s:f, s:f}", "seconds", total->seconds[SW_GEMM_OURS], "of_same_layouts",
+                     total->seconds[SW_GEMM_SAME_LAYOUTS] / total->seconds[SW_GEMM_OURS], "of_own_layouts",
+                     total->seconds[SW_GEMM_OWN_LAYOUTS] / total->seconds[SW_GEMM_OURS]);
+}
+
+static sw_status add_results(const struct sw_gemm_bench *bench, json_t *products, json_t *totals) {
+    struct total total[TOTALS];
+    sum(bench, total);
+    for (int i = 0; i < bench->count; i++)
+        SW_TRY(sw_bench_append(products, product_json(bench, i)));
+    for (int t = 0; t < TOTALS; t++)
+        if (json_object_set_new(totals, total[t].name, total_json(&total[t])) != 0)
+            return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
+    return SW_OK;
+}
+
+sw_status sw_gemm_print_json(const struct sw_gemm_bench *bench) {
+    const struct sw_settings *s = &bench->settings;
+    const struct sw_device_info info = sw_device_info(bench->device);
+    json_t *products = json_array(), *totals = json_object();
+    sw_status status = add_results(bench, products, totals);
+    if (status == SW_OK)
+        status = sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:O, s:O}", "bench",
+                                               "gemm", "device", info.name, "isa", info.isa, "model", s->model,
+                                               "precision", sw_dtype_name(bench->type), "bound_precision",
+                                               sw_dtype_name(bench->bound_type), "threads", info.threads, "rounds",
+                                               (int)bench->given->rounds, "micro_batch", (json_int_t)s->micro_batch,
+                                               "seq", (json_int_t)s->seq, "products", products, "totals", totals));
+    json_decref(products);
+    json_decref(totals);
+    return status;
+}

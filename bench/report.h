@@ -1,0 +1,29 @@
+/* What the benches share: who was how fast in which round, the device, and the JSON at the end. */
+#ifndef SW_BENCH_REPORT_H
+#define SW_BENCH_REPORT_H
+
+#include "core/status.h"
+#include "kernels/device.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+enum { SW_BENCH_MAX_ROUNDS = 99, SW_BENCH_MAX_CONTENDERS = 5 };
+
+/* Rates of contenders that ran in turn, round by round. */
+struct sw_bench_rounds {
+    int rounds;
+    double rate[SW_BENCH_MAX_CONTENDERS][SW_BENCH_MAX_ROUNDS];
+};
+double sw_bench_median(const struct sw_bench_rounds *rounds, int who);
+/* The median of the ratios of the two within a round: what else the machine does hits both alike. */
+double sw_bench_ratio(const struct sw_bench_rounds *rounds, int who, int to);
+
+/* threads may be SW_OPTION_AUTO. */
+sw_status sw_bench_open_device(int64_t threads, struct sw_device **out);
+
+/* Both take over what json_pack returned; NULL is its lack of memory. */
+sw_status sw_bench_append(json_t *array, json_t *item);
+sw_status sw_bench_print_json(json_t *root);
+
+#endif

@@ -1,0 +1,136 @@
+/* `spillway bench step`: a training step as placed, in turn with the same step wholly resident and with its own I/O
+ * alone. */
+#include "bench/commands.h"
+#include "bench/step_private.h"
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/size.h"
+#include "offload/measure.h"
+#include "train/commands.h"
+
+#include <stdlib.h>
+
+enum { ROUNDS = 3, WARM_UP_STEPS = 1, MOST_STEPS = 10000 };
+static_assert((int)SW_CONTENDER_MAX_STEPS >= ROUNDS * MOST_STEPS, "--steps allows so many in a round");
+
+/* Everything on the device, nothing computed twice: the step that offloading is measured against. */
+static sw_status plan_resident(struct sw_step_bench *b) {
+    static char everything_there[] = "weights=device,grads=device,optimizer=device,acts=device";
+    struct sw_machine machine;
+    b->resident_settings = b->planned.settings;
+    b->resident_settings.place = everything_there;
+    b->resident_settings.recompute = SW_RECOMPUTE_NONE;
+    b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
+    SW_TRY(sw_trainer_plan(&b->resident_settings, b->planned.model, &b->resident_plan));
+    SW_TRY(sw_machine_read(&machine));
+    const int64_t *both[] = {b->resident_plan->tier_bytes, b->planned.plan->tier_bytes};
+    const int64_t need_bytes = both[0][SW_DEVICE] + both[0][SW_HOST] + both[1][SW_DEVICE] + both[1][SW_HOST];
+    if (need_bytes <= machine.available_bytes)
+        return SW_OK;
+    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    sw_log_warn("the resident step is not measured: both together take %s of memory and %s are available",
+                sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
+    sw_plan_destroy(b->resident_plan);
+    b->resident_plan = NULL;
+    return SW_OK;
+}
+
+/* auto: what the prediction says is faster where no step is clipped, as in this bench. */
+static void choose_speculation(struct sw_step_bench *b) {
+    const struct sw_prediction *p = &b->planned.prediction;
+    const int asked = b->planned.settings.speculate;
+    b->speculates = p->may_speculate && (asked == SW_SPECULATE_ALWAYS ||
+                                         (asked == SW_SPECULATE_AUTO && p->speculated.step_s < p->plain.step_s));
+}
+
+static sw_status open_contenders(struct sw_step_bench *b) {
+    const char *const *directories;
+    int count;
+    sw_planned_directories(&b->planned, &directories, &count);
+    SW_TRY(sw_contender_open(&b->planned.settings, b->planned.model, b->planned.device, b->planned.plan, directories,
+                             count, b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER, &b->placed));
+    if (b->resident_plan == NULL)
+        return SW_OK;
+    return sw_contender_open(&b->resident_settings, b->planned.model, b->planned.device, b->resident_plan, NULL, 0,
+                             SW_SPECULATE_NEVER, &b->resident);
+}
+
+static sw_status allocate_times(struct sw_step_bench *b) {
+    for (int k = 0; k < SW_STEP_KINDS; k++) {
+        b->times[k].seconds = calloc(SW_CONTENDER_MAX_STEPS, sizeof *b->times[k].seconds);
+        if (b->times[k].seconds == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the times of steps");
+    }
+    return SW_OK;
+}
+
+static sw_status run_round(struct sw_step_bench *b, int64_t steps) {
+    if (b->resident_plan != NULL)
+        SW_TRY(sw_contender_run(&b->resident, steps, &b->times[SW_STEP_RESIDENT]));
+    SW_TRY(sw_contender_run(&b->placed, steps, &b->times[SW_STEP_PLACED]));
+    if (b->placed.store == NULL)
+        return SW_OK;
+    sw_engine_replay_io(b->placed.engine, true);
+    const sw_status status = sw_contender_run(&b->placed, steps, &b->times[SW_STEP_IO_ALONE]);
+    sw_engine_replay_io(b->placed.engine, false);
+    return status;
+}
+
+static sw_status measure(struct sw_step_bench *b) {
+    SW_TRY(allocate_times(b));
+    SW_TRY(run_round(b, WARM_UP_STEPS));
+    for (int k = 0; k < SW_STEP_KINDS; k++)
+        b->times[k].count = 0;
+    for (int round = 0; round < ROUNDS; round++)
+        SW_TRY(run_round(b, b->planned.settings.steps));
+    for (int k = 0; k < SW_STEP_KINDS; k++)
+        if (b->times[k].count > 0)
+            b->median_s[k] = sw_median(b->times[k].seconds, b->times[k].count);
+    return SW_OK;
+}
+
+static void find_least(struct sw_step_bench *b) {
+    const struct sw_settings *settings = &b->planned.settings;
+    const struct sw_least_shape shape = {
+        .units = sw_model_get_units(b->planned.model),
+        .placement = b->planned.plan->placement,
+        .boundary_bytes = sw_model_bytes(b->planned.model).boundary,
+        .type = sw_settings_type(settings),
+        .micro_batches = sw_settings_micro_batches(settings),
+        .tokens = settings->batch_tokens,
+        .seq = settings->seq,
+        .speculated = b->speculates,
+    };
+    sw_least_bytes(&shape, b->least);
+}
+
+static sw_status run(struct sw_step_bench *b) {
+    SW_TRY(sw_planned_make(&b->planned));
+    SW_TRY(plan_resident(b));
+    SW_TRY(sw_planned_predict(&b->planned));
+    choose_speculation(b);
+    find_least(b);
+    SW_TRY(open_contenders(b));
+    SW_TRY(measure(b));
+    if (b->planned.settings.json)
+        return sw_step_bench_json(b);
+    sw_step_bench_print(b);
+    return SW_OK;
+}
+
+int sw_bench_step(int argc, char **argv) {
+    struct sw_step_bench b = {0};
+    int code;
+    if (sw_command_parse(&sw_bench_step_command, argc, argv, &b.planned.settings, &code)) {
+        const sw_status status = run(&b);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("bench step", status);
+        sw_contender_close(&b.placed);
+        sw_contender_close(&b.resident);
+        sw_plan_destroy(b.resident_plan);
+        for (int k = 0; k < SW_STEP_KINDS; k++)
+            free(b.times[k].seconds);
+        sw_planned_release(&b.planned);
+    }
+    sw_options_release(&sw_bench_step_command, &b.planned.settings);
+    return code;
+}

@@ -1,0 +1,135 @@
+/* The report of `bench step`, for people and for programs. */
+#include "bench/step_private.h"
+#include "core/size.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* Times and what they are compared with. */
+static const struct {
+    sw_step_bench_kind kind;
+    const char *key, *text, *ratio;
+} kinds[] = {
+    {SW_STEP_RESIDENT, "resident", "resident", "placed to resident"},
+    {SW_STEP_PLACED, "placed", "as placed", NULL},
+    {SW_STEP_IO_ALONE, "io_alone", "its own I/O alone", "placed to its I/O"},
+};
+
+static const struct sw_simulation *prediction_of(const struct sw_step_bench *b) {
+    return b->speculates ? &b->planned.prediction.speculated : &b->planned.prediction.plain;
+}
+
+/* The lane that worked for the largest part of the step. */
+static sw_lane busiest_lane(const struct sw_step_bench *b) {
+    const double *busy = b->times[SW_STEP_PLACED].last.busy_seconds;
+    int most = 0;
+    for (int lane = 1; lane < SW_LANES; lane++)
+        most = busy[lane] > busy[most] ? lane : most;
+    return (sw_lane)most;
+}
+
+static void print_times(const struct sw_step_bench *b) {
+    const double placed_s = b->median_s[SW_STEP_PLACED];
+    const double tokens = (double)b->planned.settings.batch_tokens;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const double seconds = b->median_s[kinds[i].kind];
+        if (seconds == 0.0)
+            continue;
+        printf("  %-20s%10.3f s%12.0f tokens/s", kinds[i].text, seconds, tokens / seconds);
+        if (kinds[i].ratio != NULL)
+            printf("   %s %.3f", kinds[i].ratio, placed_s / seconds);
+        putchar('\n');
+    }
+    const struct sw_simulation *predicted = prediction_of(b);
+    printf("  %-20s%10.3f s%12.0f tokens/s   predicted to placed %.3f; %s busy for %.0f%% of it\n", "predicted",
+           predicted->step_s, tokens / predicted->step_s, predicted->step_s / placed_s, predicted->bottleneck,
+           100.0 * predicted->bottleneck_share);
+}
+
+static void print_cell(int64_t bytes) {
+    char text[SW_SIZE_CHARS];
+    printf("%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
+}
+
+static void print_lanes(const struct sw_step_bench *b) {
+    const struct sw_step_result *step = &b->times[SW_STEP_PLACED].last;
+    printf("%-22s%9s%9s%14s%14s%9s\n", "lanes of the last step", "busy", "of it", "bytes", "least", "ratio");
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        printf("  %-20s%8.3fs%8.0f%%", sw_lane_name((sw_lane)lane), step->busy_seconds[lane],
+               100.0 * step->busy_seconds[lane] / step->seconds);
+        if (lane != SW_LANE_COMPUTE) {
+            print_cell(step->lane_bytes[lane]);
+            print_cell(b->least[lane]);
+            if (b->least[lane] > 0)
+                printf("%9.4f", (double)step->lane_bytes[lane] / (double)b->least[lane]);
+        }
+        putchar('\n');
+    }
+    printf("  busiest: %s\n", sw_lane_name(busiest_lane(b)));
+}
+
+void sw_step_bench_print(const struct sw_step_bench *b) {
+    const struct sw_settings *s = &b->planned.settings;
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
+    const int64_t *peak = b->planned.plan->tier_bytes;
+    printf("%s, %s, %lld tokens a step in micro-batches of %lld x %lld, %lld threads; --place %s; updates %s\n",
+           s->model, sw_dtype_name(sw_settings_type(s)), (long long)s->batch_tokens, (long long)s->micro_batch,
+           (long long)s->seq, (long long)s->threads, s->place,
+           b->speculates ? "speculated in the backward pass" : "under the next forward pass");
+    printf("peaks: device %s, host %s, nvme %s\n", sw_format_size(peak[SW_DEVICE], device),
+           sw_format_size(peak[SW_HOST], host), sw_format_size(peak[SW_NVME], nvme));
+    printf("a step (median of %d, in turn)\n", b->times[SW_STEP_PLACED].count);
+    print_times(b);
+    print_lanes(b);
+}
+
+static json_t *times_json(const struct sw_step_bench *b) {
+    json_t *object = json_object();
+    const double placed_s = b->median_s[SW_STEP_PLACED];
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const double seconds = b->median_s[kinds[i].kind];
+        if (seconds > 0.0)
+            json_object_set_new(object, kinds[i].key,
+                                json_pack("{s:f, s:f, s:i}", "step_s", seconds, "placed_ratio", placed_s / seconds,
+                                          "steps", b->times[kinds[i].kind].count));
+    }
+    const struct sw_simulation *predicted = prediction_of(b);
+    json_object_set_new(object, "predicted",
+                        json_pack("{s:f, s:f, s:s, s:f}", "step_s", predicted->step_s, "placed_ratio",
+                                  placed_s / predicted->step_s, "bottleneck", predicted->bottleneck, "bottleneck_share",
+                                  predicted->bottleneck_share));
+    return object;
+}
+
+static json_t *lanes_json(const struct sw_step_bench *b) {
+    const struct sw_step_result *step = &b->times[SW_STEP_PLACED].last;
+    json_t *object = json_object();
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        json_t *of_lane = json_pack("{s:f, s:f}", "busy_s", step->busy_seconds[lane], "busy_share",
+                                    step->busy_seconds[lane] / step->seconds);
+        if (lane != SW_LANE_COMPUTE) {
+            json_object_set_new(of_lane, "bytes", json_integer(step->lane_bytes[lane]));
+            json_object_set_new(of_lane, "least_bytes", json_integer(b->least[lane]));
+        }
+        json_object_set_new(object, sw_lane_name((sw_lane)lane), of_lane);
+    }
+    return object;
+}
+
+sw_status sw_step_bench_json(const struct sw_step_bench *b) {
+    const struct sw_settings *s = &b->planned.settings;
+    const int64_t *peak = b->planned.plan->tier_bytes;
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "model", s->model,
+                  "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens,
+                  "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads",
+                  (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes", "device",
+                  (json_int_t)peak[SW_DEVICE], "host", (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME],
+                  "steps", times_json(b), "busiest", sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
+    if (root == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return SW_OK;
+}

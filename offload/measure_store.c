@@ -1,0 +1,176 @@
+/* The rates of a store: a small one is made, written, read, both at once, committed, and deleted. */
+#include "core/arena.h"
+#include "core/clock.h"
+#include "core/size.h"
+#include "io/store.h"
+#include "offload/measure.h"
+#include "offload/scratch_store.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum { ROUNDS = 3 };
+
+/* One direction through all grains of a generation. */
+struct pass {
+    struct sw_store *store;
+    char *ring; /* ring_chunks chunks */
+    int depth;
+    bool write;
+    int generation;
+    int64_t grains, chunk_grains, ring_chunks;
+    sw_status status; /* of a thread, with the message that is its own */
+    char message[512];
+    double seconds;
+};
+
+static sw_status submit(const struct pass *pass, struct sw_store_lane *lane, int64_t chunk) {
+    const int64_t first = chunk * pass->chunk_grains;
+    return sw_store_submit(lane,
+                           &(struct sw_store_transfer){
+                               .write = pass->write,
+                               .kind = SW_STORE_OPTIMIZER,
+                               .generation = pass->generation,
+                               .first_grain = first,
+                               .grains = sw_min_i64(pass->chunk_grains, pass->grains - first),
+                               .buf = pass->ring + chunk % pass->ring_chunks * pass->chunk_grains * SW_RECORD_BYTES,
+                               .tag = (uint64_t)chunk,
+                           });
+}
+
+/* A buffer of the ring is used again when what it held before is done. */
+static sw_status stream(const struct pass *pass, struct sw_store_lane *lane) {
+    const int64_t chunks = sw_div_up(pass->grains, pass->chunk_grains);
+    bool busy[SW_STORE_LANE_TRANSFERS] = {false};
+    int64_t submitted = 0, reaped = 0;
+    while (reaped < chunks) {
+        for (; submitted < chunks && !busy[submitted % pass->ring_chunks]; submitted++) {
+            busy[submitted % pass->ring_chunks] = true;
+            SW_TRY(submit(pass, lane, submitted));
+        }
+        uint64_t tags[SW_STORE_LANE_TRANSFERS];
+        int count;
+        SW_TRY(sw_store_reap(lane, true, tags, SW_STORE_LANE_TRANSFERS, &count));
+        for (int i = 0; i < count; i++)
+            busy[(int64_t)tags[i] % pass->ring_chunks] = false;
+        reaped += count;
+    }
+    return SW_OK;
+}
+
+static sw_status run_pass(struct pass *pass) {
+    struct sw_store_lane *lane;
+    SW_TRY(sw_store_lane_open(pass->store, pass->depth, &lane));
+    const int64_t start_ns = sw_now_ns();
+    const sw_status status = stream(pass, lane);
+    pass->seconds = (double)(sw_now_ns() - start_ns) * 1e-9;
+    sw_store_lane_close(lane);
+    return status;
+}
+
+static void *run_thread(void *argument) {
+    struct pass *pass = argument;
+    pass->status = run_pass(pass);
+    if (pass->status != SW_OK)
+        snprintf(pass->message, sizeof pass->message, "%s", sw_error_message(pass->status));
+    return NULL;
+}
+
+/* Both passes at once, each by a thread of its own as the engine's lanes are. */
+static sw_status run_both(struct pass *reading, struct pass *writing) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_thread, writing) != 0)
+        return sw_fail(SW_ERR_NOMEM, "cannot start a thread to measure the store");
+    const sw_status status = run_pass(reading);
+    pthread_join(thread, NULL);
+    if (status == SW_OK && writing->status != SW_OK)
+        return sw_fail(writing->status, "%s", writing->message);
+    return status;
+}
+
+static sw_status timed_pass(struct pass *pass, double *out_rate, double *out_cores) {
+    const double start_cpu_s = sw_cpu_seconds();
+    SW_TRY(run_pass(pass));
+    *out_rate = (double)(pass->grains * SW_RECORD_BYTES) / pass->seconds;
+    *out_cores = (sw_cpu_seconds() - start_cpu_s) / pass->seconds;
+    return SW_OK;
+}
+
+/* A read of one grain on an idle lane. */
+static sw_status measure_latency(struct pass pass, double *out_s) {
+    double seconds[ROUNDS];
+    pass.write = false;
+    pass.grains = pass.chunk_grains = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        SW_TRY(run_pass(&pass));
+        seconds[round] = pass.seconds;
+    }
+    *out_s = sw_median(seconds, ROUNDS);
+    return SW_OK;
+}
+
+static sw_status measure(struct pass base, char *other_ring, struct sw_store_rates *out) {
+    double read[ROUNDS], write[ROUNDS], read_cores[ROUNDS], write_cores[ROUNDS], slowdown[ROUNDS], commit_s[ROUNDS];
+    struct pass fill = base;
+    fill.write = true;
+    SW_TRY(run_pass(&fill));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct pass reading = base, writing = base;
+        reading.generation = round % SW_STORE_GENERATIONS;
+        writing.generation = 1 - reading.generation;
+        writing.write = true;
+        SW_TRY(timed_pass(&reading, &read[round], &read_cores[round]));
+        SW_TRY(timed_pass(&writing, &write[round], &write_cores[round]));
+        const double alone_s = reading.seconds, write_alone_s = writing.seconds;
+        writing.ring = other_ring;
+        SW_TRY(run_both(&reading, &writing));
+        slowdown[round] = fmax(1.0, 0.5 * (reading.seconds / alone_s + writing.seconds / write_alone_s));
+        const int64_t start_ns = sw_now_ns();
+        SW_TRY(sw_store_commit(base.store, round + 1, writing.generation, "{}"));
+        commit_s[round] = (double)(sw_now_ns() - start_ns) * 1e-9;
+    }
+    out->read = (struct sw_rate){sw_median(read, ROUNDS), sw_median(read_cores, ROUNDS)};
+    out->write = (struct sw_rate){sw_median(write, ROUNDS), sw_median(write_cores, ROUNDS)};
+    out->read_write_slowdown = sw_median(slowdown, ROUNDS);
+    out->commit_s = sw_median(commit_s, ROUNDS);
+    return measure_latency(base, &out->latency_s);
+}
+
+static sw_status with_store(struct sw_store *store, int depth, const struct sw_measure_shape *shape, int64_t grains,
+                            struct sw_store_rates *out) {
+    const int64_t ring_bytes = shape->ring_chunks * shape->chunk_grains * SW_RECORD_BYTES;
+    struct sw_arena *arena;
+    void *base, *other;
+    SW_TRY(sw_arena_create("measurement", 2 * ring_bytes, true, NULL, &arena));
+    sw_status status = sw_arena_take(arena, ring_bytes, &base);
+    if (status == SW_OK)
+        status = sw_arena_take(arena, ring_bytes, &other);
+    if (status == SW_OK)
+        status = sw_store_add_buffer(store, sw_arena_base(arena), sw_arena_bytes(arena));
+    const struct pass pass = {.store = store,
+                              .ring = base,
+                              .depth = depth,
+                              .grains = grains,
+                              .chunk_grains = shape->chunk_grains,
+                              .ring_chunks = sw_min_i64(shape->ring_chunks, SW_STORE_LANE_TRANSFERS)};
+    if (status == SW_OK)
+        status = measure(pass, other, out);
+    sw_arena_destroy(arena);
+    return status;
+}
+
+sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
+                           const struct sw_measure_shape *shape, struct sw_store_rates *out) {
+    const int64_t grains = sw_max_i64(shape->chunk_grains, SW_MEASURE_STORE_BYTES / SW_RECORD_BYTES);
+    const struct sw_store_spec spec = {.directories = directories,
+                                       .directory_count = directory_count,
+                                       .unit_grains = &grains,
+                                       .unit_count = 1,
+                                       .allow_buffered = allow_buffered};
+    struct sw_scratch_store *scratch;
+    SW_TRY(sw_scratch_store_open(&spec, &scratch));
+    const sw_status status = with_store(sw_scratch_store_get(scratch), depth, shape, grains, out);
+    sw_scratch_store_close(scratch);
+    return status;
+}

@@ -1,0 +1,37 @@
+/* The simulator: how long a plan's steps take on a machine of given rates.
+ *
+ * Each lane starts its ops in order when their waits are met, as the engine's threads do. An op alone takes its bytes
+ * or its arithmetic at the measured rate. Lanes that use one resource at the same time share it: the cores, which on a
+ * CPU device compute, updates and copies all want, and the drive. When the ops at hand want more of a resource than
+ * there is, all of them slow down in the same proportion. */
+#ifndef SW_OFFLOAD_SIMULATE_H
+#define SW_OFFLOAD_SIMULATE_H
+
+#include "offload/plan.h"
+#include "offload/rates.h"
+#include "offload/trace.h"
+
+struct sw_simulation {
+    double step_s;                /* from the end of a step to the end of the next, once the pipeline is full */
+    double lane_busy_s[SW_LANES]; /* of one step; while anything of the lane was under way */
+    double cores_busy_s;          /* core-seconds of one step */
+    double drive_busy_s;          /* seconds in which the drive read or wrote */
+    const char *bottleneck;       /* what is busy for the largest part of the step: a lane, "cores" or "drive" */
+    double bottleneck_share;      /* that part */
+};
+
+/* Simulates steps of a program that can follow itself. redone: the redo of every step is needed. trace (may be NULL)
+ * receives the predicted times. */
+sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
+                      struct sw_trace *trace, struct sw_simulation *out);
+
+/* A plan's steps in each way that they may run. */
+struct sw_prediction {
+    struct sw_simulation plain;      /* updates under the next forward pass */
+    bool may_speculate;              /* the plan has two generations; what follows is only then there */
+    struct sw_simulation speculated; /* updates in the backward pass, none redone */
+    struct sw_simulation redone;     /* the same, every one redone */
+};
+sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out);
+
+#endif

@@ -1,0 +1,222 @@
+"""The benches: their reports have the documented fields and agree with themselves; misuse is refused. No speed is
+asserted."""
+
+import json
+import math
+import os
+import re
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+QUICK = ("--rounds", 1, "--threads", 1, "--json")
+FLAGS = {"copy": "--size --threads --rounds --json",
+         "update": "--precision --chunk-grains --threads --rounds --json",
+         "gemm": "--model --seq --micro-batch --precision --threads --rounds --json"}
+COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
+SIZE_FIELDS = {"bytes": int, "upload": dict, "download": dict, "memcpy_one_bytes_per_s": float,
+               "memcpy_all_bytes_per_s": float, "triad_bytes_per_s": float}
+WAY_FIELDS = {"bytes_per_s": float, "of_memcpy_one": float, "of_memcpy_all": float, "of_triad": float}
+UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "rounds": int, "chunk_grains": int,
+                 "precisions": list}
+PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
+                    "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
+GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
+               "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
+PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
+                  "transpose_b": bool, "bias": bool, "accumulate": bool, "flops_per_s": float,
+                  "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
+                  "of_own_layouts": float}
+TOTAL_FIELDS = {"seconds": float, "of_same_layouts": float, "of_own_layouts": float}
+PASSES = ("forward", "input gradient", "weight gradient")
+
+
+def wrong_fields(what, found, fields):
+    problems = [f"{what}: '{name}' is {found.get(name)!r}" for name, kind in fields.items()
+                if not isinstance(found.get(name), kind)]
+    problems += [f"{what}: '{name}' is new" for name in found.keys() - fields]
+    return problems + [f"{what}: '{name}' is {value}" for name, value in found.items()
+                       if isinstance(value, float) and not 0 < value < math.inf]
+
+
+def unequal(what, found, expected):
+    return [] if math.isclose(found, expected, rel_tol=1e-9) else [f"{what} is {found} instead of {expected}"]
+
+
+def report(*arguments, fields):
+    """The one object on standard output, and what is wrong with its own fields."""
+    ended = program.run("bench", *arguments, *QUICK)
+    if ended.code != 0 or ended.err:
+        return None, [f"bench {arguments}: status {ended.code}, {ended.err!r}"]
+    found = json.loads(ended.out)
+    problems = wrong_fields(arguments[0], found, fields)
+    expected = {"bench": arguments[0], "device": "cpu", "threads": 1, "rounds": 1}
+    return found, problems + [f"{arguments[0]}: '{name}' is {found.get(name)!r}" for name, value in expected.items()
+                              if found.get(name) != value]
+
+
+def copies():
+    found, problems = report("copy", "--size", "64KiB", "1MiB", fields=COPY_FIELDS)
+    if problems:
+        return problems
+    if [size["bytes"] for size in found["sizes"]] != [65536, 1048576]:
+        problems.append(f"the sizes are {found['sizes']}")
+    for size in found["sizes"]:
+        problems += wrong_fields("size", size, SIZE_FIELDS)
+        for way in (size["upload"], size["download"]):
+            problems += wrong_fields("way", way, WAY_FIELDS)
+            rate = way["bytes_per_s"]
+            problems += unequal("of_memcpy_one", way["of_memcpy_one"], rate / size["memcpy_one_bytes_per_s"])
+            problems += unequal("of_memcpy_all", way["of_memcpy_all"], rate / size["memcpy_all_bytes_per_s"])
+            problems += unequal("of_triad", way["of_triad"], 2 * rate / size["triad_bytes_per_s"])
+    return problems
+
+
+def updates():
+    found, problems = report("update", "--chunk-grains", 3, fields=UPDATE_FIELDS)
+    if problems:
+        return problems
+    bytes_of = {one["precision"]: one["bytes_per_parameter"] for one in found["precisions"]}
+    if bytes_of != {"bf16": 28, "fp16": 28, "fp32": 32} or found["chunk_grains"] != 3:
+        problems.append(f"precisions {bytes_of}, {found['chunk_grains']} grains")
+    for one in found["precisions"]:
+        problems += wrong_fields(one["precision"], one, PRECISION_FIELDS)
+        problems += unequal("of_plain", one["of_plain"], one["bytes_per_s"] / one["plain_bytes_per_s"])
+        problems += unequal("of_triad", one["of_triad"], one["bytes_per_s"] / one["triad_bytes_per_s"])
+        problems += unequal("a parameter", one["parameters_per_s"] * one["bytes_per_parameter"], one["bytes_per_s"])
+    single, more = report("update", "--precision", "fp16", fields=UPDATE_FIELDS)
+    if not more and [one["precision"] for one in single["precisions"]] != ["fp16"]:
+        more = [f"--precision fp16 gives {single['precisions']}"]
+    return problems + more
+
+
+def config_of(name, **changed):
+    """A Hugging Face folder of a model whose head is cut into tiles of different rows."""
+    config = {"model_type": "gpt2", "vocab_size": 50000, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 256,
+              **changed}
+    os.mkdir(os.path.join(SCRATCH, name))
+    program.write(os.path.join(SCRATCH, name, "config.json"), json.dumps(config))
+    return os.path.join(SCRATCH, name)
+
+
+def flops(product):
+    return 2 * product["m"] * product["n"] * product["k"] * product["times"]
+
+
+def wrong_totals(found):
+    """Every product is weighted by its times; all of them are six operations a parameter and token."""
+    problems = []
+    for name, total in found["totals"].items():
+        problems += wrong_fields(name, total, TOTAL_FIELDS)
+        part = [p for p in found["products"] if name == "all" or (p["layer"] == "head") == (name == "head")]
+        seconds = {rate: sum(flops(p) / p[rate] for p in part)
+                   for rate in ("flops_per_s", "same_layouts_flops_per_s", "own_layouts_flops_per_s")}
+        ours = seconds["flops_per_s"]
+        problems += unequal(name, total["seconds"], ours)
+        problems += unequal(name, total["of_same_layouts"], seconds["same_layouts_flops_per_s"] / ours)
+        problems += unequal(name, total["of_own_layouts"], seconds["own_layouts_flops_per_s"] / ours)
+    if found["totals"].keys() != {"blocks", "head", "all"}:
+        problems.append(f"totals of {sorted(found['totals'])}")
+    return problems
+
+
+def wrong_products(found, layers, hidden, vocab, tiles):
+    problems = []
+    for product in found["products"]:
+        problems += wrong_fields(product["layer"], product, PRODUCT_FIELDS)
+        problems += unequal("of_same_layouts", product["of_same_layouts"],
+                            product["flops_per_s"] / product["same_layouts_flops_per_s"])
+        problems += unequal("of_own_layouts", product["of_own_layouts"],
+                            product["flops_per_s"] / product["own_layouts_flops_per_s"])
+    rows = found["micro_batch"] * found["seq"]
+    for name in PASSES:
+        done = sum(flops(product) for product in found["products"] if product["pass"] == name)
+        expected = 2 * rows * (layers * 12 * hidden**2 + vocab * hidden)
+        if done != expected:
+            problems.append(f"{name}: {done} operations instead of {expected}")
+    heads = [product["m"] for product in found["products"] if (product["layer"], product["pass"]) == ("head", "forward")
+             for _ in range(product["times"])]
+    if len(heads) != tiles or sum(heads) != rows:
+        problems.append(f"tiles of the head: {heads}")
+    return problems
+
+
+def matrix_products():
+    tiled = config_of("tiled")
+    table = [("whole", (2, 64, 256, 1), "gpt2-tiny", "--seq", 24, "--micro-batch", 3),
+             ("tiled", (3, 32, 50000, 2), tiled, "--seq", 200, "--micro-batch", 1, "--precision", "fp32")]
+    problems = []
+    for what, shape, *arguments in table:
+        found, wrong = report("gemm", "--model", *arguments, fields=GEMM_FIELDS)
+        if not wrong:
+            wrong = wrong_products(found, *shape) + wrong_totals(found)
+            if found["model"] != arguments[0] or found["seq"] != arguments[2]:
+                wrong.append(f"model {found['model']}, seq {found['seq']}")
+        problems += [f"{what}: {problem}" for problem in wrong]
+    return problems
+
+
+def every_precision():
+    """What the CPU cannot multiply is measured beside fp32, and the text says so."""
+    problems = []
+    for precision in ("bf16", "fp16", "fp32"):
+        arguments = ("gemm", "--model", "gpt2-tiny", "--seq", 8, "--micro-batch", 1, "--precision", precision)
+        found, wrong = report(*arguments, fields=GEMM_FIELDS)
+        problems += wrong
+        if wrong:
+            continue
+        if found["precision"] != precision or found["bound_precision"] not in (precision, "fp32"):
+            problems.append(f"{precision}: beside {found['bound_precision']}")
+        readable = program.run("bench", *arguments, "--rounds", 2).out
+        said = f"oneDNN has no {precision} products on this CPU" in readable
+        if said != (found["bound_precision"] != precision):
+            problems.append(f"{precision} beside {found['bound_precision']}: {readable[:300]!r}")
+    return problems
+
+
+def readable_reports():
+    problems = []
+    for arguments, lines in ((("copy", "--size", "64KiB"), 3), (("update", "--precision", "bf16"), 3),
+                             (("gemm", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 15 + 3)):
+        ended = program.run("bench", *arguments, "--rounds", 1)
+        if ended.code != 0 or ended.err or len(ended.out.splitlines()) != lines:
+            problems.append(f"{arguments}: status {ended.code}, {ended.err!r}, {ended.out!r}")
+    return problems
+
+
+def help_explains_every_flag():
+    problems = []
+    overview = program.run("bench", "--help")
+    for name, flags in FLAGS.items():
+        ended = program.run("bench", name, "--help")
+        if ended.code != 0 or ended.err or f"\n  {name} " not in overview.out:
+            problems.append(f"bench {name} --help: status {ended.code}, {ended.err!r}, overview {overview.out!r}")
+        problems += [f"bench {name} --help does not explain {flag}" for flag in flags.split()
+                     if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
+    return problems
+
+
+def misuse():
+    wide = config_of("wide", n_embd=256, n_positions=4194304, vocab_size=256)
+    huge = ("--seq", 4194304, "--micro-batch", 64)
+    table = [("copy", 2, ("--size", "10KiB"), "10KiB", "32KiB"), ("copy", 2, ("--size", "128MiB"), "128MiB", "64MiB"),
+             ("copy", 2, ("--size", "much"), "much"), ("copy", 2, ("--rounds", 0), "--rounds"),
+             ("copy", 2, ("64KiB",), "64KiB"), ("copy", 2, ("--treads", 1), "--threads"),
+             ("update", 2, ("--precision", "bf8"), "bf8"), ("update", 2, ("--chunk-grains", 0), "--chunk-grains"),
+             ("update", 2, ("--threads", "-1"), "--threads"), ("gemm", 2, ("--precision", "int8"), "int8"),
+             ("gemm", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
+             ("gemm", 1, ("--model", "gpt2-tiny", "--seq", 65), "--seq 65", "64"),
+             ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch")]
+    problems = []
+    for name, status, arguments, *words in table:
+        ended = program.run("bench", name, *arguments)
+        problems += program.wrong_refusal(f"{name} {arguments}", ended, status, words, [f"bench {name}"])
+    for arguments, word in (([], "usage"), (["nothing"], "'nothing'")):
+        ended = program.run("bench", *arguments)
+        if ended.code != 2 or ended.out or word not in ended.err:
+            problems.append(f"bench {arguments}: status {ended.code}, {ended.out!r}, {ended.err!r}")
+    return problems
+
+
+script_test.run(copies, updates, matrix_products, every_precision, readable_reports, help_explains_every_flag, misuse)

@@ -1,0 +1,297 @@
+"""Budgets are promises: in a memory cgroup of both budgets and 300 MiB, with much larger state on NVMe, the program
+trains, evaluates and resumes, wherever state lives; and its resident memory does not grow from step to step."""
+
+import atexit
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import program
+from program import script_test
+
+MIB = 1 << 20
+BESIDE_BUDGETS_BYTES = 300 * MIB
+BUDGETS_BYTES = {"device": 200 * MIB, "host": 230 * MIB}
+# What the program reads of itself, of its libraries and of small files; the store is not among it.
+CACHE_BESIDE_DATA_BYTES = 64 * MIB
+USED_SHARE = 0.9  # of each budget, at least
+STATE_TO_LIMIT = 1.8  # bytes of the store to the cgroup's limit, at least
+SAMPLE_SECONDS = 0.01
+GROWTH_BYTES = MIB
+STEADY_FROM, STEADY_STEPS = 3, 48
+
+# 57 million parameters: 652 MiB of optimizer, twice on NVMe.
+MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 64,
+         "n_embd": 768, "n_layer": 8, "n_head": 12}
+SHAPE = ["--seq", 64, "--micro-batch", 2, "--batch-tokens", 2 * 2 * 64]
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 100000))
+RUN = os.path.join(SCRATCH, "run")
+
+
+def model_folder():
+    folder = os.path.join(SCRATCH, "model")
+    os.makedirs(folder, exist_ok=True)
+    program.write(os.path.join(folder, "config.json"), json.dumps(MODEL))
+    return folder
+
+
+class Group:
+    """A memory cgroup of its own, version 1 or 2, below this process's or the nearest that may have one."""
+
+    # Version: limit, peak, of memory.stat what is not page cache, page cache, how often the limit was met.
+    FILES = {1: ("memory.limit_in_bytes", "memory.max_usage_in_bytes", ("rss",), "cache"),
+             2: ("memory.max", "memory.peak", ("anon", "kernel"), "file")}
+    numbers = itertools.count()
+
+    def __init__(self, limit_bytes):
+        self.folder, self.version = next(self.candidates(), (None, 0))
+        if self.folder is None:
+            raise script_test.Skip("no memory cgroup")
+        atexit.register(self.remove)
+        self.limit_file, self.peak_file, self.resident_keys, self.cache_key = self.FILES[self.version]
+        program.write(os.path.join(self.folder, self.limit_file), str(limit_bytes))
+        self.forbid_swap(limit_bytes)
+
+    def candidates(self):
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+        for _, controllers, path in lines:
+            if controllers in ("", "memory"):
+                version = 2 if controllers == "" else 1
+                root = "/sys/fs/cgroup" if version == 2 else "/sys/fs/cgroup/memory"
+                yield from ((folder, version) for folder in self.made_below(root, path, self.FILES[version][0]))
+
+    def made_below(self, root, path, limit_file):
+        """A group that may limit memory; in version 2 the groups of running processes have no such children."""
+        while True:
+            folder = f"{root}{path.rstrip('/')}/spillway-test-{os.getpid()}-{next(self.numbers)}"
+            try:
+                os.mkdir(folder)
+                if os.access(os.path.join(folder, limit_file), os.W_OK):
+                    yield folder
+                os.rmdir(folder)
+            except OSError:
+                pass
+            if path in ("", "/"):
+                return
+            path = os.path.dirname(path)
+
+    def forbid_swap(self, limit_bytes):
+        """What is beyond the limit must not go unseen; a kernel without accounting of swap has no such file."""
+        name, value = ("memory.swap.max", 0) if self.version == 2 else ("memory.memsw.limit_in_bytes", limit_bytes)
+        try:
+            program.write(os.path.join(self.folder, name), str(value))
+        except OSError:
+            pass
+
+    def remove(self):
+        try:
+            os.rmdir(self.folder)
+        except OSError:
+            pass
+
+    def number(self, name):
+        try:
+            with open(os.path.join(self.folder, name), encoding="ascii") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return 0
+
+    def stat(self):
+        with open(os.path.join(self.folder, "memory.stat"), encoding="ascii") as file:
+            return {name: int(value) for name, value in (line.split() for line in file)}
+
+    def enter(self, command):
+        """The command, which joins the group before it becomes the program."""
+        return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', os.path.join(self.folder, "cgroup.procs"), *command]
+
+
+class Peaks:
+    """The highest of what a group holds, sampled while a program runs in it."""
+
+    def __init__(self, group):
+        self.group, self.resident, self.cache, self.over = group, 0, 0, threading.Event()
+        self.thread = threading.Thread(target=self.sample)
+        self.thread.start()
+
+    def sample(self):
+        while not self.over.wait(SAMPLE_SECONDS):
+            stat = self.group.stat()
+            self.resident = max(self.resident, sum(stat.get(key, 0) for key in self.group.resident_keys))
+            self.cache = max(self.cache, stat.get(self.group.cache_key, 0))
+
+    def end(self):
+        self.over.set()
+        self.thread.join()
+
+
+def forget_data():
+    """Page cache counts in the group of who reads a file first; this test has just written the data."""
+    file = os.open(DATA, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+
+
+def mib(count_bytes):
+    return f"{count_bytes / MIB:.0f} MiB"
+
+
+def run_in_group(what, arguments, budgets, cache_bytes=0):
+    """What is wrong with the memory of a run, or with its end, or with its page cache beyond some bytes."""
+    limit = sum(budgets.values()) + BESIDE_BUDGETS_BYTES
+    group = Group(limit)
+    forget_data()
+    with subprocess.Popen(group.enter(program.command(*arguments)), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        killer = threading.Timer(program.LIMIT_S, process.kill)
+        killer.start()
+        peaks = Peaks(group)
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        killer.cancel()
+        peaks.end()
+    highest = usage.ru_maxrss * 1024
+    peak = group.number(group.peak_file)
+    group.remove()
+    print(f"# {what}: budgets {mib(budgets['device'])} and {mib(budgets['host'])}; resident at most {mib(highest)}, "
+          f"the group without page cache {mib(peaks.resident)}, page cache {mib(peaks.cache)}, all {mib(peak)} of "
+          f"{mib(limit)}")
+    problems = []
+    if process.returncode != 0:
+        killed = process.returncode == -signal.SIGKILL
+        problems.append(f"{what}: ended with {process.returncode}{' (out of memory?)' if killed else ''}: "
+                        f"{errors[-300:]}")
+    if max(highest, peaks.resident) > limit:
+        problems.append(f"{what}: {mib(highest)} resident, {mib(peaks.resident)} in the group, of {mib(limit)}")
+    if peaks.cache > cache_bytes + CACHE_BESIDE_DATA_BYTES:
+        problems.append(f"{what}: {mib(peaks.cache)} of page cache: the store is not read or written directly")
+    return problems
+
+
+def flags_of(case):
+    return [*SHAPE, "--place", case["place"], "--order", case["order"], "--precision", case["precision"],
+            *case.get("more", ())]
+
+
+def budget_flags(budgets):
+    return ["--device-memory", budgets["device"], "--host-memory", budgets["host"]]
+
+
+def peaks_planned(model, case, budgets):
+    planned = program.must("plan", "--model", model, *flags_of(case), *budget_flags(budgets), "--json")
+    peaks = json.loads(planned.out)["peak_bytes"]
+    return {tier: peaks[tier] for tier in budgets}
+
+
+def budgets_used_up(model, case):
+    """The budgets that the plan uses up: what it takes of generous ones."""
+    peaks = peaks_planned(model, case, BUDGETS_BYTES)
+    budgets = {tier: (peak + MIB - 1) // MIB * MIB for tier, peak in peaks.items()}
+    used = peaks_planned(model, case, budgets)
+    unused = [tier for tier in budgets if used[tier] < USED_SHARE * budgets[tier]]
+    return budgets, [f"{case['place']}: {mib(used[tier])} of {mib(budgets[tier])} {tier}" for tier in unused]
+
+
+def trains_within(case):
+    program.shutil.rmtree(RUN, ignore_errors=True)
+    model = model_folder()
+    budgets, problems = budgets_used_up(model, case)
+    what = f"{case['place']}, by {case['order']}, {case['precision']}"
+    problems += run_in_group(f"train {what}", ["train", "--model", model, "--init", "--data", DATA, "--val", "1%",
+                                               "--run", RUN, "--steps", 3, "--eval-every", 2, *flags_of(case),
+                                               *budget_flags(budgets)], budgets)
+    if problems:
+        return problems
+    limit = sum(budgets.values()) + BESIDE_BUDGETS_BYTES
+    stored = os.path.getsize(os.path.join(RUN, program.STORE))
+    if stored < STATE_TO_LIMIT * limit:
+        problems.append(f"{what}: the store has only {mib(stored)}")
+    if case.get("resumes"):
+        problems += run_in_group(f"resume {what}", ["resume", RUN, "--steps", 4], budgets)
+    evaluations = sum("val_loss" in line for line in program.log_lines(RUN))
+    if evaluations != (3 if case.get("resumes") else 2):
+        problems.append(f"{what}: {evaluations} evaluations")
+    program.shutil.rmtree(RUN, ignore_errors=True)
+    return problems
+
+
+def automatic_placement_keeps_its_budgets():
+    return trains_within({"place": "auto", "order": "layer", "precision": "bf16", "resumes": True,
+                          "more": ["--chunk-grains", 32]})
+
+
+def everything_on_nvme_keeps_its_budgets():
+    return trains_within({"place": "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "order": "batch",
+                          "precision": "bf16", "resumes": True,
+                          "more": ["--chunk-grains", 64, "--speculate", "always"]})
+
+
+def shares_of_every_tier_keep_their_budgets():
+    return trains_within({"place": "weights=host:20%/nvme,grads=host:10%/nvme,optimizer=host:8%/nvme,acts=host",
+                          "order": "layer", "precision": "fp32"})
+
+
+def data_larger_than_the_group_is_read():
+    """Data goes through the page cache, which the kernel takes back; it does not need to fit."""
+    budgets = {"device": 16 * MIB, "host": 16 * MIB}
+    data_bytes = 2 * (sum(budgets.values()) + BESIDE_BUDGETS_BYTES)
+    data = os.path.join(SCRATCH, "zeros.bin")
+    with open(data, "wb") as file:
+        file.truncate(data_bytes)
+    return run_in_group("data of " + mib(data_bytes), ["train", "--model", "gpt2-tiny", "--init", "--data", data,
+                                                       "--run", RUN, "--steps", 3, *program.SHAPE,
+                                                       *budget_flags(budgets)], budgets, data_bytes)
+
+
+def resident_bytes(pid):
+    """Exact, unlike VmRSS, which counts late by up to some pages for each thread."""
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return int(re.search(r"^Rss:\s+(\d+) kB", file.read(), re.MULTILINE).group(1)) * 1024
+
+
+def resident_by_step(*more):
+    """Resident memory as each step's line arrives."""
+    program.shutil.rmtree(RUN, ignore_errors=True)
+    process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", RUN, "--steps",
+                            STEADY_STEPS, "--seq", 64, "--micro-batch", 2, "--batch-tokens", 4 * 64, *more)
+    resident = {}
+    for line in process.stderr:
+        step = re.match(r"step (\d+)/", line)
+        # The last step's line may come from a program that is already cleaning up.
+        if step and int(step.group(1)) < STEADY_STEPS:
+            resident[int(step.group(1))] = resident_bytes(process.pid)
+    process.wait(program.LIMIT_S)
+    program.shutil.rmtree(RUN, ignore_errors=True)
+    return process.returncode, resident
+
+
+def steady(what, *more):
+    code, resident = resident_by_step(*more)
+    later = [resident[step] for step in sorted(resident) if step > STEADY_FROM]
+    if code != 0 or STEADY_FROM not in resident or len(later) < 40:
+        return [f"{what}: ended with {code} after the lines of steps {sorted(resident)}"]
+    growth = max(later) - resident[STEADY_FROM]
+    print(f"# {what}: {mib(resident[STEADY_FROM])} resident after step {STEADY_FROM}, at most {growth // 1024} KiB "
+          f"more in {len(later)} steps after it")
+    return [f"{what}: resident memory grew by {growth} bytes"] if growth > GROWTH_BYTES else []
+
+
+def resident_memory_is_steady():
+    """Updates under the next forward; speculated ones, redone because every step is clipped; saves between steps."""
+    return (steady("updates under forward", "--place", "optimizer=host,grads=host")
+            + steady("speculated updates, each redone", "--place", "optimizer=nvme,grads=nvme,weights=nvme,acts=nvme",
+                     "--speculate", "always", "--clip", "1e-6")
+            + steady("saves between steps", "--place", "optimizer=host:50%/nvme", "--save-every", 5))
+
+
+script_test.run(automatic_placement_keeps_its_budgets, everything_on_nvme_keeps_its_budgets,
+                shares_of_every_tier_keep_their_budgets, data_larger_than_the_group_is_read, resident_memory_is_steady)

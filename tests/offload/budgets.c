@@ -1,0 +1,138 @@
+/* Budgets that hold no plan are refused with the least that does: what the refusal names works, keeps a budget that
+ * suffices, and nearly nothing less works. */
+#include "tests/offload/plans.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "core/size.h"
+
+/* Units of few grains are so small that sizes are named to the KiB. */
+enum { SEED = 1, LEAST_MODELS = 1000, NAMED_MODELS = 4000, MOST_UNITS = 16, MOST_GRAINS = 24, FEW_GRAINS = 8 };
+
+static void must(sw_status status, uint64_t seed) {
+    if (status != SW_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
+}
+
+/* A page less than a refusal names, on either tier, is refused again: with rings no larger than a unit, nothing needs
+ * less than everything on NVMe, or of tiny models all on the device. */
+static void the_named_sizes_are_the_least(void **state) {
+    (void)state;
+    for (uint64_t seed = SEED; seed < SEED + LEAST_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
+        spec.chunk_grains = spec.ring_chunks = 1;
+        spec.work_bytes = SW_KIB;
+        for (int64_t u = 0; u < units->count; u++)
+            random.boundary_bytes[u] = random.saved_bytes[u] = SW_KIB;
+        spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
+        assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
+        bool named[SW_NVME];
+        plans_read_needs(&spec, named, seed);
+        assert_true(named[SW_DEVICE] && named[SW_HOST]);
+        must(sw_plan_create(&spec, &plan), seed);
+        sw_plan_destroy(plan);
+        for (int t = SW_DEVICE; t <= SW_HOST; t++) {
+            struct sw_plan_spec less = spec;
+            less.budget_bytes[t] -= SW_BUFFER_ALIGN_BYTES;
+            if (sw_plan_create(&less, &plan) != SW_ERR_BUDGET)
+                fail_msg("seed %llu: a page less of the %s tier was enough too", (unsigned long long)seed,
+                         sw_tier_name((sw_tier)t));
+            sw_error_clear();
+        }
+        sw_units_destroy(units);
+    }
+}
+
+static bool is_refused(const struct sw_plan_spec *spec, uint64_t seed) {
+    struct sw_plan *plan;
+    const sw_status status = sw_plan_create(spec, &plan);
+    if (status == SW_OK)
+        sw_plan_destroy(plan);
+    else if (status != SW_ERR_BUDGET)
+        must(status, seed);
+    sw_error_clear();
+    return status != SW_OK;
+}
+
+/* Budgets from far too small to ample, each for itself: a part of what everything on the device takes there, and of
+ * what everything on the host takes there. */
+static void draw_any_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
+    const struct sw_units *units = spec->units;
+    int64_t grains = 0, activation_bytes = 0;
+    for (int64_t u = 0; u < units->count; u++) {
+        grains += units->unit[u].grains;
+        activation_bytes += spec->boundary_bytes[u] + spec->saved_bytes[u];
+    }
+    const int64_t state_bytes = grains * (SW_RECORD_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
+                                activation_bytes * spec->micro_batches + spec->work_bytes;
+    for (int t = SW_DEVICE; t < SW_NVME; t++)
+        spec->budget_bytes[t] = state_bytes / 1000 * (int64_t)pow(10.0, (double)plans_draw(random, 0, 350) / 100.0) +
+                                plans_draw(random, 1, SW_MIB);
+}
+
+/* A twentieth less of one named budget is refused again, and one named beside another cannot be spared however large
+ * that one is. */
+static void check_least(const struct sw_plan_spec *spec, const int64_t given[SW_NVME], const bool named[SW_NVME],
+                        uint64_t seed) {
+    for (int t = SW_DEVICE; t < SW_NVME; t++) {
+        struct sw_plan_spec less = *spec;
+        less.budget_bytes[t] -= less.budget_bytes[t] / 20;
+        if (named[t] && !is_refused(&less, seed))
+            fail_msg("seed %llu: 5%% less than was named of the %s tier was enough too", (unsigned long long)seed,
+                     sw_tier_name((sw_tier)t));
+        struct sw_plan_spec other = *spec;
+        other.budget_bytes[t] = given[t];
+        other.budget_bytes[SW_HOST - t] = INT64_MAX;
+        if (named[SW_DEVICE] && named[SW_HOST] && !is_refused(&other, seed))
+            fail_msg("seed %llu: the budget of the %s tier need not have been named", (unsigned long long)seed,
+                     sw_tier_name((sw_tier)t));
+    }
+}
+
+static void named_budgets_work_and_nearly_nothing_less_does(void **state) {
+    (void)state;
+    int both = 0, one[SW_NVME] = {0};
+    for (uint64_t seed = SEED; seed < SEED + NAMED_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        draw_any_budgets(&random, &spec);
+        const int64_t given[SW_NVME] = {spec.budget_bytes[SW_DEVICE], spec.budget_bytes[SW_HOST]};
+        if (sw_plan_create(&spec, &plan) == SW_OK) {
+            sw_plan_destroy(plan);
+        } else {
+            bool named[SW_NVME];
+            plans_read_needs(&spec, named, seed);
+            must(sw_plan_create(&spec, &plan), seed);
+            must(sw_plan_check(plan), seed);
+            sw_plan_destroy(plan);
+            check_least(&spec, given, named, seed);
+            both += named[SW_DEVICE] && named[SW_HOST];
+            one[SW_DEVICE] += !named[SW_HOST];
+            one[SW_HOST] += !named[SW_DEVICE];
+        }
+        sw_units_destroy(units);
+    }
+    printf("# of %d models, %d refusals named both budgets, %d the device's alone, %d the host's alone\n", NAMED_MODELS,
+           both, one[SW_DEVICE], one[SW_HOST]);
+    assert_true(both > NAMED_MODELS / 50 && one[SW_DEVICE] > NAMED_MODELS / 50 && one[SW_HOST] > NAMED_MODELS / 50);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_named_sizes_are_the_least),
+        cmocka_unit_test(named_budgets_work_and_nearly_nothing_less_does),
+    };
+    return cmocka_run_group_tests_name("offload budgets", tests, NULL, NULL);
+}

@@ -1,0 +1,28 @@
+/* What all commands do alike with their arguments and their errors. */
+#include "train/commands.h"
+
+#include <stdio.h>
+
+int sw_command_fail(const char *command, sw_status status) {
+    fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
+    return SW_EXIT_FAILED;
+}
+
+bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
+    bool help = false;
+    sw_status status = sw_options_defaults(line, target);
+    if (status == SW_OK)
+        status = sw_options_parse(line, argc, argv, target, &help);
+    if (status != SW_OK) {
+        /* What a later version will understand is no mistake of the user. */
+        *out_exit = sw_command_fail(line->command, status);
+        if (status == SW_ERR_ARG)
+            *out_exit = SW_EXIT_USAGE;
+        return false;
+    }
+    if (!help)
+        return true;
+    sw_options_help(line, stdout);
+    *out_exit = SW_EXIT_DONE;
+    return false;
+}

@@ -1,0 +1,197 @@
+/* What a model's arithmetic needs prepared: matrix products by shape, and where each intermediate lies. */
+#include "core/size.h"
+#include "kernels/tiling.h"
+#include "train/model_private.h"
+
+#include <math.h>
+
+/* Logits and their gradient of one tile of the head; tiles depend on the model and micro-batch alone, so that budgets
+ * never change bits. */
+#define HEAD_TILE_BYTES (64 * SW_MIB)
+enum { HEAD_ROWS_MULTIPLE = 16, AREA_ALIGN_BYTES = 128 };
+/* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
+ * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and
+ * the rows of a tile may be many. */
+enum { HEAD_LEAST_ROWS = 128, HEAD_CUT_ROWS = 1024 };
+
+static int64_t place(int64_t *used_bytes, int64_t bytes) {
+    const int64_t at = *used_bytes;
+    *used_bytes += sw_round_up(bytes, AREA_ALIGN_BYTES);
+    return at;
+}
+
+static bool has(enum block_kind kind, enum block_tensor tensor) {
+    const struct sw_block_range range = sw_block_range(kind);
+    return range.first <= (int)tensor && (int)tensor < range.end;
+}
+
+static void lay_saved(const struct sw_model *model, enum block_kind kind, struct saved_layout *s) {
+    const struct sw_model_config *c = &model->config;
+    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    const int64_t hidden_bytes = model->rows * c->hidden * typed;
+    const int64_t wide_bytes = hidden_bytes / model->tiles, ffn_bytes = model->rows * c->ffn * typed / model->tiles;
+    const int64_t row_bytes = model->rows * (int64_t)sizeof(float);
+    if (has(kind, NORM1_SCALE)) {
+        s->norm1_mean = place(&s->bytes, row_bytes);
+        s->norm1_rstd = place(&s->bytes, row_bytes);
+        s->norm1_out = place(&s->bytes, hidden_bytes);
+    }
+    if (has(kind, QKV_WEIGHT)) {
+        s->qkv = place(&s->bytes, 3 * wide_bytes);
+        s->log_sum_exp = place(&s->bytes, row_bytes * c->heads / model->tiles);
+        s->attention_out = place(&s->bytes, wide_bytes);
+    }
+    if (kind == BLOCK_WHOLE)
+        s->residual = place(&s->bytes, hidden_bytes);
+    if (has(kind, NORM2_SCALE)) {
+        s->norm2_mean = place(&s->bytes, row_bytes);
+        s->norm2_rstd = place(&s->bytes, row_bytes);
+        s->norm2_out = place(&s->bytes, hidden_bytes);
+    }
+    if (has(kind, UP_WEIGHT)) {
+        s->up = place(&s->bytes, ffn_bytes);
+        s->activated = place(&s->bytes, ffn_bytes);
+    }
+}
+
+static void lay_work(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const struct head_tiles *tiles = &model->head;
+    struct work_layout *w = &model->work;
+    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    const int64_t hidden_bytes = model->rows * c->hidden * typed;
+    const int64_t row_bytes = model->rows * (int64_t)sizeof(float),
+                  tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
+    w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
+    int64_t block = w->bytes, head = w->bytes;
+    w->wide = place(&block, model->rows * sw_max_i64(c->ffn, 3 * c->hidden) / model->tiles * typed);
+    w->narrow = place(&block, hidden_bytes);
+    w->norm_mean = place(&head, row_bytes);
+    w->norm_rstd = place(&head, row_bytes);
+    w->norm_out = place(&head, hidden_bytes);
+    w->norm_grad = place(&head, hidden_bytes);
+    /* One row of logits, for generating, is whole. */
+    w->logits = place(&head, sw_max_i64(tiles->rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
+    w->logits_grad = place(&head, tiles->rows * tiles->cols * typed);
+    w->losses = place(&head, tile_row_bytes);
+    if (tiles->cut) {
+        w->largest = place(&head, tile_row_bytes);
+        w->sums = place(&head, tile_row_bytes);
+        w->target_logits = place(&head, tile_row_bytes);
+        w->hidden_grad = place(&head, tile_row_bytes * c->hidden);
+    }
+    w->bytes = sw_max_i64(block, head);
+}
+
+static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
+    int64_t bytes;
+    SW_TRY(sw_device_prepare_gemm(model->device, shape, &bytes));
+    model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
+    return SW_OK;
+}
+
+static sw_status prepare_linear(struct sw_model *model, enum linear_name name, int64_t in, int64_t out) {
+    const sw_dtype type = model->shape.type;
+    struct linear *linear = &model->linear[name];
+    linear->forward = (struct sw_gemm){.m = model->rows, .n = out, .k = in, .bias = true, .in = type, .out = type};
+    linear->forward_plain = linear->forward;
+    linear->forward_plain.bias = false;
+    linear->input_gradient =
+        (struct sw_gemm){.m = model->rows, .n = in, .k = out, .transpose_b = true, .in = type, .out = type};
+    linear->weight_gradient = (struct sw_gemm){
+        .m = in, .n = out, .k = model->rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32};
+    SW_TRY(prepare(model, &linear->forward));
+    if (model->tiles > 1)
+        SW_TRY(prepare(model, &linear->forward_plain));
+    SW_TRY(prepare(model, &linear->input_gradient));
+    return prepare(model, &linear->weight_gradient);
+}
+
+static sw_status prepare_head(struct sw_model *model, int64_t rows, int64_t cols) {
+    const struct head_products products = sw_head_products(model, rows, cols);
+    SW_TRY(prepare(model, &products.logits));
+    SW_TRY(prepare(model, &products.input_gradient));
+    return prepare(model, &products.table_gradient);
+}
+
+/* Tiles of about equal size, at most `most`, in multiples. */
+static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
+    const int64_t tiles = sw_div_up(whole, most);
+    return sw_min_i64(whole, sw_round_up(sw_div_up(whole, tiles), multiple));
+}
+
+static void cut_head(struct sw_model *model) {
+    const int64_t limit_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : HEAD_TILE_BYTES;
+    const int64_t logit_bytes = (int64_t)sizeof(float) + sw_dtype_bytes(model->shape.type);
+    const int64_t vocab = model->config.vocab, least_rows = sw_min_i64(model->rows, HEAD_LEAST_ROWS);
+    struct head_tiles *tiles = &model->head;
+    tiles->cut = vocab > SW_SOFTMAX_BLOCK_COLUMNS && least_rows * vocab * logit_bytes > limit_bytes;
+    const int64_t narrowest = tiles->cut ? SW_SOFTMAX_BLOCK_COLUMNS : vocab;
+    int64_t most_rows = sw_max_i64(limit_bytes / (narrowest * logit_bytes), HEAD_ROWS_MULTIPLE);
+    if (tiles->cut)
+        most_rows = sw_min_i64(most_rows, HEAD_CUT_ROWS);
+    tiles->rows = even_tile(model->rows, most_rows, HEAD_ROWS_MULTIPLE);
+    const int64_t most_cols = limit_bytes / (tiles->rows * logit_bytes);
+    const int64_t blocks = sw_max_i64(most_cols / SW_SOFTMAX_BLOCK_COLUMNS, 1);
+    tiles->cols = tiles->cut ? even_tile(vocab, blocks * SW_SOFTMAX_BLOCK_COLUMNS, SW_SOFTMAX_BLOCK_COLUMNS) : vocab;
+}
+
+static int64_t last_of(int64_t whole, int64_t tile) {
+    return whole - (sw_div_up(whole, tile) - 1) * tile;
+}
+
+static sw_status prepare_head_tiles(struct sw_model *model) {
+    const int64_t rows[] = {model->head.rows, last_of(model->rows, model->head.rows)};
+    const int64_t cols[] = {model->head.cols, last_of(model->config.vocab, model->head.cols)};
+    for (int r = 0; r < 2; r++)
+        for (int c = 0; c < 2; c++)
+            SW_TRY(prepare_head(model, rows[r], cols[c]));
+    const struct head_products row = sw_head_products(model, 1, model->config.vocab);
+    return prepare(model, &row.logits);
+}
+
+sw_status sw_model_prepare(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const int64_t wide = c->hidden / model->tiles, ffn = c->ffn / model->tiles;
+    cut_head(model);
+    SW_TRY(prepare_linear(model, LINEAR_QKV, c->hidden, 3 * wide));
+    SW_TRY(prepare_linear(model, LINEAR_PROJECTION, wide, c->hidden));
+    SW_TRY(prepare_linear(model, LINEAR_UP, c->hidden, ffn));
+    SW_TRY(prepare_linear(model, LINEAR_DOWN, ffn, c->hidden));
+    SW_TRY(prepare_head_tiles(model));
+    model->attention = (struct sw_attention){
+        .batch = model->shape.batch,
+        .seq = model->shape.seq,
+        .heads = c->heads / model->tiles,
+        .kv_heads = c->kv_heads / model->tiles,
+        .head_dim = c->head_dim,
+        .q_stride = 3 * wide,
+        .kv_stride = 3 * wide,
+        .o_stride = wide,
+        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+    };
+    model->scratch_bytes = sw_max_i64(model->scratch_bytes,
+                                      sw_attention_scratch_bytes(model->device, &model->attention, model->shape.type));
+    for (int kind = 0; kind < BLOCK_KINDS; kind++)
+        lay_saved(model, (enum block_kind)kind, &model->saved[kind]);
+    lay_work(model);
+    return SW_OK;
+}
+
+struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit) {
+    const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    if (unit + 1 == model->units->count)
+        return (struct sw_unit_sizes){0};
+    if (unit == 0)
+        return (struct sw_unit_sizes){.boundary_bytes = hidden_bytes};
+    const struct sw_tile tile = sw_tile_of(model->tiles, unit);
+    return (struct sw_unit_sizes){
+        .boundary_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
+        .saved_bytes = model->saved[tile.kind].bytes,
+        .shares_input = tile.index > 1,
+    };
+}
+
+int64_t sw_norm_offset(const struct sw_model *model) {
+    return sw_round_up(model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
+}

@@ -1,0 +1,48 @@
+#include "train/planned.h"
+
+sw_status sw_planned_make(struct sw_planned *p) {
+    SW_TRY(sw_config_load(p->settings.model, &p->config));
+    SW_TRY(sw_settings_check(&p->settings));
+    SW_TRY(sw_trainer_device(&p->settings, &p->device));
+    const struct sw_device_info info = sw_device_info(p->device);
+    SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
+    const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
+                                         .batch = p->settings.micro_batch,
+                                         .seq = p->settings.seq,
+                                         .tiles = p->settings.tiles};
+    SW_TRY(sw_model_create(&p->config, &shape, p->device, &p->model));
+    return sw_trainer_plan(&p->settings, p->model, &p->plan);
+}
+
+bool sw_plan_uses_nvme(const struct sw_plan *plan) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        for (int state = 0; state < SW_STATES; state++)
+            if (plan->placement[u].tier[state] == SW_NVME)
+                return true;
+    return false;
+}
+
+void sw_planned_directories(const struct sw_planned *p, const char *const **out, int *out_count) {
+    static const char *const here[] = {"."};
+    const struct sw_option_list *nvme = &p->settings.nvme;
+    *out = nvme->count > 0 ? (const char *const *)nvme->items : here;
+    *out_count = nvme->count > 0 ? nvme->count : 1;
+}
+
+sw_status sw_planned_predict(struct sw_planned *p) {
+    struct sw_rates_target target = {.settings = &p->settings, .model = p->model, .device = p->device};
+    sw_planned_directories(p, &target.directories, &target.directory_count);
+    if (p->settings.rates != NULL)
+        SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
+    else
+        SW_TRY(sw_rates_measure(&target, sw_plan_uses_nvme(p->plan), &p->rates));
+    return sw_predict(p->plan, &p->rates.rates, &p->prediction);
+}
+
+void sw_planned_release(struct sw_planned *p) {
+    sw_rates_release(&p->rates);
+    sw_plan_destroy(p->plan);
+    sw_model_destroy(p->model);
+    if (p->device != NULL)
+        sw_device_close(p->device);
+}

@@ -1,0 +1,213 @@
+#include "train/rates.h"
+
+#include "core/size.h"
+#include "offload/measure.h"
+#include "train/files.h"
+#include "train/trainer.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
+enum { RATES_VERSION = 1, SHAPE_CHARS = 512 };
+
+static struct sw_measure_shape chunks_of(const struct sw_settings *settings) {
+    return (struct sw_measure_shape){.type = sw_settings_type(settings),
+                                     .chunk_grains = settings->chunk_grains,
+                                     .ring_chunks = settings->ring_chunks};
+}
+
+static sw_status measure_drives(const struct sw_rates_target *target, struct sw_rates *rates) {
+    const struct sw_measure_shape shape = chunks_of(target->settings);
+    struct sw_store_rates drives;
+    SW_TRY(sw_measure_store(target->directories, target->directory_count, target->settings->allow_buffered,
+                            SW_TRAINER_IO_DEPTH, &shape, &drives));
+    rates->read = drives.read;
+    rates->write = drives.write;
+    rates->read_write_slowdown = drives.read_write_slowdown;
+    rates->io_latency_s = drives.latency_s;
+    rates->commit_s = drives.commit_s;
+    return SW_OK;
+}
+
+static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
+    const struct sw_measure_shape shape = chunks_of(target->settings);
+    struct sw_rates *rates = &out->rates;
+    SW_TRY(sw_unit_seconds_alloc(sw_model_get_units(target->model)->count, &out->units));
+    rates->forward_s = out->units.forward;
+    rates->backward_s = out->units.backward;
+    rates->recompute_s = out->units.recompute;
+    rates->cores = (double)sw_device_info(target->device).threads;
+    SW_TRY(sw_measure_units(target->model, target->device, &out->units, &rates->compute_cores));
+    SW_TRY(sw_measure_copies(target->device, &shape, &rates->upload, &rates->download));
+    SW_TRY(sw_measure_update(target->device, &shape, &rates->update));
+    rates->update_on_device = rates->update; /* a CPU device and the host are one */
+    SW_TRY(sw_measure_accumulators(target->device, &shape, &rates->finish, &rates->zero));
+    SW_TRY(sw_measure_handover(&rates->op_s));
+    return store ? measure_drives(target, rates) : SW_OK;
+}
+
+sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
+    *out = (struct sw_machine_rates){0};
+    const sw_status status = measure(target, store, out);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}
+
+void sw_rates_release(struct sw_machine_rates *rates) {
+    sw_unit_seconds_free(&rates->units);
+    *rates = (struct sw_machine_rates){0};
+}
+
+/* What the times of units and the rates of chunks depend on. */
+static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
+    const struct sw_model_config *c = sw_model_get_config(target->model);
+    const struct sw_settings *s = target->settings;
+    const struct sw_device_info info = sw_device_info(target->device);
+    snprintf(text, SHAPE_CHARS,
+             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
+             "%lld x %lld, %s, "
+             "%s %s with %d threads, chunks of %lld grains, rings of %lld",
+             c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
+             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
+             (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)), info.name, info.isa,
+             info.threads, (long long)s->chunk_grains, (long long)s->ring_chunks);
+}
+
+/* The numbers of struct sw_rates by their names in the file. */
+struct number {
+    const char *name;
+    size_t offset;
+};
+#define NUMBER(member)                                                                                                 \
+    { #member, offsetof(struct sw_rates, member) }
+static const struct number numbers[] = {NUMBER(cores),        NUMBER(compute_cores), NUMBER(read_write_slowdown),
+                                        NUMBER(io_latency_s), NUMBER(commit_s),      NUMBER(op_s)};
+static const struct number moves[] = {NUMBER(upload), NUMBER(download), NUMBER(update), NUMBER(update_on_device),
+                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write)};
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+struct unit_array {
+    const char *name;
+    size_t offset;
+};
+static const struct unit_array unit_arrays[] = {{"forward_s", offsetof(struct sw_unit_seconds, forward)},
+                                                {"backward_s", offsetof(struct sw_unit_seconds, backward)},
+                                                {"recompute_s", offsetof(struct sw_unit_seconds, recompute)}};
+
+static double *array_of(const struct sw_machine_rates *rates, const struct unit_array *array) {
+    return *(double *const *)((const char *)&rates->units + array->offset);
+}
+
+static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
+    json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        json_object_set_new(root, numbers[i].name,
+                            json_real(*(const double *)((const char *)&rates->rates + numbers[i].offset)));
+    for (size_t i = 0; i < COUNT(moves); i++) {
+        const struct sw_rate *rate = (const void *)((const char *)&rates->rates + moves[i].offset);
+        json_object_set_new(root, moves[i].name,
+                            json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
+    }
+    for (size_t i = 0; i < COUNT(unit_arrays); i++) {
+        json_t *array = json_array();
+        for (int64_t u = 0; u < units; u++)
+            json_array_append_new(array, json_real(array_of(rates, &unit_arrays[i])[u]));
+        json_object_set_new(root, unit_arrays[i].name, array);
+    }
+    return root;
+}
+
+static sw_status write_file(const char *path, const struct sw_machine_rates *rates, const char *shape, int64_t units) {
+    json_t *root = to_json(rates, shape, units);
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    sw_status status =
+        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : sw_file_replace(path, text, strlen(text));
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+static sw_status read_number(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out) {
+    const json_t *value = json_object_get(object, name);
+    *out = json_number_value(value);
+    if (json_is_number(value) && isfinite(*out) && (*out > 0.0 || (may_be_zero && *out == 0.0)))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
+}
+
+static sw_status read_units(const json_t *root, const struct unit_array *array, const char *path, int64_t units,
+                            double *out) {
+    const json_t *values = json_object_get(root, array->name);
+    if (!json_is_array(values) || (int64_t)json_array_size(values) != units)
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one a unit", path, array->name,
+                       (long long)units);
+    for (int64_t u = 0; u < units; u++) {
+        out[u] = json_number_value(json_array_get(values, (size_t)u));
+        if (!isfinite(out[u]) || out[u] < 0.0)
+            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must not be negative", path, array->name, (long long)u);
+    }
+    return SW_OK;
+}
+
+static sw_status from_json(const json_t *root, const char *path, const char *shape, int64_t units,
+                           struct sw_machine_rates *out) {
+    const char *of = json_string_value(json_object_get(root, "shape"));
+    if (json_integer_value(json_object_get(root, "spillway_rates")) != RATES_VERSION || of == NULL)
+        return sw_fail(SW_ERR_ARG, "%s is not a file of rates of this version; name a new file to have one made", path);
+    if (strcmp(of, shape) != 0)
+        return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
+    SW_TRY(sw_unit_seconds_alloc(units, &out->units));
+    out->rates.forward_s = out->units.forward;
+    out->rates.backward_s = out->units.backward;
+    out->rates.recompute_s = out->units.recompute;
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        SW_TRY(read_number(root, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
+                           (double *)((char *)&out->rates + numbers[i].offset)));
+    for (size_t i = 0; i < COUNT(moves); i++) {
+        struct sw_rate *rate = (void *)((char *)&out->rates + moves[i].offset);
+        const json_t *object = json_object_get(root, moves[i].name);
+        SW_TRY(read_number(object, "bytes_per_s", path, false, &rate->bytes_per_s));
+        SW_TRY(read_number(object, "cores", path, true, &rate->cores));
+    }
+    for (size_t i = 0; i < COUNT(unit_arrays); i++)
+        SW_TRY(read_units(root, &unit_arrays[i], path, units, array_of(out, &unit_arrays[i])));
+    return SW_OK;
+}
+
+static sw_status read_file(const char *path, const char *shape, int64_t units, struct sw_machine_rates *out) {
+    char *text;
+    SW_TRY(sw_file_read_text(path, RATES_FILE_LIMIT_BYTES, &text));
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (root == NULL)
+        return sw_fail(SW_ERR_ARG, "%s, line %d: %s", path, error.line, error.text);
+    const sw_status status = from_json(root, path, shape, units, out);
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out) {
+    const int64_t units = sw_model_get_units(target->model)->count;
+    char shape[SHAPE_CHARS];
+    describe(target, shape);
+    *out = (struct sw_machine_rates){0};
+    if (access(path, F_OK) == 0) {
+        const sw_status status = read_file(path, shape, units, out);
+        if (status != SW_OK)
+            sw_rates_release(out);
+        return status;
+    }
+    SW_TRY(sw_rates_measure(target, true, out));
+    const sw_status status = write_file(path, out, shape, units);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}

@@ -1,0 +1,44 @@
+/* The rates that price a plan on this machine: measured here and now, or kept in a file. */
+#ifndef SW_TRAIN_RATES_H
+#define SW_TRAIN_RATES_H
+
+#include "offload/plan.h"
+#include "offload/rates.h"
+#include "train/model.h"
+#include "train/settings.h"
+
+/* Seconds of one micro-batch through each unit, as struct sw_rates has them. The arrays have units->count entries. */
+struct sw_unit_seconds {
+    double *forward, *backward, *recompute;
+};
+sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
+void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
+
+/* Runs one unit of each shape on random weights, in memory taken for that time. out_cores: busy meanwhile. */
+sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_unit_seconds *out,
+                           double *out_cores);
+
+struct sw_machine_rates {
+    struct sw_rates rates; /* its unit arrays are those of `units` */
+    struct sw_unit_seconds units;
+};
+
+/* Where rates are measured for. Settings are resolved. */
+struct sw_rates_target {
+    const struct sw_settings *settings;
+    struct sw_model *model;
+    struct sw_device *device;
+    const char *const *directories; /* of the store */
+    int directory_count;
+};
+
+/* Measures everything: a few seconds, of the drives only where `store` is set (SW_MEASURE_STORE_BYTES twice on disk).
+ * The caller releases the rates. */
+sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
+void sw_rates_release(struct sw_machine_rates *rates);
+
+/* The same from a file, which is measured for and made where it is not there. It belongs to a model's shape and to how
+ * it runs; another's is refused. Its numbers may be changed, to ask what another machine would do. */
+sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out);
+
+#endif
