@@ -255,10 +255,10 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = spec->train ? traffic_of(layout) : (struct traffic){0};
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    const int64_t ring = spec->ring_chunks;
-    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, ring);
-    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed, ring);
-    index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, ring);
+    const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
+    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed, device_ring);
+    index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
     index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
     index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
     index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);

@@ -1,6 +1,7 @@
 /* Measures what this machine does, each thing alone, for the simulator and for the benches. Everything is measured as
- * the engine does it: in arenas, by chunks of the same size, through the same device and store. Medians of a few
- * rounds; a second or two in all. Calls belong to one thread and allocate what they measure with, for their duration.
+ * the engine does it: in arenas, by chunks of the same size, through the same device and store. The best or the
+ * median of a few rounds; a second or two in all. Calls belong to one thread and allocate what they measure with, for
+ * their duration.
  */
 #ifndef SW_OFFLOAD_MEASURE_H
 #define SW_OFFLOAD_MEASURE_H

@@ -196,6 +196,28 @@ static sw_status search_uniform(struct sw_plan *plan, bool recompute, sw_tier lo
     return refuse_budget(plan, &least);
 }
 
+static int64_t chunks_of_all(const struct sw_plan *plan) {
+    int64_t chunks = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        chunks += sw_plan_chunks(plan, u);
+    return chunks;
+}
+
+/* What is left of the host's budget goes to the rings: the drive can then work ahead of the arithmetic. */
+static sw_status grow_rings(struct sw_plan *plan) {
+    int64_t *chunks = &plan->spec.ring_chunks;
+    const int64_t most = sw_min_i64(SW_RING_CHUNKS_MOST, chunks_of_all(plan));
+    while (plan->spec.ring_auto && 2 * *chunks <= most) {
+        *chunks *= 2;
+        SW_TRY(sw_plan_layout(plan));
+        if (fits(plan))
+            continue;
+        *chunks /= 2;
+        break;
+    }
+    return sw_plan_layout(plan);
+}
+
 /* Everything on the device if it fits. Else everything as low as it may go, and then up again, first what saves the
  * most traffic for its bytes: weights (fetched twice a step) and boundaries (once each way), then intermediates instead
  * of recomputation, then gradients with their optimizer; what the device cannot take goes to the host in the same
@@ -267,6 +289,7 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
         goto fail;
     }
     SW_TRY_GOTO(place(plan), fail);
+    SW_TRY_GOTO(grow_rings(plan), fail);
     SW_TRY_GOTO(make_programs(plan), fail);
     *out = plan;
     return SW_OK;

@@ -162,6 +162,10 @@ typedef enum {
 /* Whether a program can follow itself, step after step. */
 bool sw_program_repeats(sw_program_kind kind);
 
+/* A device's rings only hide the end of a copy from the start of the next. The host's carry what the drive is ahead of
+ * the arithmetic, or behind it. */
+enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_MOST = 64 };
+
 /* Everything that a plan depends on. Bytes are per rank. */
 struct sw_plan_spec {
     const struct sw_units *units; /* must outlive the plan */
@@ -179,9 +183,10 @@ struct sw_plan_spec {
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
     bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
-    int64_t ring_chunks;            /* slots of each staging ring */
-    int64_t unit_slots;             /* device slots for the weights of units that live elsewhere, at least 2 */
-    const double *forward_flops;    /* of each unit and micro-batch; NULL: not known */
+    int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;              /* rings on the host grow up to SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
+    const double *forward_flops; /* of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
 };

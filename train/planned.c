@@ -30,7 +30,8 @@ void sw_planned_directories(const struct sw_planned *p, const char *const **out,
 }
 
 sw_status sw_planned_predict(struct sw_planned *p) {
-    struct sw_rates_target target = {.settings = &p->settings, .model = p->model, .device = p->device};
+    struct sw_rates_target target = {
+        .settings = &p->settings, .model = p->model, .device = p->device, .ring_chunks = p->plan->spec.ring_chunks};
     sw_planned_directories(p, &target.directories, &target.directory_count);
     if (p->settings.rates != NULL)
         SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));

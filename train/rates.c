@@ -16,14 +16,14 @@
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
 enum { RATES_VERSION = 1, SHAPE_CHARS = 512 };
 
-static struct sw_measure_shape chunks_of(const struct sw_settings *settings) {
-    return (struct sw_measure_shape){.type = sw_settings_type(settings),
-                                     .chunk_grains = settings->chunk_grains,
-                                     .ring_chunks = settings->ring_chunks};
+static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
+    return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
+                                     .chunk_grains = target->settings->chunk_grains,
+                                     .ring_chunks = target->ring_chunks};
 }
 
 static sw_status measure_drives(const struct sw_rates_target *target, struct sw_rates *rates) {
-    const struct sw_measure_shape shape = chunks_of(target->settings);
+    const struct sw_measure_shape shape = chunks_of(target);
     struct sw_store_rates drives;
     SW_TRY(sw_measure_store(target->directories, target->directory_count, target->settings->allow_buffered,
                             SW_TRAINER_IO_DEPTH, &shape, &drives));
@@ -36,7 +36,7 @@ static sw_status measure_drives(const struct sw_rates_target *target, struct sw_
 }
 
 static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
-    const struct sw_measure_shape shape = chunks_of(target->settings);
+    const struct sw_measure_shape shape = chunks_of(target);
     struct sw_rates *rates = &out->rates;
     SW_TRY(sw_unit_seconds_alloc(sw_model_get_units(target->model)->count, &out->units));
     rates->forward_s = out->units.forward;
@@ -73,11 +73,11 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     snprintf(text, SHAPE_CHARS,
              "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "
-             "%s %s with %d threads, chunks of %lld grains, rings of %lld",
+             "%s %s with %d threads, chunks of %lld grains",
              c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
              (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
              (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)), info.name, info.isa,
-             info.threads, (long long)s->chunk_grains, (long long)s->ring_chunks);
+             info.threads, (long long)s->chunk_grains);
 }
 
 /* The numbers of struct sw_rates by their names in the file. */

@@ -28,6 +28,7 @@ struct sw_rates_target {
     const struct sw_settings *settings;
     struct sw_model *model;
     struct sw_device *device;
+    int64_t ring_chunks;            /* of the plan */
     const char *const *directories; /* of the store */
     int directory_count;
 };

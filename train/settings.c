@@ -137,8 +137,9 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .int_min = 1,                                                                                                 \
          .int_max = 65536},                                                                                            \
     {                                                                                                                  \
-        .name = "--ring-chunks", .kind = SW_OPTION_INT, AT(ring_chunks), .initial = "8", .value = "N",                 \
-        .what = "staging buffers of each kind", .int_min = 1, .int_max = 1024                                          \
+        .name = "--ring-chunks", .kind = SW_OPTION_INT, AT(ring_chunks), .initial = "auto", .value = "N",              \
+        .what = "staging buffers of each kind; auto: 8, and up to 64 where the host's budget has room", .int_min = 1,  \
+        .int_max = 1024, .allow_auto = true                                                                            \
     }
 
 #define RUNNING_OPTIONS                                                                                                \

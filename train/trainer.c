@@ -31,7 +31,7 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
         if (units->unit[unit].tensor[t].dims > 1)
             multiplying += (double)units->unit[unit].tensor[t].elems;
     const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
-    const double attention = attends ? (double)(table->dim[1] / settings->tiles) * (double)settings->seq : 0.0;
+    const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
@@ -67,7 +67,8 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,
         .one_generation = settings->durability == SW_DURABILITY_NONE,
         .chunk_grains = settings->chunk_grains,
-        .ring_chunks = settings->ring_chunks,
+        .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
+        .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
