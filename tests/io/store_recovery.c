@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 enum { LABEL_SEEDS = 400, KILLS = 12, MAX_KILL_US = 60000 };
+/* Longer than a process waits for one that lives. */
+enum { HELD_BY_THE_DEAD_US = 2600000 };
 
 /* Sizes and places of a store's parts, for tests that damage them. */
 struct anatomy {
@@ -285,6 +287,28 @@ static void resumes_after_kill(void **state) {
     CHECK(step > 1);
 }
 
+/* Takes the lock and leaves it to a child of its own, as the system holds on to the files of a process that was killed
+ * until its last flush has landed. */
+static void die_with_the_lock(void *context) {
+    const struct store_directories *directories = context;
+    reopen_store(directories);
+    if (fork_child() == 0) {
+        usleep(HELD_BY_THE_DEAD_US);
+        _exit(0);
+    }
+}
+
+static void waits_for_the_writes_of_the_dead(void **state) {
+    struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *store = create_store(&directories);
+    commit_steps(store, 1, 1);
+    sw_store_close(store);
+    CHECK(run_in_child(die_with_the_lock, &directories) == 0);
+    store = reopen_store(&directories);
+    check_at_step(store, 1);
+    sw_store_close(store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(refuses_a_store_without_a_commit, make_directory, remove_directory),
@@ -296,6 +320,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refuses_truncated_and_foreign_files, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(bears_lying_labels, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(resumes_after_kill, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(waits_for_the_writes_of_the_dead, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
