@@ -82,7 +82,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->spec = *spec;
     engine->plan = spec->plan;
     engine->saved_step = -1;
-    engine->clips_seen = UINT32_MAX; /* Nothing speaks for speculating before some steps went unclipped. */
+    sw_pace_start(&engine->pace);
     engine->applied_steps = spec->applied_steps;
     engine->loss_scale = spec->loss_scale;
     if (engine->loss_scale.scale == 0.0)
@@ -172,13 +172,11 @@ static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
     return kinds[waiting][speculates];
 }
 
-/* A redo repeats the update's transfers, so speculation pays while few steps clip. */
+/* Needs the mutex. */
 static bool will_speculate(const struct sw_engine *engine) {
-    enum { STEPS_SEEN = 8, WRONG_AT_MOST = 1 };
     if (!engine->plan->commit_every_step || engine->spec.speculation == SW_SPECULATE_NEVER)
         return false;
-    const int wrong = __builtin_popcount(engine->clips_seen & ((1u << STEPS_SEEN) - 1));
-    return engine->spec.speculation == SW_SPECULATE_ALWAYS || wrong <= WRONG_AT_MOST;
+    return engine->spec.speculation == SW_SPECULATE_ALWAYS || sw_pace_speculates(&engine->pace);
 }
 
 /* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
@@ -204,11 +202,13 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
                        const struct sw_step_input *input) {
     const struct sw_program *program = &engine->plan->program[kind];
     assert(program->op_count > 0 && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
-    if (engine->program != program)
+    const bool steady = engine->program == program;
+    if (!steady)
         SW_TRY(change_program(engine, program));
     struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
     double *loss = context->loss;
-    *context = (struct step_context){.input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates};
+    *context = (struct step_context){
+        .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
     context->result.step = input->step;
     context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
     choose_generations(engine, context);
@@ -265,6 +265,8 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
         out->loss_sum = sw_engine_loss_sum(engine, context);
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
+        if (context->steady && context->input.kind == SW_STEP_TRAIN && !out->redone)
+            sw_pace_note_step(&engine->pace, context->speculates, out->seconds);
         engine->waited++;
     }
     pthread_mutex_unlock(&engine->mutex);

@@ -100,6 +100,13 @@ bool sw_plan_table_streams(const struct sw_plan *plan) {
     return plan->spec.units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE;
 }
 
+bool sw_plan_gathers(const struct sw_plan *plan) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+    return spec->gathered_bytes > 0 && !spec->units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE &&
+           spec->gathered_bytes <= whole_bytes / spec->micro_batches;
+}
+
 static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -110,7 +117,7 @@ static void lay_weights(struct layout *layout) {
         const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
         index->weights[u] =
             add_unit(layout, "weights", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_WEIGHTS);
-        if (tier != SW_DEVICE && !(u == 0 && units->tied))
+        if (tier != SW_DEVICE && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
             largest = sw_max_i64(largest, units->unit[u].grains);
     }
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
@@ -118,6 +125,10 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
+    const bool gathers = sw_plan_gathers(plan);
+    index->rows =
+        add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
+    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, BOUNDARY_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
     index->table_slot = sw_plan_table_streams(plan)
                             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,

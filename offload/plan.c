@@ -12,8 +12,8 @@ enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
 
 static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
 static const char *const op_names[SW_OP_KINDS] = {
-    "tokens", "forward",          "loss",   "logits",   "zero", "head",  "backward", "finish", "sums", "norm",
-    "update", "update on device", "upload", "download", "read", "write", "commit",
+    "tokens", "forward",          "loss",   "logits", "zero",     "head", "backward", "finish", "sums", "norm",
+    "update", "update on device", "gather", "upload", "download", "read", "write",    "commit",
 };
 
 const char *sw_lane_name(sw_lane lane) {

@@ -43,6 +43,7 @@ typedef enum {
     SW_OP_NORM,             /* global norm, clip coefficient, finite or not */
     SW_OP_UPDATE,           /* of a chunk, on the host */
     SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
+    SW_OP_GATHER,           /* of a chunk, on the host: the rows that the step's tokens name */
     SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
     SW_OP_DOWNLOAD,         /* device to host */
     SW_OP_READ,             /* NVMe to host */
@@ -56,6 +57,7 @@ typedef enum {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,
     SW_CONTENT_WEIGHTS,       /* unit, chunk */
+    SW_CONTENT_ROWS,          /* of the embedding, micro-batch; stage counts the chunks gathered from */
     SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
     SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
     SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
@@ -179,7 +181,10 @@ struct sw_plan_spec {
     const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
     /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
     const bool *shares_input;
-    int64_t work_bytes;             /* scratch of the compute lane */
+    int64_t work_bytes; /* scratch of the compute lane */
+    /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
+     * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
+    int64_t gathered_bytes;
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
     bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;

@@ -80,13 +80,17 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
 }
 
 static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t unit) {
-    const int32_t weights = sw_build_fetch(b, unit);
+    const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
     for (int64_t w = 0; w < group->count; w++) {
         const int64_t micro = group->first + w;
         const struct sw_place out = output_place(b, unit, w);
+        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){-1, 0};
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro, -1);
         op->flops = forward_flops(b, unit);
-        read_weights(b, unit, weights);
+        if (weights < 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
+        else
+            read_weights(b, unit, weights);
         if (unit == 0)
             read_tokens(b, micro);
         else

@@ -11,6 +11,7 @@ struct chunk_update {
     bool speculative;
     struct sw_place grads; /* where the update runs */
     int32_t slot;          /* device slot that its weights also go to, or -1 */
+    bool gathered;         /* the step's rows are taken from its weights */
 };
 
 static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit) {
@@ -93,6 +94,8 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     }
     if (made_in == SW_HOST && home_tier == SW_DEVICE)
         sw_build_transfer(b, made, home, what, -1, bytes);
+    if (u->gathered)
+        sw_build_gather(b, u->chunk, on_host, what);
     if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
         sw_build_transfer(b, on_host, (struct sw_place){u->slot, u->chunk}, what, -1, bytes);
     if (home_tier == SW_NVME)
@@ -132,12 +135,13 @@ void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, boo
     const bool streams = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
     /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
      * tied table, which has a slot of its own, where the speculation has left them. */
-    const bool feeds = feed && streams && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
+    const bool feeds = feed && streams && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
     const int32_t slot = feeds ? sw_build_unit_slot(b, unit) : -1;
     const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
     b->redo = redo;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot};
+        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot, .gathered = gathers && feed && !redo};
         u.grads = on_device ? grads_on_device(b, unit, c) : grads_on_host(b, unit, c, 1);
         update_chunk(b, &u);
     }

@@ -111,8 +111,8 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          AT(speculate),                                                                                                \
          .initial = "auto",                                                                                            \
          .choices = "never|auto|always",                                                                               \
-         .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: while few " \
-                 "are"},                                                                                               \
+         .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: where "     \
+                 "few are and it is faster"},                                                                          \
         {.name = "--place",                                                                                            \
          .kind = SW_OPTION_STRING,                                                                                     \
          AT(place),                                                                                                    \

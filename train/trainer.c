@@ -63,6 +63,7 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .saved_bytes = bytes.saved,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
         .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,
         .one_generation = settings->durability == SW_DURABILITY_NONE,

@@ -23,6 +23,11 @@ static sw_status head_with_infinity(void *context, const struct sw_unit_call *ca
     return SW_OK;
 }
 
+static void gather(void *context, const struct sw_gather_call *call) {
+    struct harness *h = context;
+    h->model_ops.gather(h->model_ops.context, call);
+}
+
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct harness *h = context;
     return h->model_ops.forward(h->model_ops.context, call);
@@ -64,6 +69,7 @@ static sw_status open_plan(struct harness *h) {
         .saved_bytes = bytes.saved,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
         .recompute = h->spec.recompute,
         .one_generation = h->spec.one_generation,
         .chunk_grains = h->spec.chunk_grains,
@@ -108,7 +114,7 @@ static sw_status open_engine(struct harness *h) {
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
         .loss_scale = {.scale = h->spec.loss_scale},
-        .ops = {h, forward, backward, head_with_infinity, loss, logits},
+        .ops = {h, forward, backward, head_with_infinity, loss, logits, gather},
         .describe = describe,
     };
     if (h->spec.resume) {

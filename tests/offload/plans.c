@@ -77,6 +77,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .saved_bytes = random->saved_bytes,
         .shares_input = random->shares_input,
         .work_bytes = plans_draw(random, 1, 1 << 22),
+        .gathered_bytes = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
         .recompute = plans_draw(random, 0, 1) == 1,
         .chunk_grains = plans_draw(random, 1, 3),
