@@ -184,7 +184,7 @@ static bool will_speculate(const struct sw_engine *engine) {
  * not committed, from the committed one if that is newer. */
 static void choose_generations(struct sw_engine *engine, struct step_context *context) {
     const bool applies = engine->waiting != SW_WAITING_NOTHING;
-    const int working = 1 - engine->committed_generation;
+    const int working = sw_engine_working(engine);
     context->generation[SW_GENERATION_NONE] = working;
     context->in_place_from = engine->working_is_newer ? working : engine->committed_generation;
     if (engine->plan->commit_every_step && applies) {
@@ -217,9 +217,22 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
     return SW_OK;
 }
 
+/* Training changes the only generation in place, so what it holds stops being a commit. */
+static sw_status withdraw_commit(struct sw_engine *engine) {
+    struct sw_store *store = engine->spec.store;
+    if (!engine->plan->spec.one_generation || store == NULL || sw_store_last_commit(store)->step < 0)
+        return SW_OK;
+    assert(engine->begun == engine->waited);
+    SW_TRY(sw_store_withdraw(store));
+    engine->saved_step = -1;
+    return SW_OK;
+}
+
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
     const bool train = input->kind == SW_STEP_TRAIN;
     assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
+    if (train)
+        SW_TRY(withdraw_commit(engine));
     pthread_mutex_lock(&engine->mutex);
     const bool speculates = train && will_speculate(engine);
     const sw_program_kind kind = train                           ? training_program(engine->waiting, speculates)

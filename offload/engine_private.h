@@ -76,6 +76,11 @@ struct sw_engine {
     int64_t last_end_ns;
 };
 
+/* The store's generation that is changed between commits. */
+static inline int sw_engine_working(const struct sw_engine *engine) {
+    return engine->plan->spec.one_generation ? 0 : 1 - engine->committed_generation;
+}
+
 /* Address of a piece of a slot on device or host. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
 

@@ -313,7 +313,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int t = 0; t < SW_TIERS; t++)
         plan->tier_bytes[t] = 0;
     SW_TRY(allocate_index(plan));
-    plan->commit_every_step = plan->spec.train;
+    plan->commit_every_step = plan->spec.train && !plan->spec.one_generation;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);

@@ -186,6 +186,7 @@ struct sw_plan_spec {
      * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
     int64_t gathered_bytes;
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
+    bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
     bool ring_auto;              /* rings on the host grow up to SW_RING_CHUNKS_MOST where the budget has room */
@@ -198,7 +199,7 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     bool *recompute;                     /* of each unit: intermediates are computed again */
-    bool commit_every_step;              /* the whole optimizer is on NVMe */
+    bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
     int32_t slot_count;
@@ -223,6 +224,10 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* When what is trained is committed, in words. */
+const char *sw_plan_commits(const struct sw_plan *plan);
+/* Bytes of the optimizer in the store, in all generations and wherever the state lives. */
+int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);

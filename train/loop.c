@@ -62,7 +62,8 @@ static bool evaluates_after(const struct loop *loop, int64_t step) {
 }
 
 static bool saves_after(const struct loop *loop, int64_t step) {
-    return !loop->trainer->plan->commit_every_step && step % loop->trainer->run.settings.save_every == 0;
+    const struct sw_plan *plan = loop->trainer->plan;
+    return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
 }
 
 /* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. */

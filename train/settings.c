@@ -44,6 +44,14 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .int_min = 1,                                                                                                 \
          .int_max = 1 << 20,                                                                                           \
          .allow_auto = true},                                                                                          \
+        {.name = "--durability",                                                                                       \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(durability),                                                                                               \
+         .initial = "step",                                                                                            \
+         .choices = "step|none",                                                                                       \
+         .what =                                                                                                       \
+             "step: every commit survives kill -9 and power loss; none: only a clean end can be resumed, half the "    \
+             "space, no flushes"},                                                                                     \
         {.name = "--precision",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(precision),                                                                                                \
@@ -295,12 +303,6 @@ static const struct sw_option train_options[] = {
      .what = "of the data's order and of --init",
      .int_min = 0},
     {.name = "--init", .kind = SW_OPTION_FLAG, AT(init), .what = "start from random weights"},
-    {.name = "--durability",
-     .kind = SW_OPTION_CHOICE,
-     AT(durability),
-     .initial = "step",
-     .choices = "step|none",
-     .what = "step: every commit survives kill -9 and power loss"},
     {.name = "--val",
      .kind = SW_OPTION_STRING,
      AT(val),
@@ -452,8 +454,6 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->zero != 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--zero %lld needs several ranks, which this version does not have; use 0",
                        (long long)settings->zero);
-    if (settings->durability != 0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--durability none is not supported by this version; use step");
     int64_t group;
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));

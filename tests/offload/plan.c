@@ -194,7 +194,7 @@ static struct work needed_work(const struct sw_plan *plan) {
     const int64_t units = plan->spec.units->count, micros = plan->spec.micro_batches;
     const int64_t groups = sw_div_up(micros, sw_min_i64(plan->spec.group, micros));
     struct need need = {.plan = plan};
-    bool commits = true;
+    bool commits = !plan->spec.one_generation;
     memset(need.slot, -1, sizeof need.slot);
     for (int64_t g = 0; g < groups; g++)
         need_group(&need, g == 0);

@@ -94,6 +94,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         spec.place.share[SW_OPTIMIZER][SW_DEVICE] = spec.place.share[SW_OPTIMIZER][SW_HOST] = 0.0;
         spec.place.share[SW_OPTIMIZER][SW_NVME] = 1.0;
     }
+    spec.one_generation = plans_draw(random, 0, 7) == 0;
     return spec;
 }
 
