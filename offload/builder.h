@@ -49,6 +49,7 @@ struct sw_builder {
     bool rows_held;                          /* rows of the embedding are gathered */
     int work_acc_next;
     int state_age;        /* of weights and records that this program computes with: made in this step, or before */
+    bool saves;           /* records that live on device or host also go to NVMe */
     bool redo;            /* ops being written down belong to a redo */
     struct sw_op dropped; /* receives ops once memory ran out; the status says so */
     sw_status status;

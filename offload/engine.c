@@ -181,14 +181,15 @@ static bool will_speculate(const struct sw_engine *engine) {
 
 /* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
  * commits the one that was not committed, and then that is the committed one. In place, updates go into the one that is
- * not committed, from the committed one if that is newer. */
+ * not committed, from the committed one if that is newer; and a program that saves commits it. */
 static void choose_generations(struct sw_engine *engine, struct step_context *context) {
     const bool applies = engine->waiting != SW_WAITING_NOTHING;
     const int working = sw_engine_working(engine);
     context->generation[SW_GENERATION_NONE] = working;
     context->in_place_from = engine->working_is_newer ? working : engine->committed_generation;
-    if (engine->plan->commit_every_step && applies) {
+    if (applies && (engine->plan->commit_every_step || context->input.save)) {
         engine->committed_generation = working;
+        engine->working_is_newer = false;
         engine->saved_step = engine->step;
     } else if (applies) {
         engine->working_is_newer = true;
@@ -228,6 +229,10 @@ static sw_status withdraw_commit(struct sw_engine *engine) {
     return SW_OK;
 }
 
+bool sw_engine_may_save(const struct sw_engine *engine) {
+    return engine->spec.store != NULL && sw_plan_saves(engine->plan) && engine->waiting == SW_WAITING_UPDATE;
+}
+
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
     const bool train = input->kind == SW_STEP_TRAIN;
     assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
@@ -235,7 +240,9 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
         SW_TRY(withdraw_commit(engine));
     pthread_mutex_lock(&engine->mutex);
     const bool speculates = train && will_speculate(engine);
-    const sw_program_kind kind = train                           ? training_program(engine->waiting, speculates)
+    assert(!input->save || sw_engine_may_save(engine));
+    const sw_program_kind kind = train && input->save            ? SW_PROGRAM_UPDATE_SAVE
+                                 : train                         ? training_program(engine->waiting, speculates)
                                  : input->kind == SW_STEP_LOGITS ? SW_PROGRAM_LOGITS
                                                                  : SW_PROGRAM_LOSS;
     const sw_status status = begin(engine, kind, speculates, input);

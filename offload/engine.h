@@ -64,7 +64,10 @@ struct sw_step_input {
     struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
     double clip;           /* largest gradient norm; 0: none */
     int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these */
-    int64_t row;           /* logits */
+    /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
+     * step's update waits (sw_engine_may_save). */
+    bool save;
+    int64_t row; /* logits */
     float *logits;
 };
 
@@ -84,6 +87,7 @@ struct sw_step_result {
     double loss_sum;                      /* over loss_tokens */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
+    bool by_plan;                         /* of a commit's text: it is made while the step after runs */
     bool skipped;                         /* non-finite gradients: nothing was updated */
     int64_t applied_steps, skipped_steps; /* since the first start of the run */
     double loss_scale;                    /* of this step */
@@ -136,6 +140,9 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 
 /* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */
 sw_status sw_engine_settle(struct sw_engine *engine);
+
+/* Whether the next training step could commit the state that it finds. */
+bool sw_engine_may_save(const struct sw_engine *engine);
 
 /* Commits the state as it is, where the last step has not been committed by the plan. */
 sw_status sw_engine_save(struct sw_engine *engine);

@@ -79,7 +79,7 @@ static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, i
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer,
+    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer, &index->saved_optimizer,
                           &index->acc,     &index->boundary, &index->saved};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
@@ -98,6 +98,10 @@ static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit
 
 bool sw_plan_table_streams(const struct sw_plan *plan) {
     return plan->spec.units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE;
+}
+
+bool sw_plan_saves(const struct sw_plan *plan) {
+    return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
 }
 
 bool sw_plan_gathers(const struct sw_plan *plan) {
@@ -253,7 +257,7 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && optimizer != SW_DEVICE);
         t.grads_up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
-        t.records |= optimizer == SW_NVME;
+        t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.weights |= (optimizer != SW_DEVICE && weights != SW_HOST) || weights == SW_NVME;
         t.weights_in |= weights == SW_NVME;
         t.weights_down |= optimizer == SW_DEVICE && weights != SW_DEVICE;
@@ -289,6 +293,9 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
         if (g == 0)
             plan->index->optimizer[unit] = slot;
     }
+    if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
+        plan->index->saved_optimizer[unit] = add_unit(
+            layout, "optimizer", SW_NVME, unit, plan->spec.units->unit[unit].grains, SW_RECORD_BYTES, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {

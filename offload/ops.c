@@ -149,6 +149,7 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
         .redo = result->redone,
         .adamw = adamw,
         .result = {.step = result->step,
+                   .by_plan = true,
                    .loss_sum = sw_engine_loss_sum(engine, context),
                    .grad_norm = result->grad_norm,
                    .skipped = result->skipped,

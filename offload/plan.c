@@ -256,6 +256,7 @@ static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
+    case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
     default: return plan->commit_every_step;
     }
 }
@@ -307,6 +308,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->weights);
         free(plan->index->grads);
         free(plan->index->optimizer);
+        free(plan->index->saved_optimizer);
         free(plan->index->acc);
         free(plan->index->boundary);
         free(plan->index->saved);

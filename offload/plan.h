@@ -150,6 +150,7 @@ struct sw_program {
 typedef enum {
     SW_PROGRAM_START,
     SW_PROGRAM_UPDATE,
+    SW_PROGRAM_UPDATE_SAVE, /* commits what it updates, where not every step does */
     SW_PROGRAM_REDO,
     SW_PROGRAM_START_SPECULATE,
     SW_PROGRAM_UPDATE_SPECULATE,

@@ -272,7 +272,7 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
         }
         if (updates)
             sw_build_update(b, head_of(b), waiting, true);
-        if (updates && b->plan->commit_every_step)
+        if (updates && (b->plan->commit_every_step || b->saves))
             sw_build_commit(b);
         emit_backward_units(b, group, emit_head(b, group));
     }
@@ -321,6 +321,7 @@ static const struct {
 } training[] = {
     [SW_PROGRAM_START] = {SW_WAITING_NOTHING, false},
     [SW_PROGRAM_UPDATE] = {SW_WAITING_UPDATE, false},
+    [SW_PROGRAM_UPDATE_SAVE] = {SW_WAITING_UPDATE, false},
     [SW_PROGRAM_REDO] = {SW_WAITING_REDO, false},
     [SW_PROGRAM_START_SPECULATE] = {SW_WAITING_NOTHING, true},
     [SW_PROGRAM_UPDATE_SPECULATE] = {SW_WAITING_UPDATE, true},
@@ -329,7 +330,7 @@ static const struct {
 
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
     *out = (struct sw_program){0};
-    struct sw_builder b = {.plan = plan, .index = plan->index, .program = out};
+    struct sw_builder b = {.plan = plan, .index = plan->index, .program = out, .saves = kind == SW_PROGRAM_UPDATE_SAVE};
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
         b.unit_slot_holds[k] = -1;
     struct group group = {0};

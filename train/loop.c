@@ -1,5 +1,5 @@
-/* The steps of a run. The next step is begun while the last one's update still runs, unless something must happen
- * between them. */
+/* The steps of a run. The next step is begun while the last one's update still runs, unless an evaluation comes between
+ * them. */
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -19,7 +19,7 @@ struct loop {
     int64_t begun; /* last step begun */
     int64_t bad_steps;
     double seconds_per_step;      /* smoothed */
-    double longest_pause_seconds; /* of evaluations and saves between steps */
+    double longest_pause_seconds; /* of evaluations between steps */
     bool out_of_time;
     int64_t nvme_bytes;
 };
@@ -37,6 +37,12 @@ static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step) {
     return SW_OK;
 }
 
+/* Where not every step commits: whether the state after this step is to be committed. */
+static bool saves_after(const struct loop *loop, int64_t step) {
+    const struct sw_plan *plan = loop->trainer->plan;
+    return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
+}
+
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     const struct sw_step_input input = {
@@ -49,6 +55,7 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
                   .weight_decay = settings->weight_decay},
         .clip = settings->clip,
         .loss_tokens = settings->batch_tokens,
+        .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
     SW_TRY(fill_tokens(loop->trainer, step));
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
@@ -59,11 +66,6 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
 static bool evaluates_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.eval_every;
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
-}
-
-static bool saves_after(const struct loop *loop, int64_t step) {
-    const struct sw_plan *plan = loop->trainer->plan;
-    return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
 }
 
 /* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. */
@@ -139,11 +141,11 @@ static sw_status evaluate(struct loop *loop, int64_t step) {
                                  (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
 }
 
-/* What belongs between a step and the next. */
-static sw_status pause_after(struct loop *loop, int64_t step) {
+/* An evaluation between a step and the next. */
+static sw_status evaluate_between(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
-    if (evaluates_after(loop, step))
-        SW_TRY(evaluate(loop, step));
+    SW_TRY(evaluate(loop, step));
+    /* The evaluation has applied the update, beside which the next step would have committed. */
     if (saves_after(loop, step))
         SW_TRY(sw_engine_save(loop->trainer->engine));
     loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
@@ -183,12 +185,12 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
         step++;
         if (loop->begun < step)
             SW_TRY(begin_step(loop, step));
-        const bool pause = evaluates_after(loop, step) || saves_after(loop, step);
-        if (!pause && may_begin(loop, step + 1))
+        const bool evaluates = evaluates_after(loop, step);
+        if (!evaluates && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
-        if (pause)
-            SW_TRY(pause_after(loop, step));
+        if (evaluates)
+            SW_TRY(evaluate_between(loop, step));
     }
     *out_step = step;
     return SW_OK;

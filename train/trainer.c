@@ -148,7 +148,7 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
                                        .applied_steps = result->applied_steps,
                                        .skipped_steps = result->skipped_steps,
                                        .loss_scale = result->next_scale};
-    if (trainer->plan->commit_every_step && result->step > 0)
+    if (result->by_plan)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
     return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
