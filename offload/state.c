@@ -185,12 +185,13 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
     const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-    for (int64_t g = first_grain; g < first_grain + grains; g++) {
+    for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
         const struct chunk chunk = chunk_at(engine, unit, g / engine->plan->spec.chunk_grains);
         float *records;
+        run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
         memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
-               SW_RECORD_BYTES);
+               (size_t)(run * SW_RECORD_BYTES));
     }
     return SW_OK;
 }

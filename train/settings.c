@@ -162,6 +162,21 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "steps",                                                                                             \
          .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",          \
          .int_min = 1},                                                                                                \
+        {.name = "--export-every",                                                                                     \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(export_every),                                                                                             \
+         .initial = "0",                                                                                               \
+         .value = "steps",                                                                                             \
+         .what = "steps between Hugging Face folders of the weights in DIR/exports; 0: none",                          \
+         .int_min = 0},                                                                                                \
+        {.name = "--keep",                                                                                             \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(keep),                                                                                                     \
+         .initial = "2",                                                                                               \
+         .value = "K",                                                                                                 \
+         .what = "exports to keep: the best by validation loss, or the newest",                                        \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1000},                                                                                             \
         {.name = "--time-limit",                                                                                       \
          .kind = SW_OPTION_DURATION,                                                                                   \
          AT(time_limit),                                                                                               \

@@ -35,7 +35,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    int64_t eval_every, save_every, time_limit;
+    int64_t eval_every, save_every, export_every, keep, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
     bool allow_buffered;

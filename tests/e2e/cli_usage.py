@@ -12,8 +12,10 @@ COMMANDS = {
     "train": """--model --data --run --steps --schedule-steps --batch-tokens --seq --micro-batch --precision --device
         --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
         --clip --seed --init --durability --val --device-memory --host-memory --place --nvme --eval-every --save-every
+        --export-every --keep
         --time-limit --allow-buffered""",
-    "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --time-limit
+    "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --export-every --keep
+        --time-limit
         --allow-buffered""",
     "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
         --zero --device-memory --host-memory --place --nvme --allow-buffered --rates --trace --json""",
