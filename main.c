@@ -18,6 +18,7 @@ static const struct {
     {"resume", "go on with a run from its last commit", sw_command_resume},
     {"generate", "continue a text", sw_command_generate},
     {"export", "write a Hugging Face folder", sw_command_export},
+    {"verify", "read all of a run's store and check every sum", sw_command_verify},
     {"bench", "what this machine does, beside its own limits", sw_command_bench},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

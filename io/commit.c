@@ -3,38 +3,66 @@
 
 #include <string.h>
 
-static sw_status write_supers(struct sw_store *store) {
+/* The slots [first, first + count) of every file; -1 for the one that is not committed. */
+static sw_status write_supers(struct sw_store *store, int first, int count) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        const int slot = 1 - target->committed_slot;
+        const int slot = first < 0 ? 1 - target->committed_slot : first;
         requests[file] = (struct sw_ring_request){
             .op = SW_RING_WRITE,
             .file = file,
             .offset_bytes = sw_super_offset(store, file, slot),
-            .bytes = target->super_bytes,
+            .bytes = count * target->super_bytes,
             .buf = target->super + slot * target->super_bytes,
         };
     }
     return sw_store_run(store, requests, store->file_count);
 }
 
+static sw_status write_durably(struct sw_store *store) {
+    SW_TRY(sw_store_flush(store));
+    store->created = false;
+    SW_TRY(write_supers(store, -1, 1));
+    return sw_store_flush(store);
+}
+
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
-    if (step < 0 || generation < 0 || generation >= SW_STORE_GENERATIONS)
+    if (step < 0 || generation < 0 || generation >= store->generations)
         return sw_fail(SW_ERR_INTERNAL, "step %lld of generation %d cannot be committed", (long long)step, generation);
     if (strlen(meta) >= SW_STORE_META_BYTES)
         return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
                        SW_STORE_META_BYTES - 1);
+    SW_TRY(sw_store_check_writable(store, generation));
     /* A number is used once, also when its commit fails: two attempts must never look alike. */
     store->sequence++;
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_super_encode(store, file, step, generation, meta));
-    SW_TRY(sw_store_flush(store));
-    store->created = false;
-    SW_TRY(write_supers(store));
-    SW_TRY(sw_store_flush(store));
+    const sw_status status = write_durably(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "committing step %lld (optimizer, generation %d)", (long long)step, generation);
+    }
     for (int file = 0; file < store->file_count; file++)
         store->files[file].committed_slot = 1 - store->files[file].committed_slot;
     sw_store_set_commit(store, step, generation, meta);
+    return SW_OK;
+}
+
+sw_status sw_store_withdraw(struct sw_store *store) {
+    if (store->generations != 1)
+        return sw_fail(SW_ERR_INTERNAL, "the commit of a store of two generations cannot be withdrawn");
+    if (store->commit.step < 0)
+        return SW_OK;
+    for (int file = 0; file < store->file_count; file++)
+        memset(store->files[file].super, 0, (size_t)(SW_STORE_SLOTS * store->files[file].super_bytes));
+    sw_status status = write_supers(store, 0, SW_STORE_SLOTS);
+    if (status == SW_OK)
+        status = sw_store_flush(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "withdrawing the commit of step %lld", (long long)store->commit.step);
+    }
+    sw_store_set_commit(store, -1, 0, "");
     return SW_OK;
 }

@@ -39,9 +39,9 @@ static sw_status place_parts(struct sw_store *store) {
     int64_t ends[SW_STORE_MAX_FILES] = {0};
     int64_t extents = 0;
     for (int64_t unit = 0; unit < store->unit_count; unit++)
-        extents += store->unit_grains[unit] > 0 ? SW_STORE_GENERATIONS : 0;
+        extents += store->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->unit_count, extents);
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+    for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
     sw_area_place(&areas[0], store->unit_grains, ends);
@@ -53,7 +53,7 @@ static sw_status place_parts(struct sw_store *store) {
             return sw_fail(SW_ERR_ARG, "%s would hold too many grains for one file: give more directories",
                            target->path);
     }
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++) {
+    for (int generation = 0; generation < store->generations; generation++) {
         sw_area_place(&areas[generation], store->unit_grains, ends);
         SW_TRY(sw_area_finish(&areas[generation]));
     }
@@ -64,6 +64,8 @@ static sw_status place_parts(struct sw_store *store) {
 
 static sw_status lay_out(struct sw_store *store, const struct sw_store_spec *spec) {
     SW_TRY(new_id(store->id));
+    store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
+    sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;
     store->unit_grains = calloc((size_t)spec->unit_count, sizeof *store->unit_grains);
     if (store->unit_grains == NULL)
@@ -141,25 +143,36 @@ static sw_status write_zeros(struct sw_store *store, void *zeros, void (*progres
     return SW_OK;
 }
 
-/* The label comes last: a file with one has been written whole. */
-static sw_status write_labels(struct sw_store *store) {
+static sw_status write_labels(struct sw_store *store, bool whole) {
     for (int file = 0; file < store->file_count; file++) {
         void *label;
         SW_TRY(sw_store_alloc_aligned(store->label_bytes, &label));
         sw_label_encode(store, file, label);
+        if (!whole)
+            memset(label, 0, SW_FORMAT_MAGIC_BYTES);
         const struct sw_ring_request request = {
             .op = SW_RING_WRITE, .file = file, .bytes = store->label_bytes, .buf = label};
         const sw_status status = sw_store_run(store, &request, 1);
         free(label);
         SW_TRY(status);
     }
+    return sw_store_flush(store);
+}
+
+/* The label comes first without its magic, and whole when that and all else lasts: a drive may stop between any two
+ * sectors, and what has the magic was finished. */
+static sw_status seal(struct sw_store *store) {
+    SW_TRY(write_labels(store, false));
+    SW_TRY(write_labels(store, true));
+    for (int file = 0; file < store->file_count; file++)
+        SW_TRY(sw_file_sync_directory(store->files[file].directory));
     return SW_OK;
 }
 
 /* Every grain holds zeros now, so that its sum is known. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
     const uint64_t sum = sw_checksum(zeros, SW_RECORD_BYTES);
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++) {
+    for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t grain = 0; grain < area->grains; grain++)
             area->sums[grain] = sum;
@@ -181,28 +194,30 @@ static sw_status fill(struct sw_store *store, void (*progress)(void *, int64_t, 
     return status;
 }
 
-sw_status sw_store_create(const struct sw_store_spec *spec, void (*progress)(void *, int64_t, int64_t), void *context,
-                          struct sw_store **out) {
+sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw_store_spec *spec,
+                             void (*progress)(void *, int64_t, int64_t), void *context, struct sw_store **out) {
     SW_TRY(check_spec(spec));
     SW_TRY(sw_file_check_distinct(spec->directories, spec->directory_count));
     struct sw_store *store;
     sw_status status;
-    SW_TRY(sw_store_alloc(spec->directory_count, &store));
+    SW_TRY(sw_store_alloc(spec->directory_count, rings, &store));
     store->created = true;
     store->unnamed = spec->unnamed;
     SW_TRY_GOTO(lay_out(store, spec), failed);
     SW_TRY_GOTO(make_files(store, spec), failed);
     SW_TRY_GOTO(sw_store_open_queue(store, OWNER_DEPTH, &store->queue), failed);
     SW_TRY_GOTO(fill(store, progress, context), failed);
-    SW_TRY_GOTO(sw_store_flush(store), failed);
-    SW_TRY_GOTO(write_labels(store), failed);
-    SW_TRY_GOTO(sw_store_flush(store), failed);
-    for (int file = 0; file < store->file_count; file++)
-        SW_TRY_GOTO(sw_file_sync_directory(store->files[file].directory), failed);
+    SW_TRY_GOTO(seal(store), failed);
     atomic_store(&store->write_bytes, 0);
     *out = store;
     return SW_OK;
 failed:
     sw_store_free(store, true);
     return status;
+}
+
+sw_status sw_store_create(const struct sw_store_spec *spec, void (*progress)(void *, int64_t, int64_t), void *context,
+                          struct sw_store **out) {
+    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
+    return sw_store_create_on(&rings, spec, progress, context, out);
 }

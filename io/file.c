@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,27 +17,50 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { LOCK_POLL_US = 10000 };
+enum { LOCK_POLL_US = 10000, LOCK_MOST_OWNERS = 1 << 22 }; /* process ids are smaller */
 #define LOCK_PATIENCE_NS INT64_C(2000000000)
+#define LOCK_PATIENCE_WITH_THE_DEAD_NS INT64_C(60000000000)
+/* The lock is on the first byte; a second one on the byte of this place plus its process id names its owner. */
+#define LOCK_OWNER_START (INT64_C(1) << 62)
 
 char *sw_file_path(const char *directory, const char *name) {
     char *path = NULL;
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
+static int lock_byte(int fd, int64_t start) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+/* Whether the process that took the lock no longer exists. */
+static bool owner_is_dead(int fd) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_OWNER_START, .l_len = LOCK_MOST_OWNERS};
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK || lock.l_start <= LOCK_OWNER_START)
+        return false;
+    return kill((pid_t)(lock.l_start - LOCK_OWNER_START), 0) != 0 && errno == ESRCH;
+}
+
 /* An open file description lock: a second open in the same process is refused too, and a ring that has the file
- * registered keeps it. So the lock of a killed process lasts until its last write has landed, which is why a new owner
- * is patient for a while. */
+ * registered keeps it. So the lock of a killed process lasts until its last write and flush have landed, which is why a
+ * new owner is patient for a while, and much longer where nobody is left who could be asked to stop. */
 static sw_status lock_file(int fd, const char *path) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    const int64_t until_ns = sw_now_ns() + LOCK_PATIENCE_NS;
+    const int64_t start_ns = sw_now_ns();
+    int64_t patient_from_ns = start_ns, now_ns;
     do {
-        if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        if (lock_byte(fd, 0) == 0 && lock_byte(fd, LOCK_OWNER_START + getpid()) == 0)
             return SW_OK;
         if (errno != EAGAIN && errno != EACCES)
             return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));
         usleep(LOCK_POLL_US);
-    } while (sw_now_ns() < until_ns);
+        now_ns = sw_now_ns();
+        if (now_ns - start_ns < LOCK_PATIENCE_WITH_THE_DEAD_NS && owner_is_dead(fd))
+            patient_from_ns = now_ns;
+    } while (now_ns - patient_from_ns < LOCK_PATIENCE_NS);
+    if (owner_is_dead(fd))
+        return sw_fail(SW_ERR_BUSY,
+                       "%s is still held by writes of a process that has ended: see whether its drive hangs", path);
     return sw_fail(SW_ERR_BUSY, "%s is in use by another process: wait for it to end, or stop it", path);
 }
 

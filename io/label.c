@@ -39,7 +39,7 @@ int sw_label_file_count(const void *label) {
 
 static int64_t encode_extents(const struct sw_store *store, int file, struct sw_label_extent *out) {
     int64_t count = 0;
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++) {
+    for (int generation = 0; generation < store->generations; generation++) {
         const struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t unit = 0; unit < store->unit_count; unit++) {
             const struct sw_extent *extent = &area->extents[unit];
@@ -68,7 +68,7 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
         .version = sw_le32_of(SW_STORE_VERSION),
         .file_index = sw_le32_of((uint32_t)file),
         .file_count = sw_le32_of((uint32_t)store->file_count),
-        .generations = sw_le32_of(SW_STORE_GENERATIONS),
+        .generations = sw_le32_of((uint32_t)store->generations),
         .label_bytes = sw_le64_of(store->label_bytes),
         .super_bytes = sw_le64_of(store->files[file].super_bytes),
         .sealed_bytes = sw_le64_of(store->files[file].sealed_bytes),
@@ -108,27 +108,31 @@ static sw_status check_header(const struct sw_label_header *header, const char *
     if (super_bytes < sw_format_super_bytes(0) || super_bytes > SW_RING_MAX_REQUEST_BYTES ||
         super_bytes % SW_FORMAT_PAGE_BYTES != 0 || label_bytes + SW_STORE_SLOTS * super_bytes > sealed_bytes)
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its superblocks do not fit", path);
-    const uint32_t files = sw_from_le32(header->file_count);
-    if (files < 1 || files > SW_STORE_MAX_FILES || sw_from_le32(header->file_index) >= files ||
-        sw_from_le32(header->generations) != SW_STORE_GENERATIONS)
+    const uint32_t files = sw_from_le32(header->file_count), generations = sw_from_le32(header->generations);
+    if (files < 1 || files > SW_STORE_MAX_FILES || sw_from_le32(header->file_index) >= files || generations < 1 ||
+        generations > SW_STORE_GENERATIONS)
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its counts of files or generations are impossible",
                        path);
     return SW_OK;
 }
 
-sw_status sw_label_read(int fd, const char *path, void **out_label) {
+static sw_status read_front(struct sw_store *store, int file, void *out, int64_t bytes) {
+    return sw_store_run(store, &(struct sw_ring_request){.op = SW_RING_READ, .file = file, .bytes = bytes, .buf = out},
+                        1);
+}
+
+static sw_status read_once(struct sw_store *store, int file, int64_t file_bytes, void **out_label) {
+    const char *path = store->files[file].path;
     void *label = NULL;
-    int64_t file_bytes;
     sw_status status;
-    SW_TRY(sw_file_size(fd, path, &file_bytes));
     SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &label));
-    SW_TRY_GOTO(sw_file_read(fd, path, 0, label, SW_FORMAT_PAGE_BYTES), failed);
+    SW_TRY_GOTO(read_front(store, file, label, SW_FORMAT_PAGE_BYTES), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     const int64_t label_bytes = sw_from_le64(header_of(label)->label_bytes);
     free(label);
     label = NULL;
     SW_TRY_GOTO(sw_store_alloc_aligned(label_bytes, &label), failed);
-    SW_TRY_GOTO(sw_file_read(fd, path, 0, label, label_bytes), failed);
+    SW_TRY_GOTO(read_front(store, file, label, label_bytes), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     if (sw_from_le64(header_of(label)->label_bytes) != label_bytes ||
         sum_of(label, label_bytes) != sw_sum_from_le64(header_of(label)->sum)) {
@@ -140,6 +144,22 @@ sw_status sw_label_read(int fd, const char *path, void **out_label) {
 failed:
     free(label);
     return status;
+}
+
+/* Like a grain, a label that is wrong is read a second time before it is believed to be. */
+sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
+    const char *path = store->files[file].path;
+    int64_t file_bytes;
+    SW_TRY(sw_file_size(store->files[file].fd, path, &file_bytes));
+    if (file_bytes < SW_FORMAT_PAGE_BYTES)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "%s has %lld bytes, less than a label: it has been truncated, or its creation was interrupted",
+                       path, (long long)file_bytes);
+    const sw_status status = read_once(store, file, file_bytes, out_label);
+    if (status == SW_OK || status == SW_ERR_IO || status == SW_ERR_NOMEM)
+        return status;
+    sw_error_clear();
+    return read_once(store, file, file_bytes, out_label);
 }
 
 static sw_status bad_extent(const char *path, int64_t index, const char *what) {
@@ -156,7 +176,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
     const char *path = store->files[file].path;
     const uint32_t generation = sw_from_le32(from->generation);
     const int64_t unit = sw_from_le64(from->unit);
-    if (sw_from_le32(from->kind) != SW_STORE_OPTIMIZER || generation >= SW_STORE_GENERATIONS || unit < 0 ||
+    if (sw_from_le32(from->kind) != SW_STORE_OPTIMIZER || generation >= (uint32_t)store->generations || unit < 0 ||
         unit >= store->unit_count || sw_from_le64(from->grain_bytes) != SW_RECORD_BYTES)
         return bad_extent(path, index, "is of an unknown kind");
     struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
@@ -199,7 +219,8 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
     target->end_bytes = target->sealed_bytes;
     const struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     const int64_t grains = sw_area_grains_in(&areas[0], file);
-    if (grains != sw_area_grains_in(&areas[1], file) || target->super_bytes != sw_format_super_bytes(grains))
+    if (grains != sw_area_grains_in(&areas[store->generations - 1], file) ||
+        target->super_bytes != sw_format_super_bytes(grains))
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its generations or superblocks have unequal sizes",
                        target->path);
     return SW_OK;
@@ -208,6 +229,7 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
 static sw_status take_units(struct sw_store *store, const void *label) {
     const struct sw_label_header *header = header_of(label);
     store->label_bytes = sw_from_le64(header->label_bytes);
+    store->generations = (int)sw_from_le32(header->generations);
     store->unit_count = sw_from_le64(header->unit_count);
     memcpy(store->id, header->store_id, SW_FORMAT_ID_BYTES);
     store->unit_grains = calloc((size_t)store->unit_count, sizeof *store->unit_grains);
@@ -225,12 +247,13 @@ static sw_status take_units(struct sw_store *store, const void *label) {
 sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
     SW_TRY(take_units(store, labels[0]));
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+    for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
     const size_t units_bytes = (size_t)store->unit_count * sizeof(sw_le64);
     for (int file = 0; file < store->file_count; file++) {
         const struct sw_label_header *header = header_of(labels[file]);
         if (sw_from_le64(header->label_bytes) != store->label_bytes ||
+            sw_from_le32(header->generations) != (uint32_t)store->generations ||
             sw_from_le64(header->unit_count) != store->unit_count ||
             sw_from_le64(header->extent_count) != sw_from_le64(header_of(labels[0])->extent_count) ||
             memcmp(units_of(labels[file]), units_of(labels[0]), units_bytes) != 0)
@@ -238,7 +261,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
                            store->files[0].path, store->files[file].path);
         SW_TRY(apply_file(store, file, labels[file]));
     }
-    for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+    for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_finish(&areas[generation]));
     return SW_OK;
 }

@@ -207,6 +207,8 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     if (lane->failed != SW_OK)
         return already_failed(lane);
     SW_TRY(check_request(lane, transfer));
+    if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
+        SW_TRY(sw_store_check_writable(lane->store, transfer->generation));
     if (ring_count(&lane->unused) == 0)
         return sw_fail(SW_ERR_BUSY, "an I/O lane takes %d transfers at once", SW_STORE_LANE_TRANSFERS);
     const int index = ring_pop(&lane->unused);

@@ -10,12 +10,14 @@ static sw_status read_labels(struct sw_store *store, const char *const *director
     for (int i = 0; i < store->file_count; i++) {
         SW_TRY(sw_store_set_file(store, i, directories[i]));
         SW_TRY(sw_file_open(store->files[i].path, allow_buffered, &store->files[i].fd));
-        SW_TRY(sw_label_read(store->files[i].fd, store->files[i].path, &labels[i]));
     }
+    SW_TRY(sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue));
+    for (int i = 0; i < store->file_count; i++)
+        SW_TRY(sw_label_read(store, i, &labels[i]));
     return SW_OK;
 }
 
-/* Puts files and labels in the order of their indices. */
+/* Puts files and labels in the order of their indices, which the queue follows. */
 static sw_status sort_files(struct sw_store *store, void *labels[]) {
     const char *first_path = store->files[0].path;
     const int needed = sw_label_file_count(labels[0]);
@@ -38,7 +40,9 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     for (int i = 0; i < store->file_count; i++)
         store->files[sw_label_file_index(labels[i])] = files[i];
     memcpy(labels, sorted, (size_t)store->file_count * sizeof *labels);
-    return SW_OK;
+    sw_queue_close(store->queue);
+    store->queue = NULL;
+    return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
 static sw_status load(struct sw_store *store, const char *const *directories, bool allow_buffered, void *labels[]) {
@@ -49,17 +53,19 @@ static sw_status load(struct sw_store *store, const char *const *directories, bo
         struct sw_store_file *target = &store->files[file];
         SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
     }
-    SW_TRY(sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue));
-    return sw_super_load(store);
+    SW_TRY(sw_super_load(store));
+    /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
+     * before the generation that it replaces is written to. */
+    return sw_store_flush(store);
 }
 
-sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered,
-                        struct sw_store **out) {
+sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                           bool allow_buffered, struct sw_store **out) {
     if (directory_count < 1 || directory_count > SW_STORE_MAX_FILES)
         return sw_fail(SW_ERR_ARG, "a store has 1 to %d directories, not %d", SW_STORE_MAX_FILES, directory_count);
     SW_TRY(sw_file_check_distinct(directories, directory_count));
     struct sw_store *store;
-    SW_TRY(sw_store_alloc(directory_count, &store));
+    SW_TRY(sw_store_alloc(directory_count, rings, &store));
     void *labels[SW_STORE_MAX_FILES] = {NULL};
     const sw_status status = load(store, directories, allow_buffered, labels);
     for (int i = 0; i < directory_count; i++)
@@ -70,4 +76,10 @@ sw_status sw_store_open(const char *const *directories, int directory_count, boo
     }
     *out = store;
     return SW_OK;
+}
+
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered,
+                        struct sw_store **out) {
+    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
+    return sw_store_open_on(&rings, directories, directory_count, allow_buffered, out);
 }

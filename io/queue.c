@@ -1,5 +1,7 @@
 #include "io/queue.h"
 
+#include "core/size.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -66,13 +68,21 @@ int sw_queue_in_flight(const struct sw_queue *queue) {
     return queue->depth - queue->free_count;
 }
 
+/* Hands over what is left of a request, or as much of it as a ring takes; the rest follows as after a short transfer.
+ */
+static void put_rest(struct sw_queue *queue, const struct entry *entry) {
+    struct sw_ring_request request = entry->request;
+    request.bytes = sw_min_i64(request.bytes, SW_RING_MAX_REQUEST_BYTES);
+    queue->ring->ops->put(queue->ring, &request);
+}
+
 void sw_queue_put(struct sw_queue *queue, const struct sw_ring_request *request) {
     assert(queue->free_count > 0);
     const int index = queue->free_entries[--queue->free_count];
     struct entry *entry = &queue->entries[index];
     *entry = (struct entry){.request = *request, .tag = request->tag};
     entry->request.tag = (uint64_t)index;
-    queue->ring->ops->put(queue->ring, &entry->request);
+    put_rest(queue, entry);
 }
 
 sw_status sw_queue_start(struct sw_queue *queue) {
@@ -84,7 +94,7 @@ static bool try_again(struct sw_queue *queue, struct entry *entry) {
         return false;
     entry->attempts++;
     usleep((useconds_t)(RETRY_PAUSE_US * entry->attempts));
-    queue->ring->ops->put(queue->ring, &entry->request);
+    put_rest(queue, entry);
     return true;
 }
 
@@ -98,7 +108,7 @@ static bool continue_short(struct sw_queue *queue, struct entry *entry, int64_t 
     request->offset_bytes += whole;
     request->bytes -= whole;
     request->buf = (char *)request->buf + whole;
-    queue->ring->ops->put(queue->ring, request);
+    put_rest(queue, entry);
     return true;
 }
 

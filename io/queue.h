@@ -1,6 +1,7 @@
 /* The queue: whole transfers on top of a ring. It continues short transfers from where they stopped, retries what is
- * transient a stated number of times, and reports the rest with its place. Up to `depth` requests are under way; it
- * belongs to one thread. */
+ * transient a stated number of times, and reports the rest with its place. Only EINTR and EAGAIN are transient: the
+ * system has tried again itself before it says EIO, and after a flush that failed another one proves nothing. Up to
+ * `depth` requests are under way; it belongs to one thread. */
 #ifndef SW_IO_QUEUE_H
 #define SW_IO_QUEUE_H
 
@@ -29,7 +30,7 @@ void sw_queue_close(struct sw_queue *queue);
 int sw_queue_room(const struct sw_queue *queue); /* requests that may be put now */
 int sw_queue_in_flight(const struct sw_queue *queue);
 
-/* Adds a request; there must be room. It starts with the next sw_queue_start or sw_queue_reap. */
+/* Adds a request of any length; there must be room. It starts with the next sw_queue_start or sw_queue_reap. */
 void sw_queue_put(struct sw_queue *queue, const struct sw_ring_request *request);
 sw_status sw_queue_start(struct sw_queue *queue);
 

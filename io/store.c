@@ -12,12 +12,13 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-sw_status sw_store_alloc(int file_count, struct sw_store **out) {
+sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out) {
     struct sw_store *store = calloc(1, sizeof *store);
     if (store == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a store");
     store->file_count = file_count;
-    store->open_ring = sw_ring_open_uring;
+    store->open_ring = rings->open;
+    store->ring_context = rings->context;
     for (int file = 0; file < file_count; file++)
         store->files[file] = (struct sw_store_file){.fd = -1, .committed_slot = 1};
     sw_store_set_commit(store, -1, 1, "");
@@ -101,12 +102,12 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result) {
-    static const char *const verbs[] = {
-        [SW_RING_READ] = "read", [SW_RING_WRITE] = "written", [SW_RING_FLUSH] = "flushed"};
     const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
     const char *reason = result->error == ENODATA ? "the file ends there" : strerror(result->error);
-    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path, verbs[op],
-                   (long long)result->offset_bytes, reason);
+    if (op == SW_RING_FLUSH)
+        return sw_fail(status, "%s cannot be flushed: %s", store->files[file].path, reason);
+    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path,
+                   op == SW_RING_READ ? "read" : "written", (long long)result->offset_bytes, reason);
 }
 
 static void count_bytes(struct sw_store *store, const struct sw_ring_request *request) {
@@ -146,6 +147,17 @@ sw_status sw_store_flush(struct sw_store *store) {
     return sw_store_run(store, requests, store->file_count);
 }
 
+sw_status sw_store_check_writable(const struct sw_store *store, int generation) {
+    if (atomic_load(&store->committed_step) >= 0 && atomic_load(&store->committed_generation) == generation)
+        return sw_fail(SW_ERR_INTERNAL, "generation %d of %s is committed and cannot be written to", generation,
+                       store->files[0].path);
+    return !atomic_load(&store->unsure)
+               ? SW_OK
+               : sw_fail(SW_ERR_IO,
+                         "a commit to %s failed part of the way: open the store again, which tells what it holds",
+                         store->files[0].path);
+}
+
 int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }
@@ -153,6 +165,10 @@ int64_t sw_store_unit_count(const struct sw_store *store) {
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
     assert(unit >= 0 && unit < store->unit_count);
     return store->unit_grains[unit];
+}
+
+int sw_store_generations(const struct sw_store *store) {
+    return store->generations;
 }
 
 int64_t sw_store_file_bytes(const struct sw_store *store) {

@@ -5,6 +5,8 @@
  * record with its checksums by grain, and its own checksum. Then two generations of the optimizer's grain records.
  * Behind them scratch areas for state that is never committed (gradients), laid anew each time the store is opened.
  *
+ * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
+ *
  * A commit makes one generation the truth: all writes complete, fdatasync on every file, the record into the older
  * superblock of every file, fdatasync again. Opening takes the newest step that every file has committed.
  *
@@ -40,6 +42,7 @@ struct sw_store_spec {
     const int64_t *unit_grains; /* grains of each unit */
     int64_t unit_count;
     bool allow_buffered; /* accept a file system without O_DIRECT, with a warning */
+    bool one_generation; /* half the space, and no state but that of a clean end (sw_store_withdraw) */
     bool unnamed;        /* files without a name, which end with the store or the process: for measuring */
 };
 
@@ -63,9 +66,11 @@ void sw_store_discard(struct sw_store *store);
 
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
+int sw_store_generations(const struct sw_store *store);
 int64_t sw_store_file_bytes(const struct sw_store *store); /* of all files */
 
-/* The last commit. Step -1 and generation 1 before the first one. meta is text of the caller (JSON), kept unread. */
+/* The last commit. Step -1 and the last generation before the first one. meta is text of the caller (JSON), kept
+ * unread. */
 struct sw_store_commit {
     int64_t step;
     int generation;
@@ -98,9 +103,10 @@ struct sw_store_transfer {
 sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out);
 void sw_store_lane_close(struct sw_store_lane *lane); /* waits for what is in flight */
 
-/* Queues a transfer. Writes record the XXH3 of every grain now; the buffer must not change until it is reaped. Never
- * blocks: what exceeds the depth is kept and submitted as room comes; at most SW_STORE_LANE_TRANSFERS may be
- * outstanding (SW_ERR_BUSY beyond). 0 means the transfer will be reaped; an error means it never will. */
+/* Queues a transfer. The committed generation cannot be written to. Writes record the XXH3 of every grain now; the
+ * buffer must not change until it is reaped. Never blocks: what exceeds the depth is kept and submitted as room comes;
+ * at most SW_STORE_LANE_TRANSFERS may be outstanding (SW_ERR_BUSY beyond). 0 means the transfer will be reaped; an
+ * error means it never will. */
 enum { SW_STORE_LANE_TRANSFERS = 256 };
 sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
@@ -115,8 +121,13 @@ int sw_store_outstanding(const struct sw_store_lane *lane);
 sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
 /* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
- * that generation has been written and reaped. Durable when it returns. */
+ * that generation has been written and reaped. Durable when it returns. After an error the step may or may not have
+ * been committed: the optimizer's grains can then only be read, until the store is opened again. */
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
+
+/* Of a store of one generation: takes its commit back, so that the grains may be written; until the next one, nothing
+ * can be opened. Durable when it returns. Nothing happens where nothing is committed. */
+sw_status sw_store_withdraw(struct sw_store *store);
 
 /* Bytes transferred since open, all lanes, superblocks included. */
 struct sw_store_counters {
@@ -124,8 +135,24 @@ struct sw_store_counters {
 };
 struct sw_store_counters sw_store_counters(const struct sw_store *store);
 
-/* Reads every committed grain and checks every sum. *out_grains gets their count. */
-sw_status sw_store_verify(struct sw_store *store, void (*progress)(void *context, int64_t done, int64_t total),
-                          void *context, int64_t *out_grains);
+/* A grain of the last commit that cannot be had: it cannot be read (an errno), or its checksum is wrong (error 0). */
+struct sw_store_bad_grain {
+    int64_t unit, grain;
+    const char *path;
+    int64_t offset_bytes;
+    int error;
+};
+
+/* Who is told of what a verification finds, grain by grain in order. Members may be NULL. */
+struct sw_store_verifier {
+    void (*bad)(void *context, const struct sw_store_bad_grain *grain);
+    void (*progress)(void *context, int64_t done_bytes, int64_t total_bytes);
+    void *context;
+};
+
+/* Reads every committed grain and checks every sum, a second time where the first says that it is bad. *out_grains gets
+ * their count, *out_bad that of the bad ones, which are no error of the call. verifier may be NULL. */
+sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
+                          int64_t *out_bad);
 
 #endif

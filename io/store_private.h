@@ -27,6 +27,7 @@ struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
     struct sw_store_file files[SW_STORE_MAX_FILES];
+    int generations;
     int64_t label_bytes;
     int64_t unit_count;
     int64_t *unit_grains;                                       /* of the whole unit */
@@ -38,7 +39,7 @@ struct sw_store {
     _Atomic int64_t committed_step;
     _Atomic int committed_generation;
 
-    sw_ring_opener open_ring; /* tests put rings here that fail */
+    sw_ring_opener open_ring;
     void *ring_context;
     struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
     struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
@@ -47,11 +48,25 @@ struct sw_store {
     bool trimmed; /* of scratch that an earlier process left */
     bool created; /* by this process, and never committed to */
     bool unnamed; /* its files have no name to remove */
+    /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
+     * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
+    _Atomic bool unsure;
     _Atomic int64_t read_bytes, write_bytes;
 };
 
+/* Where a store gets its rings from: tests have some that fail. */
+struct sw_ring_source {
+    sw_ring_opener open;
+    void *context;
+};
+sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw_store_spec *spec,
+                             void (*progress)(void *context, int64_t done, int64_t total), void *context,
+                             struct sw_store **out);
+sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                           bool allow_buffered, struct sw_store **out);
+
 /* Takes a store with nothing in it, to be filled by create or open. */
-sw_status sw_store_alloc(int file_count, struct sw_store **out);
+sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
 /* Closes and frees; with remove, unlinks the files that are open. */
 void sw_store_free(struct sw_store *store, bool remove);
@@ -62,6 +77,9 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
 sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
 
+/* Refuses to change a generation: of a store that is unsure, or what is committed. */
+sw_status sw_store_check_writable(const struct sw_store *store, int generation);
+
 /* Records what a failed request means. */
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result);
@@ -70,8 +88,8 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
 
 void sw_label_encode(const struct sw_store *store, int file, void *label);
-/* Reads and checks one file's label as far as it can be judged alone. */
-sw_status sw_label_read(int fd, const char *path, void **out_label);
+/* Reads and checks one file's label as far as it can be judged alone, on the owner's queue. */
+sw_status sw_label_read(struct sw_store *store, int file, void **out_label);
 const uint8_t *sw_label_store_id(const void *label);
 int sw_label_file_index(const void *label);
 int sw_label_file_count(const void *label);

@@ -111,7 +111,7 @@ static struct commit_record decode(const struct sw_store *store, int file, int s
         memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0 &&
         sum_of(super, super_bytes) == sw_sum_from_le64(header->sum) &&
         sw_from_le32(header->version) == SW_STORE_VERSION && sw_from_le32(header->file_index) == (uint32_t)file &&
-        memcmp(header->store_id, store->id, SW_FORMAT_ID_BYTES) == 0 && record.generation < SW_STORE_GENERATIONS &&
+        memcmp(header->store_id, store->id, SW_FORMAT_ID_BYTES) == 0 && record.generation < store->generations &&
         sw_from_le64(header->sum_count) == sw_area_grains_in(&store->areas[SW_STORE_OPTIMIZER][0], file) &&
         record.sequence > 0 && record.step >= 0 && memchr(record.meta, '\0', SW_STORE_META_BYTES) != NULL;
     return whole ? record : (struct commit_record){.state = SLOT_DAMAGED};
@@ -154,6 +154,11 @@ static const struct commit_record *newest_common(const struct sw_store *store, c
 }
 
 static sw_status explain_none(const struct sw_store *store, const file_records *records) {
+    if (store->generations == 1)
+        return sw_fail(SW_ERR_ARG,
+                       "%s was kept with --durability none and its run did not end cleanly: its state is lost, and the "
+                       "run must be started again",
+                       store->files[0].path);
     bool first_unfinished = true;
     for (int file = 0; file < store->file_count; file++)
         first_unfinished = first_unfinished && records[file][1].state == SLOT_EMPTY;
@@ -187,12 +192,25 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
     return SW_OK;
 }
 
-sw_status sw_super_load(struct sw_store *store) {
-    file_records records[SW_STORE_MAX_FILES] = {0};
+/* Reads and decodes all superblocks. Gives whether any of them is damaged. */
+static sw_status read_records(struct sw_store *store, file_records *records, bool *out_damaged) {
+    *out_damaged = false;
     SW_TRY(read_supers(store));
     for (int file = 0; file < store->file_count; file++)
-        for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
             records[file][slot] = decode(store, file, slot);
+            *out_damaged |= records[file][slot].state == SLOT_DAMAGED;
+        }
+    return SW_OK;
+}
+
+sw_status sw_super_load(struct sw_store *store) {
+    file_records records[SW_STORE_MAX_FILES] = {0};
+    bool damaged;
+    SW_TRY(read_records(store, records, &damaged));
+    /* Once more, like a grain: an error of the reading must not set a run back by a step. */
+    if (damaged)
+        SW_TRY(read_records(store, records, &damaged));
     const struct commit_record *commit = newest_common(store, records);
     return commit != NULL ? adopt(store, records, commit) : explain_none(store, records);
 }

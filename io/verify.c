@@ -1,78 +1,142 @@
-/* Reads every committed grain; the lane checks the sums. */
+/* Reads every committed grain and goes on past those that are bad: several runs of grains are under way, and judged in
+ * their order. */
+#include "io/checksum.h"
 #include "io/store_private.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
-enum { VERIFY_DEPTH = 32, VERIFY_CHUNKS = 8, VERIFY_CHUNK_GRAINS = 16 };
+enum { VERIFY_RUNS = 8, VERIFY_RUN_GRAINS = 16 };
+
+/* Grains that one request reads. */
+struct verify_run {
+    struct sw_run at;
+    int64_t unit, first_grain;
+    char *buf;
+    int error;
+    bool done;
+};
 
 struct verify {
     struct sw_store *store;
-    struct sw_store_lane *lane;
-    char *chunks;
-    int64_t unit, grain; /* the next one to read */
+    const struct sw_store_verifier *verifier;
+    struct sw_queue *queue;
+    struct sw_area *area;
+    struct verify_run run[VERIFY_RUNS]; /* a run's is its number modulo this */
+    int64_t started, judged;            /* runs */
+    int64_t unit, grain;                /* the next one to read, counted from the unit's first */
+    int64_t grains_done, bad;
 };
 
-/* Starts the reading of the next chunk into a free buffer. Returns whether there was one. */
-static sw_status start_next(struct verify *self, int chunk, bool *out_started) {
-    const int generation = self->store->commit.generation;
-    const struct sw_area *area = &self->store->areas[SW_STORE_OPTIMIZER][generation];
-    *out_started = false;
+/* Starts the next run. Gives false where there is none. */
+static bool start_next(struct verify *self) {
+    struct sw_area *area = self->area;
     while (self->unit < area->unit_count && self->grain >= area->extents[self->unit].grains) {
         self->unit++;
         self->grain = 0;
     }
     if (self->unit == area->unit_count)
-        return SW_OK;
+        return false;
     const struct sw_extent *extent = &area->extents[self->unit];
-    const struct sw_store_transfer transfer = {
-        .kind = SW_STORE_OPTIMIZER,
-        .generation = generation,
+    const int64_t slot = self->started % VERIFY_RUNS, first = extent->first_grain + self->grain;
+    struct verify_run *run = &self->run[slot];
+    *run = (struct verify_run){
+        .at = sw_area_run(area, self->unit, first, sw_min_i64(VERIFY_RUN_GRAINS, extent->grains - self->grain)),
         .unit = self->unit,
-        .first_grain = extent->first_grain + self->grain,
-        .grains = sw_min_i64(VERIFY_CHUNK_GRAINS, extent->grains - self->grain),
-        .buf = self->chunks + (int64_t)chunk * VERIFY_CHUNK_GRAINS * area->grain_bytes,
-        .step = self->store->commit.step,
-        .tag = (uint64_t)chunk,
+        .first_grain = first,
+        .buf = run->buf,
     };
-    self->grain += transfer.grains;
-    *out_started = true;
-    return sw_store_submit(self->lane, &transfer);
+    sw_queue_put(self->queue, &(struct sw_ring_request){.op = SW_RING_READ,
+                                                        .file = run->at.file,
+                                                        .offset_bytes = run->at.offset_bytes,
+                                                        .bytes = run->at.grains * area->grain_bytes,
+                                                        .buf = run->buf,
+                                                        .tag = (uint64_t)slot});
+    self->grain += run->at.grains;
+    self->started++;
+    return true;
 }
 
-static sw_status read_all(struct verify *self, void (*progress)(void *, int64_t, int64_t), void *context) {
-    const int64_t total =
-        self->store->areas[SW_STORE_OPTIMIZER][self->store->commit.generation].grains * SW_RECORD_BYTES;
-    const int64_t before = sw_store_counters(self->store).read_bytes;
-    bool started = true;
-    for (int chunk = 0; chunk < VERIFY_CHUNKS && started; chunk++)
-        SW_TRY(start_next(self, chunk, &started));
-    while (sw_store_outstanding(self->lane) > 0) {
-        uint64_t tags[VERIFY_CHUNKS];
+static bool is_right(const struct verify *self, const struct verify_run *run, int64_t grain) {
+    const char *bytes = run->buf + grain * self->area->grain_bytes;
+    return sw_checksum(bytes, self->area->grain_bytes) ==
+           *sw_area_sums(self->area, run->unit, run->first_grain + grain);
+}
+
+/* Reads one grain of a run again, by itself. */
+static sw_status check_again(struct verify *self, const struct verify_run *run, int64_t grain) {
+    const int64_t grain_bytes = self->area->grain_bytes;
+    const struct sw_ring_request request = {.op = SW_RING_READ,
+                                            .file = run->at.file,
+                                            .offset_bytes = run->at.offset_bytes + grain * grain_bytes,
+                                            .bytes = grain_bytes,
+                                            .buf = run->buf + grain * grain_bytes};
+    struct sw_queue_result result;
+    SW_TRY(sw_queue_run(self->store->queue, &request, &result));
+    if (result.error == 0 && is_right(self, run, grain))
+        return SW_OK;
+    self->bad++;
+    const struct sw_store_bad_grain bad = {.unit = run->unit,
+                                           .grain = run->first_grain + grain,
+                                           .path = self->store->files[run->at.file].path,
+                                           .offset_bytes = request.offset_bytes,
+                                           .error = result.error};
+    if (self->verifier->bad != NULL)
+        self->verifier->bad(self->verifier->context, &bad);
+    return SW_OK;
+}
+
+static sw_status judge(struct verify *self, const struct verify_run *run) {
+    for (int64_t g = 0; g < run->at.grains; g++)
+        if (run->error != 0 || !is_right(self, run, g))
+            SW_TRY(check_again(self, run, g));
+    self->judged++;
+    self->grains_done += run->at.grains;
+    if (self->verifier->progress != NULL)
+        self->verifier->progress(self->verifier->context, self->grains_done * self->area->grain_bytes,
+                                 self->area->grains * self->area->grain_bytes);
+    return SW_OK;
+}
+
+static sw_status read_all(struct verify *self) {
+    while (self->started - self->judged < VERIFY_RUNS && start_next(self))
+        continue;
+    while (self->judged < self->started) {
+        struct sw_queue_result results[VERIFY_RUNS];
         int count;
-        SW_TRY(sw_store_reap(self->lane, true, tags, VERIFY_CHUNKS, &count));
-        for (int i = 0; i < count; i++)
-            SW_TRY(start_next(self, (int)tags[i], &started));
-        if (progress != NULL)
-            progress(context, sw_min_i64(total, sw_store_counters(self->store).read_bytes - before), total);
+        SW_TRY(sw_queue_reap(self->queue, true, results, VERIFY_RUNS, &count));
+        for (int i = 0; i < count; i++) {
+            self->run[results[i].tag].error = results[i].error;
+            self->run[results[i].tag].done = true;
+        }
+        while (self->judged < self->started && self->run[self->judged % VERIFY_RUNS].done) {
+            struct verify_run *run = &self->run[self->judged % VERIFY_RUNS];
+            SW_TRY(judge(self, run));
+            run->done = false;
+            start_next(self);
+        }
     }
     return SW_OK;
 }
 
-sw_status sw_store_verify(struct sw_store *store, void (*progress)(void *, int64_t, int64_t), void *context,
-                          int64_t *out_grains) {
-    *out_grains = 0;
+sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
+                          int64_t *out_bad) {
+    static const struct sw_store_verifier silent = {0};
+    struct verify self = {.store = store, .verifier = verifier != NULL ? verifier : &silent};
+    void *buf;
+    *out_grains = *out_bad = 0;
     if (store->commit.step < 0)
         return sw_fail(SW_ERR_ARG, "%s has no commit to verify", store->files[0].path);
-    struct verify self = {.store = store};
-    void *chunks;
-    SW_TRY(sw_store_alloc_aligned((int64_t)VERIFY_CHUNKS * VERIFY_CHUNK_GRAINS * SW_RECORD_BYTES, &chunks));
-    self.chunks = chunks;
-    sw_status status = sw_store_lane_open(store, VERIFY_DEPTH, &self.lane);
+    self.area = &store->areas[SW_STORE_OPTIMIZER][store->commit.generation];
+    SW_TRY(sw_store_alloc_aligned((int64_t)VERIFY_RUNS * VERIFY_RUN_GRAINS * SW_RECORD_BYTES, &buf));
+    for (int i = 0; i < VERIFY_RUNS; i++)
+        self.run[i].buf = (char *)buf + (int64_t)i * VERIFY_RUN_GRAINS * SW_RECORD_BYTES;
+    sw_status status = sw_store_open_queue(store, VERIFY_RUNS, &self.queue);
     if (status == SW_OK)
-        status = read_all(&self, progress, context);
-    sw_store_lane_close(self.lane);
-    free(chunks);
-    if (status == SW_OK)
-        *out_grains = store->areas[SW_STORE_OPTIMIZER][store->commit.generation].grains;
+        status = read_all(&self);
+    sw_queue_close(self.queue);
+    free(buf);
+    *out_grains = self.grains_done;
+    *out_bad = self.bad;
     return status;
 }

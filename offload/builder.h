@@ -13,6 +13,7 @@ enum sw_ring {
     RING_WEIGHTS,
     RING_WEIGHTS_IN,
     RING_WEIGHTS_DOWN,
+    RING_ROWS,
     RING_BOUNDARY,
     RING_BOUNDARY_BACK,
     RING_BOUNDARY_OUT,
@@ -45,8 +46,10 @@ struct sw_builder {
     int32_t unit_slot_next;
     int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
     bool table_held;                         /* the table slot has this step's weights */
+    bool rows_held;                          /* rows of the embedding are gathered */
     int work_acc_next;
     int state_age;        /* of weights and records that this program computes with: made in this step, or before */
+    bool saves;           /* records that live on device or host also go to NVMe */
     bool redo;            /* ops being written down belong to a redo */
     struct sw_op dropped; /* receives ops once memory ran out; the status says so */
     sw_status status;
@@ -74,6 +77,10 @@ int64_t sw_build_typed_bytes(const struct sw_builder *b, int64_t unit, int64_t c
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (fetch.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
+/* The rows that a micro-batch needs of an embedding that is gathered, on the device; they have been fetched. */
+struct sw_place sw_build_rows(struct sw_builder *b, int64_t micro);
+/* Gathers them, of all micro-batches, from a chunk of weights on the host. */
+void sw_build_gather(struct sw_builder *b, int64_t chunk, struct sw_place weights, struct sw_what what);
 /* A device slot for a unit that lives elsewhere. */
 int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 

@@ -44,8 +44,8 @@ struct checker {
 
 static const char *content_name(sw_content content) {
     static const char *const names[SW_CONTENTS] = {
-        "nothing",     "tokens", "weights", "boundary", "boundary gradient", "saved", "work",
-        "accumulator", "grads",  "sums",    "norm",     "optimizer"};
+        "nothing", "tokens",      "weights", "rows", "boundary", "boundary gradient", "saved",
+        "work",    "accumulator", "grads",   "sums", "norm",     "optimizer"};
     return names[content];
 }
 

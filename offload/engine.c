@@ -82,7 +82,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->spec = *spec;
     engine->plan = spec->plan;
     engine->saved_step = -1;
-    engine->clips_seen = UINT32_MAX; /* Nothing speaks for speculating before some steps went unclipped. */
+    sw_pace_start(&engine->pace);
     engine->applied_steps = spec->applied_steps;
     engine->loss_scale = spec->loss_scale;
     if (engine->loss_scale.scale == 0.0)
@@ -172,25 +172,24 @@ static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
     return kinds[waiting][speculates];
 }
 
-/* A redo repeats the update's transfers, so speculation pays while few steps clip. */
+/* Needs the mutex. */
 static bool will_speculate(const struct sw_engine *engine) {
-    enum { STEPS_SEEN = 8, WRONG_AT_MOST = 1 };
     if (!engine->plan->commit_every_step || engine->spec.speculation == SW_SPECULATE_NEVER)
         return false;
-    const int wrong = __builtin_popcount(engine->clips_seen & ((1u << STEPS_SEEN) - 1));
-    return engine->spec.speculation == SW_SPECULATE_ALWAYS || wrong <= WRONG_AT_MOST;
+    return engine->spec.speculation == SW_SPECULATE_ALWAYS || sw_pace_speculates(&engine->pace);
 }
 
 /* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
  * commits the one that was not committed, and then that is the committed one. In place, updates go into the one that is
- * not committed, from the committed one if that is newer. */
+ * not committed, from the committed one if that is newer; and a program that saves commits it. */
 static void choose_generations(struct sw_engine *engine, struct step_context *context) {
     const bool applies = engine->waiting != SW_WAITING_NOTHING;
-    const int working = 1 - engine->committed_generation;
+    const int working = sw_engine_working(engine);
     context->generation[SW_GENERATION_NONE] = working;
     context->in_place_from = engine->working_is_newer ? working : engine->committed_generation;
-    if (engine->plan->commit_every_step && applies) {
+    if (applies && (engine->plan->commit_every_step || context->input.save)) {
         engine->committed_generation = working;
+        engine->working_is_newer = false;
         engine->saved_step = engine->step;
     } else if (applies) {
         engine->working_is_newer = true;
@@ -204,11 +203,13 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
                        const struct sw_step_input *input) {
     const struct sw_program *program = &engine->plan->program[kind];
     assert(program->op_count > 0 && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
-    if (engine->program != program)
+    const bool steady = engine->program == program;
+    if (!steady)
         SW_TRY(change_program(engine, program));
     struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
     double *loss = context->loss;
-    *context = (struct step_context){.input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates};
+    *context = (struct step_context){
+        .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
     context->result.step = input->step;
     context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
     choose_generations(engine, context);
@@ -217,12 +218,31 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
     return SW_OK;
 }
 
+/* Training changes the only generation in place, so what it holds stops being a commit. */
+static sw_status withdraw_commit(struct sw_engine *engine) {
+    struct sw_store *store = engine->spec.store;
+    if (!engine->plan->spec.one_generation || store == NULL || sw_store_last_commit(store)->step < 0)
+        return SW_OK;
+    assert(engine->begun == engine->waited);
+    SW_TRY(sw_store_withdraw(store));
+    engine->saved_step = -1;
+    return SW_OK;
+}
+
+bool sw_engine_may_save(const struct sw_engine *engine) {
+    return engine->spec.store != NULL && sw_plan_saves(engine->plan) && engine->waiting == SW_WAITING_UPDATE;
+}
+
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
     const bool train = input->kind == SW_STEP_TRAIN;
     assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
+    if (train)
+        SW_TRY(withdraw_commit(engine));
     pthread_mutex_lock(&engine->mutex);
     const bool speculates = train && will_speculate(engine);
-    const sw_program_kind kind = train                           ? training_program(engine->waiting, speculates)
+    assert(!input->save || sw_engine_may_save(engine));
+    const sw_program_kind kind = train && input->save            ? SW_PROGRAM_UPDATE_SAVE
+                                 : train                         ? training_program(engine->waiting, speculates)
                                  : input->kind == SW_STEP_LOGITS ? SW_PROGRAM_LOGITS
                                                                  : SW_PROGRAM_LOSS;
     const sw_status status = begin(engine, kind, speculates, input);
@@ -252,6 +272,8 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
         out->loss_sum = sw_engine_loss_sum(engine, context);
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
+        if (context->steady && context->input.kind == SW_STEP_TRAIN && !out->redone)
+            sw_pace_note_step(&engine->pace, context->speculates, out->seconds);
         engine->waited++;
     }
     pthread_mutex_unlock(&engine->mutex);

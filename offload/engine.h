@@ -19,6 +19,7 @@ struct sw_unit_call {
     struct sw_stream *stream;
     int64_t unit, micro;
     const void *weights;    /* the unit's flat vector, compute type */
+    const void *rows;       /* in its place, for an embedding: what `gather` has made of it for this micro-batch */
     const void *table;      /* head of a tied model: the embedding's weights */
     const int32_t *tokens;  /* inputs, then targets of the micro-batch */
     const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
@@ -36,13 +37,23 @@ struct sw_unit_call {
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
 
-/* The model's arithmetic. Called on the compute lane's thread. */
+/* Of one chunk of the embedding's flat vector, what a micro-batch needs; all in host memory. Chunks come in order;
+ * `out` has room for the plan's gathered_bytes and keeps what the chunks before have put there. */
+struct sw_gather_call {
+    const int32_t *tokens; /* inputs of the micro-batch */
+    const void *weights;   /* elements [first_elem, first_elem + elems) */
+    int64_t first_elem, elems;
+    void *out;
+};
+
+/* The model's arithmetic. Called on the compute lane's thread, gather on the update lane's. */
 struct sw_unit_ops {
     void *context;
     sw_unit_function forward, backward; /* embedding and blocks */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */
     sw_unit_function logits;
+    void (*gather)(void *context, const struct sw_gather_call *call); /* NULL where the plan's gathered_bytes is 0 */
 };
 
 typedef enum { SW_STEP_TRAIN, SW_STEP_LOSS, SW_STEP_LOGITS } sw_step_kind;
@@ -53,7 +64,10 @@ struct sw_step_input {
     struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
     double clip;           /* largest gradient norm; 0: none */
     int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these */
-    int64_t row;           /* logits */
+    /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
+     * step's update waits (sw_engine_may_save). */
+    bool save;
+    int64_t row; /* logits */
     float *logits;
 };
 
@@ -73,6 +87,7 @@ struct sw_step_result {
     double loss_sum;                      /* over loss_tokens */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
+    bool by_plan;                         /* of a commit's text: it is made while the step after runs */
     bool skipped;                         /* non-finite gradients: nothing was updated */
     int64_t applied_steps, skipped_steps; /* since the first start of the run */
     double loss_scale;                    /* of this step */
@@ -82,7 +97,7 @@ struct sw_step_result {
     int64_t lane_bytes[SW_LANES];
 };
 
-/* Whether updates start during the backward pass, where the plan has two generations. AUTO: while few steps clip. */
+/* Whether updates start during the backward pass, where the plan has two generations. AUTO: as pace.h says. */
 typedef enum { SW_SPECULATE_NEVER, SW_SPECULATE_AUTO, SW_SPECULATE_ALWAYS } sw_speculation;
 
 struct sw_engine_spec {
@@ -125,6 +140,9 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 
 /* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */
 sw_status sw_engine_settle(struct sw_engine *engine);
+
+/* Whether the next training step could commit the state that it finds. */
+bool sw_engine_may_save(const struct sw_engine *engine);
 
 /* Commits the state as it is, where the last step has not been committed by the plan. */
 sw_status sw_engine_save(struct sw_engine *engine);

@@ -6,6 +6,7 @@
 #include "core/arena.h"
 #include "offload/builder.h"
 #include "offload/engine.h"
+#include "offload/pace.h"
 
 #include <pthread.h>
 
@@ -18,6 +19,7 @@ struct step_context {
     int generation[3]; /* of the store, by the role that an access gives it (sw_generation) ... */
     int in_place_from; /* ... and, for SW_GENERATION_NONE, the one that reads take, as writes take generation[0] */
     bool speculates;
+    bool steady;               /* the step before ran the same program */
     double *loss;              /* of each micro-batch */
     struct sw_op_times *times; /* of each op; NULL: not traced */
     struct sw_step_result result;
@@ -70,9 +72,14 @@ struct sw_engine {
     int64_t saved_step;    /* last one committed; -1 before the first commit */
     int64_t applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale; /* changed by the norm, which the plan orders with its readers */
-    uint32_t clips_seen; /* of the last steps, a bit each: whether a speculation was or would have been wrong */
+    struct sw_pace pace;             /* guarded by the mutex */
     int64_t last_end_ns;
 };
+
+/* The store's generation that is changed between commits. */
+static inline int sw_engine_working(const struct sw_engine *engine) {
+    return engine->plan->spec.one_generation ? 0 : 1 - engine->committed_generation;
+}
 
 /* Address of a piece of a slot on device or host. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);

@@ -24,22 +24,56 @@ static int32_t held(const struct sw_builder *b, int64_t unit) {
     return -1;
 }
 
+void sw_build_gather(struct sw_builder *b, int64_t chunk, struct sw_place weights, struct sw_what what) {
+    sw_build_op(b, SW_OP_GATHER, SW_LANE_UPDATE, 0, -1, chunk);
+    sw_build_read(b, weights, what);
+    for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
+        const struct sw_place rows = {b->index->rows, m};
+        if (chunk > 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk, 0, 0});
+        sw_build_write(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk + 1, 0, 0});
+    }
+    b->rows_held = true;
+}
+
+struct sw_place sw_build_rows(struct sw_builder *b, int64_t micro) {
+    const struct sw_place to = sw_build_ring(b, RING_ROWS);
+    const struct sw_what what = {SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0};
+    sw_build_transfer(b, (struct sw_place){b->index->rows, micro}, to, what, micro, b->plan->spec.gathered_bytes);
+    return to;
+}
+
+/* Weights on the host, where they live or are staged. */
+static struct sw_place fetch_to_host(struct sw_builder *b, int64_t unit, int64_t chunk, struct sw_what what) {
+    const struct sw_place home = {b->index->weights[unit], chunk};
+    if (b->plan->placement[unit].tier[SW_WEIGHTS] != SW_NVME)
+        return home;
+    const struct sw_place stage = sw_build_ring(b, RING_WEIGHTS_IN);
+    sw_build_transfer(b, home, stage, what, -1, sw_build_typed_bytes(b, unit, chunk));
+    return stage;
+}
+
+static void gather_all(struct sw_builder *b) {
+    const int64_t chunks = b->rows_held ? 0 : sw_plan_chunks(b->plan, 0);
+    for (int64_t c = 0; c < chunks; c++) {
+        const struct sw_what what = {SW_CONTENT_WEIGHTS, 0, c, 0, b->state_age, 0};
+        sw_build_gather(b, c, fetch_to_host(b, 0, c, what), what);
+    }
+}
+
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit) {
+    if (unit == 0 && sw_plan_gathers(b->plan)) {
+        gather_all(b);
+        return -1;
+    }
     int32_t slot = held(b, unit);
     if (slot >= 0)
         return slot;
     slot = sw_build_unit_slot(b, unit);
-    const bool nvme = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_NVME;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
-        const int64_t bytes = sw_build_typed_bytes(b, unit, c);
-        struct sw_place from = {b->index->weights[unit], c};
-        if (nvme) {
-            const struct sw_place stage = sw_build_ring(b, RING_WEIGHTS_IN);
-            sw_build_transfer(b, from, stage, what, -1, bytes);
-            from = stage;
-        }
-        sw_build_transfer(b, from, (struct sw_place){slot, c}, what, -1, bytes);
+        sw_build_transfer(b, fetch_to_host(b, unit, c, what), (struct sw_place){slot, c}, what, -1,
+                          sw_build_typed_bytes(b, unit, c));
     }
     return slot;
 }

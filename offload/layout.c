@@ -79,7 +79,7 @@ static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, i
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer,
+    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer, &index->saved_optimizer,
                           &index->acc,     &index->boundary, &index->saved};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
@@ -100,6 +100,17 @@ bool sw_plan_table_streams(const struct sw_plan *plan) {
     return plan->spec.units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE;
 }
 
+bool sw_plan_saves(const struct sw_plan *plan) {
+    return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
+}
+
+bool sw_plan_gathers(const struct sw_plan *plan) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+    return spec->gathered_bytes > 0 && !spec->units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE &&
+           spec->gathered_bytes <= whole_bytes / spec->micro_batches;
+}
+
 static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -110,7 +121,7 @@ static void lay_weights(struct layout *layout) {
         const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
         index->weights[u] =
             add_unit(layout, "weights", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_WEIGHTS);
-        if (tier != SW_DEVICE && !(u == 0 && units->tied))
+        if (tier != SW_DEVICE && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
             largest = sw_max_i64(largest, units->unit[u].grains);
     }
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
@@ -118,6 +129,10 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
+    const bool gathers = sw_plan_gathers(plan);
+    index->rows =
+        add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
+    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, BOUNDARY_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
     index->table_slot = sw_plan_table_streams(plan)
                             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
@@ -242,7 +257,7 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && optimizer != SW_DEVICE);
         t.grads_up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
-        t.records |= optimizer == SW_NVME;
+        t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.weights |= (optimizer != SW_DEVICE && weights != SW_HOST) || weights == SW_NVME;
         t.weights_in |= weights == SW_NVME;
         t.weights_down |= optimizer == SW_DEVICE && weights != SW_DEVICE;
@@ -278,6 +293,9 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
         if (g == 0)
             plan->index->optimizer[unit] = slot;
     }
+    if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
+        plan->index->saved_optimizer[unit] = add_unit(
+            layout, "optimizer", SW_NVME, unit, plan->spec.units->unit[unit].grains, SW_RECORD_BYTES, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {
@@ -302,7 +320,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int t = 0; t < SW_TIERS; t++)
         plan->tier_bytes[t] = 0;
     SW_TRY(allocate_index(plan));
-    plan->commit_every_step = plan->spec.train;
+    plan->commit_every_step = plan->spec.train && !plan->spec.one_generation;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);

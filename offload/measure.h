@@ -38,8 +38,9 @@ struct sw_store_rates {
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out);
 
-/* From a thread's waking others to the first of them going on. */
-sw_status sw_measure_handover(double *out_s);
+/* What a chunk's update takes beyond its traffic at that rate, when a thread must be woken for it by another lane's. */
+sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape,
+                              const struct sw_rate *update, double *out_s);
 
 /* The median of some measurements, which are sorted. */
 double sw_median(double *values, int count);

@@ -31,6 +31,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .unit = op->unit,
         .micro = op->micro,
         .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, op->unit, false),
+        .rows = sw_engine_operand(engine, op, SW_CONTENT_ROWS, -1, false),
         .table = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, 0, false) : NULL,
         .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
         .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
@@ -67,6 +68,21 @@ static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const s
         SW_TRY(sw_copy_to_device(lane->stream, sw_engine_piece(engine, index->tokens, m),
                                  sw_engine_piece(engine, index->token_stage, half + m),
                                  engine->plan->spec.token_bytes));
+    return SW_OK;
+}
+
+static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+    const struct sw_plan_index *index = engine->plan->index;
+    const int64_t micros = engine->plan->spec.micro_batches, half = (context - engine->context) * micros;
+    for (int64_t m = 0; m < micros; m++)
+        engine->spec.ops.gather(engine->spec.ops.context,
+                                &(struct sw_gather_call){
+                                    .tokens = sw_engine_piece(engine, index->token_stage, half + m),
+                                    .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, false),
+                                    .first_elem = op->first_grain * SW_GRAIN_ELEMS,
+                                    .elems = op->grains * SW_GRAIN_ELEMS,
+                                    .out = sw_engine_piece(engine, index->rows, m),
+                                });
     return SW_OK;
 }
 
@@ -124,13 +140,16 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
     adamw.skip = result->skipped;
     adamw.grad_scale = (float)(fmin(1.0, coefficient) / result->loss_scale);
     const bool wrong = adamw.skip || adamw.grad_scale != unscaling(engine);
-    engine->clips_seen = engine->clips_seen << 1 | wrong;
+    pthread_mutex_lock(&engine->mutex);
+    sw_pace_note_clip(&engine->pace, wrong);
+    pthread_mutex_unlock(&engine->mutex);
     result->redone = context->speculates && wrong;
     /* Not the whole result: lanes that the norm does not wait for still count into it. */
     engine->pending = (struct pending_update){
         .redo = result->redone,
         .adamw = adamw,
         .result = {.step = result->step,
+                   .by_plan = true,
                    .loss_sum = sw_engine_loss_sum(engine, context),
                    .grad_norm = result->grad_norm,
                    .skipped = result->skipped,
@@ -184,6 +203,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_LOSS:
     case SW_OP_LOGITS: return run_unit(engine, lane, op, context);
     case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
+    case SW_OP_GATHER: return run_gather(engine, op, context);
     case SW_OP_ZERO: return run_zero(engine, lane, op);
     case SW_OP_FINISH: return run_finish(engine, lane, op);
     case SW_OP_DOWNLOAD_SUMS:

@@ -12,8 +12,8 @@ enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
 
 static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
 static const char *const op_names[SW_OP_KINDS] = {
-    "tokens", "forward",          "loss",   "logits",   "zero", "head",  "backward", "finish", "sums", "norm",
-    "update", "update on device", "upload", "download", "read", "write", "commit",
+    "tokens", "forward",          "loss",   "logits", "zero",     "head", "backward", "finish", "sums", "norm",
+    "update", "update on device", "gather", "upload", "download", "read", "write",    "commit",
 };
 
 const char *sw_lane_name(sw_lane lane) {
@@ -256,6 +256,7 @@ static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
+    case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
     default: return plan->commit_every_step;
     }
 }
@@ -307,6 +308,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->weights);
         free(plan->index->grads);
         free(plan->index->optimizer);
+        free(plan->index->saved_optimizer);
         free(plan->index->acc);
         free(plan->index->boundary);
         free(plan->index->saved);

@@ -43,6 +43,7 @@ typedef enum {
     SW_OP_NORM,             /* global norm, clip coefficient, finite or not */
     SW_OP_UPDATE,           /* of a chunk, on the host */
     SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
+    SW_OP_GATHER,           /* of a chunk, on the host: the rows that the step's tokens name */
     SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
     SW_OP_DOWNLOAD,         /* device to host */
     SW_OP_READ,             /* NVMe to host */
@@ -56,6 +57,7 @@ typedef enum {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,
     SW_CONTENT_WEIGHTS,       /* unit, chunk */
+    SW_CONTENT_ROWS,          /* of the embedding, micro-batch; stage counts the chunks gathered from */
     SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
     SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
     SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
@@ -148,6 +150,7 @@ struct sw_program {
 typedef enum {
     SW_PROGRAM_START,
     SW_PROGRAM_UPDATE,
+    SW_PROGRAM_UPDATE_SAVE, /* commits what it updates, where not every step does */
     SW_PROGRAM_REDO,
     SW_PROGRAM_START_SPECULATE,
     SW_PROGRAM_UPDATE_SPECULATE,
@@ -179,8 +182,12 @@ struct sw_plan_spec {
     const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
     /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
     const bool *shares_input;
-    int64_t work_bytes;             /* scratch of the compute lane */
+    int64_t work_bytes; /* scratch of the compute lane */
+    /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
+     * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
+    int64_t gathered_bytes;
     bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
+    bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
     bool ring_auto;              /* rings on the host grow up to SW_RING_CHUNKS_MOST where the budget has room */
@@ -193,7 +200,7 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     bool *recompute;                     /* of each unit: intermediates are computed again */
-    bool commit_every_step;              /* the whole optimizer is on NVMe */
+    bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
     int32_t slot_count;
@@ -218,6 +225,10 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* When what is trained is committed, in words. */
+const char *sw_plan_commits(const struct sw_plan *plan);
+/* Bytes of the optimizer in the store, in all generations and wherever the state lives. */
+int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);

@@ -9,11 +9,13 @@ enum { UNIT_SLOTS_MAX = 16 };
 /* Slot numbers by role; -1 where the plan needs no such slot. Per-unit arrays have units->count entries. */
 struct sw_plan_index {
     int32_t *weights, *grads,
-        *optimizer;    /* homes, on whatever tier; an optimizer in two generations has the next slot too */
-    int32_t *acc;      /* homes of accumulators between groups; -1: only the working one */
-    int32_t *boundary; /* homes of each unit's inputs; pieces: micro-batches of a group */
-    int32_t *saved;    /* intermediates kept; pieces: micro-batches of a group */
+        *optimizer;           /* homes, on whatever tier; an optimizer in two generations has the next slot too */
+    int32_t *saved_optimizer; /* where a commit keeps records that live on device or host, if not every step commits */
+    int32_t *acc;             /* homes of accumulators between groups; -1: only the working one */
+    int32_t *boundary;        /* homes of each unit's inputs; pieces: micro-batches of a group */
+    int32_t *saved;           /* intermediates kept; pieces: micro-batches of a group */
     int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
+    int32_t rows, rows_ring;           /* host, of all micro-batches; device ring: gathered rows of the embedding */
     int32_t table_slot;                /* device: a tied table that lives elsewhere, kept from embedding to head */
     int32_t saved_shared;              /* device: intermediates of blocks that are recomputed */
     int32_t boundary_ring;             /* device: boundaries whose home is elsewhere, between two units */
@@ -38,6 +40,12 @@ struct sw_plan_index {
 /* Micro-batches of the largest group, and number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
+
+/* Whether rows of the embedding are gathered on the host. */
+bool sw_plan_gathers(const struct sw_plan *plan);
+
+/* Whether some steps commit, and not all. */
+bool sw_plan_saves(const struct sw_plan *plan);
 
 /* Whether the embedding's weights have the table slot. */
 bool sw_plan_table_streams(const struct sw_plan *plan);

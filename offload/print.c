@@ -57,15 +57,25 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
     }
 }
 
-static void print_store(const struct sw_plan *plan, FILE *out) {
-    char all[SW_SIZE_CHARS], grads[SW_SIZE_CHARS];
+const char *sw_plan_commits(const struct sw_plan *plan) {
+    if (plan->spec.one_generation)
+        return "only a clean end commits";
+    return plan->commit_every_step ? "every step commits" : "commits every --save-every steps";
+}
+
+int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
     int64_t record_bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         record_bytes += plan->spec.units->unit[u].grains * SW_RECORD_BYTES;
-    fprintf(out, "store: %s for two generations of the whole optimizer, %s for gradients; %s\n",
-            sw_format_size(SW_STORE_GENERATIONS * record_bytes, all),
-            sw_format_size(named_bytes(plan, "grads", SW_NVME), grads),
-            plan->commit_every_step ? "every step commits" : "commits every --save-every steps");
+    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * record_bytes;
+}
+
+static void print_store(const struct sw_plan *plan, FILE *out) {
+    char all[SW_SIZE_CHARS], grads[SW_SIZE_CHARS];
+    fprintf(out, "store: %s for %s of the whole optimizer, %s for gradients; %s\n",
+            sw_format_size(sw_plan_store_bytes(plan), all),
+            plan->spec.one_generation ? "one generation" : "two generations",
+            sw_format_size(named_bytes(plan, "grads", SW_NVME), grads), sw_plan_commits(plan));
 }
 
 static void print_lanes(const struct sw_plan *plan, FILE *out) {

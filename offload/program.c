@@ -80,13 +80,17 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
 }
 
 static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t unit) {
-    const int32_t weights = sw_build_fetch(b, unit);
+    const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
     for (int64_t w = 0; w < group->count; w++) {
         const int64_t micro = group->first + w;
         const struct sw_place out = output_place(b, unit, w);
+        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){-1, 0};
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro, -1);
         op->flops = forward_flops(b, unit);
-        read_weights(b, unit, weights);
+        if (weights < 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
+        else
+            read_weights(b, unit, weights);
         if (unit == 0)
             read_tokens(b, micro);
         else
@@ -268,7 +272,7 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
         }
         if (updates)
             sw_build_update(b, head_of(b), waiting, true);
-        if (updates && b->plan->commit_every_step)
+        if (updates && (b->plan->commit_every_step || b->saves))
             sw_build_commit(b);
         emit_backward_units(b, group, emit_head(b, group));
     }
@@ -317,6 +321,7 @@ static const struct {
 } training[] = {
     [SW_PROGRAM_START] = {SW_WAITING_NOTHING, false},
     [SW_PROGRAM_UPDATE] = {SW_WAITING_UPDATE, false},
+    [SW_PROGRAM_UPDATE_SAVE] = {SW_WAITING_UPDATE, false},
     [SW_PROGRAM_REDO] = {SW_WAITING_REDO, false},
     [SW_PROGRAM_START_SPECULATE] = {SW_WAITING_NOTHING, true},
     [SW_PROGRAM_UPDATE_SPECULATE] = {SW_WAITING_UPDATE, true},
@@ -325,7 +330,7 @@ static const struct {
 
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
     *out = (struct sw_program){0};
-    struct sw_builder b = {.plan = plan, .index = plan->index, .program = out};
+    struct sw_builder b = {.plan = plan, .index = plan->index, .program = out, .saves = kind == SW_PROGRAM_UPDATE_SAVE};
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
         b.unit_slot_holds[k] = -1;
     struct group group = {0};

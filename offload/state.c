@@ -79,7 +79,7 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
     const int64_t bytes = chunk->grains * SW_RECORD_BYTES;
     if (slot < 0)
-        return transfer(engine, true, 1 - engine->committed_generation, chunk, records);
+        return transfer(engine, true, sw_engine_working(engine), chunk, records);
     void *to = sw_engine_piece(engine, slot, chunk->number);
     if (engine->plan->slot[slot].tier == SW_HOST) {
         memcpy(to, records, (size_t)bytes);
@@ -135,8 +135,8 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
     *out = record_stage(engine);
     if (slot < 0) {
-        const int committed = engine->committed_generation;
-        return transfer(engine, false, engine->working_is_newer ? 1 - committed : committed, chunk, *out);
+        const bool newer = engine->working_is_newer;
+        return transfer(engine, false, newer ? sw_engine_working(engine) : engine->committed_generation, chunk, *out);
     }
     void *from = sw_engine_piece(engine, slot, chunk->number);
     if (engine->plan->slot[slot].tier == SW_HOST) {
@@ -152,7 +152,7 @@ static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
         const struct chunk chunk = chunk_at(engine, unit, c);
         float *records;
         SW_TRY(get_records(engine, &chunk, &records));
-        SW_TRY(transfer(engine, true, 1 - engine->committed_generation, &chunk, records));
+        SW_TRY(transfer(engine, true, sw_engine_working(engine), &chunk, records));
     }
     return SW_OK;
 }
@@ -172,8 +172,9 @@ sw_status sw_engine_save(struct sw_engine *engine) {
                                           .next_scale = engine->loss_scale};
     char text[SW_STORE_META_BYTES];
     SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
-    SW_TRY(sw_store_commit(engine->spec.store, engine->step, 1 - engine->committed_generation, text));
-    engine->committed_generation = 1 - engine->committed_generation;
+    const int generation = sw_engine_working(engine);
+    SW_TRY(sw_store_commit(engine->spec.store, engine->step, generation, text));
+    engine->committed_generation = generation;
     engine->working_is_newer = false;
     engine->saved_step = engine->step;
     return SW_OK;
@@ -184,12 +185,13 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
     const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-    for (int64_t g = first_grain; g < first_grain + grains; g++) {
+    for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
         const struct chunk chunk = chunk_at(engine, unit, g / engine->plan->spec.chunk_grains);
         float *records;
+        run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
         memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
-               SW_RECORD_BYTES);
+               (size_t)(run * SW_RECORD_BYTES));
     }
     return SW_OK;
 }

@@ -128,6 +128,7 @@ static const char *content_name(sw_content content) {
         [SW_CONTENT_NONE] = NULL,
         [SW_CONTENT_TOKENS] = "tokens",
         [SW_CONTENT_WEIGHTS] = "weights",
+        [SW_CONTENT_ROWS] = "rows",
         [SW_CONTENT_BOUNDARY] = "activations",
         [SW_CONTENT_BOUNDARY_GRAD] = "activation gradients",
         [SW_CONTENT_SAVED] = "intermediates",

@@ -11,6 +11,7 @@ struct chunk_update {
     bool speculative;
     struct sw_place grads; /* where the update runs */
     int32_t slot;          /* device slot that its weights also go to, or -1 */
+    bool gathered;         /* the step's rows are taken from its weights */
 };
 
 static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit) {
@@ -93,6 +94,8 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     }
     if (made_in == SW_HOST && home_tier == SW_DEVICE)
         sw_build_transfer(b, made, home, what, -1, bytes);
+    if (u->gathered)
+        sw_build_gather(b, u->chunk, on_host, what);
     if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
         sw_build_transfer(b, on_host, (struct sw_place){u->slot, u->chunk}, what, -1, bytes);
     if (home_tier == SW_NVME)
@@ -110,6 +113,17 @@ static struct sw_place weights_target(struct sw_builder *b, const struct chunk_u
     return u->slot >= 0 ? (struct sw_place){u->slot, u->chunk} : sw_build_ring(b, RING_WEIGHTS_DOWN);
 }
 
+static void save_records(struct sw_builder *b, const struct chunk_update *u, struct sw_place home,
+                         int64_t record_bytes) {
+    const struct sw_what what = records_what(b, u, true);
+    struct sw_place from = home;
+    if (tier_of(b, SW_OPTIMIZER, u->unit) == SW_DEVICE) {
+        from = sw_build_ring(b, RING_RECORDS);
+        sw_build_transfer(b, home, from, what, -1, record_bytes);
+    }
+    sw_build_transfer(b, from, (struct sw_place){b->index->saved_optimizer[u->unit], u->chunk}, what, -1, record_bytes);
+}
+
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, u->unit);
     const bool on_device = tier == SW_DEVICE;
@@ -125,6 +139,8 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     spread_weights(b, u, weights);
     if (tier == SW_NVME)
         sw_build_transfer(b, records, home, records_what(b, u, true), -1, record_bytes);
+    else if (b->saves)
+        save_records(b, u, home, record_bytes);
 }
 
 void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
@@ -132,12 +148,13 @@ void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, boo
     const bool streams = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
     /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
      * tied table, which has a slot of its own, where the speculation has left them. */
-    const bool feeds = feed && streams && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
+    const bool feeds = feed && streams && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
     const int32_t slot = feeds ? sw_build_unit_slot(b, unit) : -1;
     const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
     b->redo = redo;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot};
+        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot, .gathered = gathers && feed && !redo};
         u.grads = on_device ? grads_on_device(b, unit, c) : grads_on_host(b, unit, c, 1);
         update_chunk(b, &u);
     }
@@ -193,14 +210,20 @@ void sw_build_norm(struct sw_builder *b) {
     sw_build_write(b, (struct sw_place){b->index->norm, 0}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
 
-/* Reading every grain of a generation orders the commit after its writes. The other generation is what counts until the
- * commit is done, so reading that keeps the writes of the next step behind it. The norm holds the position that the
- * commit records. */
+/* Reading every grain of what is committed orders the commit after its writes. Of two generations, the other generation
+ * is what counts until the commit is done, so reading that keeps the writes of the next step behind it. The norm holds
+ * the position that the commit records. */
 void sw_build_commit(struct sw_builder *b) {
     sw_build_op(b, SW_OP_COMMIT, SW_LANE_WRITE, -1, -1, -1);
     sw_build_read_norm(b);
     for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
-        struct sw_what what = {SW_CONTENT_OPTIMIZER, u, 0, STAGE_FINAL, 0, SW_GENERATION_COMMITTED};
+        struct sw_what what = {SW_CONTENT_OPTIMIZER, u, 0, STAGE_FINAL, 0, SW_GENERATION_NONE};
+        if (!b->plan->commit_every_step) {
+            const int32_t apart = b->index->saved_optimizer[u];
+            sw_build_read_unit(b, apart >= 0 ? apart : b->index->optimizer[u], what);
+            continue;
+        }
+        what.generation = SW_GENERATION_COMMITTED;
         sw_build_read_unit(b, b->index->optimizer[u], what);
         what.generation = SW_GENERATION_OTHER;
         what.age = 1;

@@ -104,15 +104,15 @@ static json_t *prediction_json(const struct sw_planned *p) {
 static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o}", "model",
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o}", "model",
         p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)), "batch_tokens",
         (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recomputed_blocks",
-        recompute_json(plan), "commit_every_step", plan->commit_every_step, "peak_bytes", "device",
-        (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
-        (json_int_t)plan->tier_bytes[SW_NVME], "placement", placement_json(plan), "lanes", lanes_json(plan), "ops",
-        plan->program[SW_PROGRAM_UPDATE].op_count, "waits", plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted",
-        prediction_json(p));
+        recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
+        (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
+        (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
+        placement_json(plan), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
+        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));

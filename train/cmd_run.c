@@ -41,8 +41,7 @@ static void say_start(const struct sw_trainer *trainer) {
     sw_log_info("memory: device %s, host %s, store %s; %s",
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
-                sw_format_size(sw_store_file_bytes(trainer->store), nvme),
-                trainer->plan->commit_every_step ? "every step commits" : "commits every --save-every steps");
+                sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
     if (trainer->position.step > 0)
         sw_log_info("going on after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);

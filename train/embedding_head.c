@@ -4,7 +4,49 @@
 
 #include <string.h>
 
+struct gathered_layout sw_gathered_layout(const struct sw_model *model) {
+    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    const int64_t positions = sw_round_up(model->rows * row_bytes, SW_BUFFER_ALIGN_BYTES);
+    const int64_t numbers = positions + sw_round_up(model->shape.seq * row_bytes, SW_BUFFER_ALIGN_BYTES);
+    return (struct gathered_layout){
+        .positions = positions, .numbers = numbers, .bytes = numbers + model->rows * (int64_t)sizeof(int32_t)};
+}
+
+/* Copies what a chunk has of one row of a tensor: elements [from, from + hidden) of the unit. */
+static void gather_row(const struct sw_model *model, const struct sw_gather_call *call, int64_t from, void *to) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type), end = from + model->config.hidden;
+    const int64_t first = sw_max_i64(from, call->first_elem);
+    const int64_t last = sw_min_i64(end, call->first_elem + call->elems);
+    if (first < last)
+        memcpy((char *)to + (first - from) * typed, (const char *)call->weights + (first - call->first_elem) * typed,
+               (size_t)((last - first) * typed));
+}
+
+void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *call) {
+    const struct gathered_layout at = sw_gathered_layout(model);
+    const struct sw_tensor *tensor = model->units->unit[0].tensor;
+    const int64_t hidden = model->config.hidden, row_bytes = hidden * sw_dtype_bytes(model->shape.type);
+    char *out = call->out;
+    for (int64_t r = 0; r < model->rows; r++)
+        gather_row(model, call, tensor[TOKEN_TABLE].offset + call->tokens[r] * hidden, out + r * row_bytes);
+    for (int64_t t = 0; t < model->shape.seq; t++)
+        gather_row(model, call, tensor[POSITION_TABLE].offset + t * hidden, out + at.positions + t * row_bytes);
+    int32_t *numbers = area_at(out, at.numbers);
+    for (int64_t r = 0; r < model->rows; r++)
+        numbers[r] = (int32_t)r;
+}
+
+static sw_status forward_gathered(const struct sw_model *model, const struct sw_unit_call *call) {
+    const struct gathered_layout at = sw_gathered_layout(model);
+    const char *rows = call->rows;
+    return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
+                                model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers), rows,
+                                rows + at.positions, call->out);
+}
+
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    if (call->rows != NULL)
+        return forward_gathered(model, call);
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, call->tokens, tensor_at(model, call, TOKEN_TABLE),
                                 tensor_at(model, call, POSITION_TABLE), call->out);

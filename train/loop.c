@@ -1,8 +1,9 @@
-/* The steps of a run. The next step is begun while the last one's update still runs, unless something must happen
- * between them. */
+/* The steps of a run. The next step is begun while the last one's update still runs, unless an evaluation or an
+ * export comes between them. */
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "train/exports.h"
 #include "train/files.h"
 #include "train/steplog.h"
 #include "train/trace_file.h"
@@ -19,7 +20,7 @@ struct loop {
     int64_t begun; /* last step begun */
     int64_t bad_steps;
     double seconds_per_step;      /* smoothed */
-    double longest_pause_seconds; /* of evaluations and saves between steps */
+    double longest_pause_seconds; /* of evaluations between steps */
     bool out_of_time;
     int64_t nvme_bytes;
 };
@@ -37,6 +38,17 @@ static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step) {
     return SW_OK;
 }
 
+static bool exports_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.export_every;
+    return every > 0 && step % every == 0;
+}
+
+/* Where not every step commits: whether the state after this step is to be committed. */
+static bool saves_after(const struct loop *loop, int64_t step) {
+    const struct sw_plan *plan = loop->trainer->plan;
+    return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
+}
+
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     const struct sw_step_input input = {
@@ -49,6 +61,7 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
                   .weight_decay = settings->weight_decay},
         .clip = settings->clip,
         .loss_tokens = settings->batch_tokens,
+        .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
     SW_TRY(fill_tokens(loop->trainer, step));
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
@@ -59,10 +72,6 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
 static bool evaluates_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.eval_every;
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
-}
-
-static bool saves_after(const struct loop *loop, int64_t step) {
-    return !loop->trainer->plan->commit_every_step && step % loop->trainer->run.settings.save_every == 0;
 }
 
 /* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. */
@@ -138,11 +147,15 @@ static sw_status evaluate(struct loop *loop, int64_t step) {
                                  (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
 }
 
-/* What belongs between a step and the next. */
+/* An evaluation, or an export with one, between a step and the next. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
-    if (evaluates_after(loop, step))
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    if (validates)
         SW_TRY(evaluate(loop, step));
+    if (exports_after(loop, step))
+        SW_TRY(sw_exports_write(loop->trainer, step, validates ? loop->trainer->validation_loss : NAN));
+    /* Both have applied the update, beside which the next step would have committed. */
     if (saves_after(loop, step))
         SW_TRY(sw_engine_save(loop->trainer->engine));
     loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
@@ -165,6 +178,18 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                          });
 }
 
+/* An export that may lack; where the log has its loss already, that is measured once more for the list. */
+static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    double loss = validates ? loop->trainer->validation_loss : NAN;
+    int64_t tokens;
+    if (sw_exports_has(loop->trainer, step))
+        return SW_OK;
+    if (validates && evaluated)
+        SW_TRY(sw_trainer_evaluate(loop->trainer, &loss, &tokens));
+    return sw_exports_write(loop->trainer, step, loss);
+}
+
 /* What should have followed the last commit. */
 static sw_status catch_up(struct loop *loop) {
     const struct sw_run_position *position = &loop->trainer->position;
@@ -172,7 +197,11 @@ static sw_status catch_up(struct loop *loop) {
         if (position->recent[i].step > sw_steplog_last_step(loop->log))
             SW_TRY(restore_line(loop, &position->recent[i]));
     const bool evaluated = sw_steplog_last_evaluation(loop->log) >= position->step;
-    return evaluates_after(loop, position->step) && !evaluated ? evaluate(loop, position->step) : SW_OK;
+    const bool exports = position->step > 0 && exports_after(loop, position->step);
+    if ((evaluates_after(loop, position->step) || exports) && !evaluated &&
+        sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(evaluate(loop, position->step));
+    return exports ? export_again(loop, position->step, evaluated) : SW_OK;
 }
 
 static sw_status run_steps(struct loop *loop, int64_t *out_step) {
@@ -182,11 +211,11 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
         step++;
         if (loop->begun < step)
             SW_TRY(begin_step(loop, step));
-        const bool pause = evaluates_after(loop, step) || saves_after(loop, step);
-        if (!pause && may_begin(loop, step + 1))
+        const bool pauses = evaluates_after(loop, step) || exports_after(loop, step);
+        if (!pauses && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
-        if (pause)
+        if (pauses)
             SW_TRY(pause_after(loop, step));
     }
     *out_step = step;
@@ -202,7 +231,7 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
             "state of before saved; look at the data, at --lr and --warmup, and at --precision",
             SW_BAD_STEPS_LIMIT, (long long)step);
     *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
-    const bool evaluated = evaluates_after(loop, step);
+    const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
     if (*out_end != SW_END_STOPPED && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
         SW_TRY(evaluate(loop, step));
     return SW_OK;

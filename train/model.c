@@ -83,6 +83,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .saved = model->saved_bytes,
         .shares_input = model->shares_input,
         .work = model->work.bytes,
+        .gathered = model->config.tied_embeddings ? 0 : sw_gathered_layout(model).bytes,
     };
 }
 
@@ -112,9 +113,18 @@ static sw_status logits(void *context, const struct sw_unit_call *call) {
     return sw_head_logits(context, call);
 }
 
+static void gather(void *context, const struct sw_gather_call *call) {
+    sw_embedding_gather(context, call);
+}
+
 struct sw_unit_ops sw_model_ops(struct sw_model *model) {
-    return (struct sw_unit_ops){
-        .context = model, .forward = forward, .backward = backward, .head = head, .loss = loss, .logits = logits};
+    return (struct sw_unit_ops){.context = model,
+                                .forward = forward,
+                                .backward = backward,
+                                .head = head,
+                                .loss = loss,
+                                .logits = logits,
+                                .gather = gather};
 }
 
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq) {

@@ -36,7 +36,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* What a plan needs to know: bytes, of each unit boundary and saved, and whose input the backward pass shares; valid as
  * long as the model. */
 struct sw_model_bytes {
-    int64_t token, work;
+    int64_t token, work, gathered; /* gathered: 0 where a tied table must be whole */
     const int64_t *boundary, *saved;
     const bool *shares_input;
 };

@@ -157,6 +157,14 @@ sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
+/* Rows gathered for a micro-batch, byte offsets: the tokens' rows of the table in their order, the rows of the
+ * positions 0 to seq - 1, and the numbers of the former, by which a gathered table is looked up as a whole one is. */
+struct gathered_layout {
+    int64_t positions, numbers;
+    int64_t bytes;
+};
+struct gathered_layout sw_gathered_layout(const struct sw_model *model);
+void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *call);
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call);

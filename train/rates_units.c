@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rounds that count; fewer once they have taken so long. */
-enum { ROUNDS = 3 };
-#define LONG_ENOUGH_S 0.9
+/* Rounds that count: three unless they are long, and more of those that are short. */
+enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 25 };
+#define ENOUGH_S 0.3
+#define LONG_S 0.9
 
 /* The memory of any unit, and its call. */
 struct bench {
@@ -107,15 +108,16 @@ static sw_status run_once(struct bench *bench, int64_t unit, pass which) {
 }
 
 static sw_status time_pass(struct bench *bench, int64_t unit, pass which, double *out_s) {
-    double seconds[ROUNDS], total_s = 0.0;
+    double seconds[MOST_ROUNDS], total_s = 0.0;
     int rounds = 0;
-    for (bool first = true; rounds < ROUNDS && total_s < LONG_ENOUGH_S; first = false) {
+    for (bool first = true; rounds < MOST_ROUNDS && total_s < (rounds < LEAST_ROUNDS ? LONG_S : ENOUGH_S);
+         first = false) {
         const double start_cpu_s = sw_cpu_seconds();
         const int64_t start_ns = sw_now_ns();
         SW_TRY(run_once(bench, unit, which));
         seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
         /* The first touches memory and fills caches, which matters only where it is short. */
-        if (first && seconds[rounds] < LONG_ENOUGH_S / ROUNDS)
+        if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
             continue;
         bench->cpu_s += sw_cpu_seconds() - start_cpu_s;
         total_s += seconds[rounds++];

@@ -44,6 +44,14 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .int_min = 1,                                                                                                 \
          .int_max = 1 << 20,                                                                                           \
          .allow_auto = true},                                                                                          \
+        {.name = "--durability",                                                                                       \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(durability),                                                                                               \
+         .initial = "step",                                                                                            \
+         .choices = "step|none",                                                                                       \
+         .what =                                                                                                       \
+             "step: every commit survives kill -9 and power loss; none: only a clean end can be resumed, half the "    \
+             "space, no flushes"},                                                                                     \
         {.name = "--precision",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(precision),                                                                                                \
@@ -103,8 +111,8 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          AT(speculate),                                                                                                \
          .initial = "auto",                                                                                            \
          .choices = "never|auto|always",                                                                               \
-         .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: while few " \
-                 "are"},                                                                                               \
+         .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: where "     \
+                 "few are and it is faster"},                                                                          \
         {.name = "--place",                                                                                            \
          .kind = SW_OPTION_STRING,                                                                                     \
          AT(place),                                                                                                    \
@@ -154,6 +162,21 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "steps",                                                                                             \
          .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",          \
          .int_min = 1},                                                                                                \
+        {.name = "--export-every",                                                                                     \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(export_every),                                                                                             \
+         .initial = "0",                                                                                               \
+         .value = "steps",                                                                                             \
+         .what = "steps between Hugging Face folders of the weights in DIR/exports; 0: none",                          \
+         .int_min = 0},                                                                                                \
+        {.name = "--keep",                                                                                             \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(keep),                                                                                                     \
+         .initial = "2",                                                                                               \
+         .value = "K",                                                                                                 \
+         .what = "exports to keep: the best by validation loss, or the newest",                                        \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1000},                                                                                             \
         {.name = "--time-limit",                                                                                       \
          .kind = SW_OPTION_DURATION,                                                                                   \
          AT(time_limit),                                                                                               \
@@ -295,12 +318,6 @@ static const struct sw_option train_options[] = {
      .what = "of the data's order and of --init",
      .int_min = 0},
     {.name = "--init", .kind = SW_OPTION_FLAG, AT(init), .what = "start from random weights"},
-    {.name = "--durability",
-     .kind = SW_OPTION_CHOICE,
-     AT(durability),
-     .initial = "step",
-     .choices = "step|none",
-     .what = "step: every commit survives kill -9 and power loss"},
     {.name = "--val",
      .kind = SW_OPTION_STRING,
      AT(val),
@@ -452,8 +469,6 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->zero != 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--zero %lld needs several ranks, which this version does not have; use 0",
                        (long long)settings->zero);
-    if (settings->durability != 0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--durability none is not supported by this version; use step");
     int64_t group;
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));

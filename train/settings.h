@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32 };
+enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
 
 /* Members hold SW_OPTION_AUTO where "auto" was given and not yet resolved. */
@@ -34,7 +35,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    int64_t eval_every, save_every, time_limit;
+    int64_t eval_every, save_every, export_every, keep, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
     bool allow_buffered;

@@ -63,8 +63,10 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
         .saved_bytes = bytes.saved,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
         .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_RECOMPUTE_ALL,
+        .one_generation = settings->durability == SW_DURABILITY_NONE,
         .chunk_grains = settings->chunk_grains,
         .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
         .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
@@ -146,7 +148,7 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
                                        .applied_steps = result->applied_steps,
                                        .skipped_steps = result->skipped_steps,
                                        .loss_scale = result->next_scale};
-    if (trainer->plan->commit_every_step && result->step > 0)
+    if (result->by_plan)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
     return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
@@ -175,8 +177,10 @@ static sw_status create_store(struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_units *units = sw_model_get_units(trainer->model);
     const char *directories[SW_STORE_MAX_FILES];
-    struct sw_store_spec spec = {
-        .directories = directories, .unit_count = units->count, .allow_buffered = settings->allow_buffered};
+    struct sw_store_spec spec = {.directories = directories,
+                                 .unit_count = units->count,
+                                 .allow_buffered = settings->allow_buffered,
+                                 .one_generation = trainer->plan->spec.one_generation};
     SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &spec.directory_count));
     int64_t *grains = calloc((size_t)units->count, sizeof *grains);
     if (grains == NULL)
@@ -276,7 +280,11 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     bool same = sw_store_unit_count(trainer->store) == units->count;
     for (int64_t u = 0; same && u < units->count; u++)
         same = sw_store_unit_grains(trainer->store, u) == units->unit[u].grains;
-    return same ? SW_OK : sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+    if (!same)
+        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+    if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
+        return sw_fail(SW_ERR_ARG, "the store was made for another --durability than run.json names");
+    return SW_OK;
 }
 
 static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, struct sw_settings *), void *context) {

@@ -78,7 +78,6 @@ def what_is_not_there_yet():
     return refused_as([
         ("a GPU", train("--device", "cuda"), "--device cpu"),
         ("ranks", train("--zero", 1), "--zero"),
-        ("no durability", train("--durability", "none"), "--durability"),
     ], 1)
 
 

@@ -16,6 +16,7 @@ STEPS, ENDLESS = 150, 1000000
 KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
 PLACES = {"device": ["--place", "grads=device,optimizer=device", "--save-every", 7],
           "host": ["--place", "grads=host,optimizer=host", "--save-every", 10],
+          "mixed": ["--place", "grads=host:50%/nvme,optimizer=device:30%/host:30%/nvme", "--save-every", 4],
           "nvme": ["--place", "grads=nvme,optimizer=nvme"]}
 
 

@@ -254,6 +254,33 @@ def what_is_written_is_private():
             (STORE, "log.jsonl") if os.stat(os.path.join(folder, name)).st_mode & 0o077]
 
 
+def wrong_exports(run, kept, losses):
+    """The list and the folders beside it are those of the steps `kept`, with these losses."""
+    index = program.read_json(path(run, "exports", "index.json"))
+    problems = []
+    if sorted((entry["step"], entry["val_loss"]) for entry in index) != [(step, losses.get(step)) for step in kept]:
+        problems.append(f"{run}: the list is {index}")
+    if sorted(os.listdir(path(run, "exports"))) != sorted(["index.json", *(f"step-{step}" for step in kept)]):
+        problems.append(f"{run}: there are {os.listdir(path(run, 'exports'))}")
+    return problems
+
+
+def exports_while_it_goes_on():
+    """The best by validation loss are kept, or the newest; they change nothing, and what is lost of them comes back."""
+    every = ("--export-every", 3, "--keep", 2)
+    program.must(*train("best", "nvme", *every))
+    losses = {line["step"]: line["val_loss"] for line in validation("best")}
+    problems = wrong_exports("best", sorted(sorted(losses, key=losses.get)[:2]), losses)
+    with open(path("best", "exports", f"step-{STEPS}", "model.safetensors"), "rb") as file:
+        if STEPS in sorted(losses, key=losses.get)[:2] and file.read() != exported(reference(), "at-the-end"):
+            problems.append("the last export is not the weights of a run without exports")
+    program.must(*train("newest", "host", *every, "--save-every", 2, val="0%"))
+    problems += wrong_exports("newest", [STEPS - 3, STEPS], {})
+    shutil.rmtree(path("newest", "exports"))
+    program.must("resume", path("newest"))
+    return problems + wrong_exports("newest", [STEPS], {})
+
+
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
-                exports, fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word,
+                exports, exports_while_it_goes_on, fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word,
                 data_in_several_files_and_forms, what_is_written_is_private)

@@ -23,6 +23,11 @@ static sw_status head_with_infinity(void *context, const struct sw_unit_call *ca
     return SW_OK;
 }
 
+static void gather(void *context, const struct sw_gather_call *call) {
+    struct harness *h = context;
+    h->model_ops.gather(h->model_ops.context, call);
+}
+
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct harness *h = context;
     return h->model_ops.forward(h->model_ops.context, call);
@@ -64,7 +69,9 @@ static sw_status open_plan(struct harness *h) {
         .saved_bytes = bytes.saved,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
         .recompute = h->spec.recompute,
+        .one_generation = h->spec.one_generation,
         .chunk_grains = h->spec.chunk_grains,
         .ring_chunks = h->spec.ring_chunks,
         .budget_bytes = {[SW_DEVICE] = HARNESS_BUDGET_BYTES, [SW_HOST] = HARNESS_BUDGET_BYTES},
@@ -85,8 +92,11 @@ static sw_status open_store(struct harness *h) {
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's store");
     for (int64_t u = 0; u < units->count; u++)
         grains[u] = units->unit[u].grains;
-    const struct sw_store_spec spec = {
-        .directories = &h->spec.directory, .directory_count = 1, .unit_grains = grains, .unit_count = units->count};
+    const struct sw_store_spec spec = {.directories = &h->spec.directory,
+                                       .directory_count = 1,
+                                       .unit_grains = grains,
+                                       .unit_count = units->count,
+                                       .one_generation = h->spec.one_generation};
     const sw_status status = sw_store_create(&spec, NULL, NULL, &h->store);
     free(grains);
     return status;
@@ -104,7 +114,7 @@ static sw_status open_engine(struct harness *h) {
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
         .loss_scale = {.scale = h->spec.loss_scale},
-        .ops = {h, forward, backward, head_with_infinity, loss, logits},
+        .ops = {h, forward, backward, head_with_infinity, loss, logits, gather},
         .describe = describe,
     };
     if (h->spec.resume) {
@@ -144,6 +154,8 @@ sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
     SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
     SW_TRY_GOTO(open_plan(out), fail);
     SW_TRY_GOTO(open_store(out), fail);
+    if (out->store != NULL && spec->prepare_store != NULL)
+        SW_TRY_GOTO(spec->prepare_store(spec->prepare_context, out->store), fail);
     SW_TRY_GOTO(open_engine(out), fail);
     return SW_OK;
 fail:

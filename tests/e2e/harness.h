@@ -18,7 +18,11 @@ struct harness_spec {
     int64_t chunk_grains, ring_chunks;
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */
+    bool one_generation;   /* of the optimizer in the store */
     bool resume;           /* the store is there: go on from its commit, else make it and load */
+    /* Called with the store before the engine opens it; NULL: not. */
+    sw_status (*prepare_store)(void *context, struct sw_store *store);
+    void *prepare_context;
     sw_fill_function fill; /* NULL: random weights of `seed` */
     void *fill_context;
     uint64_t seed;

@@ -13,7 +13,7 @@
 
 #include "core/rng.h"
 
-enum { RUNS_EACH = 12, TILED_RUNS = 4, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
+enum { RUNS_EACH = 12, TILED_RUNS = 4, UNTIED_RUNS = 6, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
 
 static void must(sw_status status) {
     if (status != SW_OK)
@@ -61,44 +61,52 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
     spec.ring_chunks = 1 + draw(counter, 4);
     spec.unit_slots = 2 + draw(counter, 3);
     spec.speculation = (sw_speculation)draw(counter, 3);
+    spec.one_generation = draw(counter, 4) == 0;
     const bool ahead = draw(counter, 2) == 1;
     must(same_train(&spec, ahead, &trace));
     const char *difference = same_difference(reference, &trace);
     if (difference != NULL)
-        fail_msg(
-            "%s, %lld tiles, groups of %lld, chunks of %lld, rings of %lld, %lld unit slots, speculation %d: %s differ",
-            place, (long long)spec.shape.tiles, (long long)spec.group, (long long)spec.chunk_grains,
-            (long long)spec.ring_chunks, (long long)spec.unit_slots, (int)spec.speculation, difference);
+        fail_msg("%s, %lld tiles, groups of %lld, chunks of %lld, rings of %lld, %lld unit slots, speculation %d, %d "
+                 "generations: %s differ",
+                 place, (long long)spec.shape.tiles, (long long)spec.group, (long long)spec.chunk_grains,
+                 (long long)spec.ring_chunks, (long long)spec.unit_slots, (int)spec.speculation,
+                 spec.one_generation ? 1 : 2, difference);
     same_free(&trace);
 }
 
-/* Groups of one to three micro-batches in whole blocks, and some plans in tiles, whose boundaries are of two sizes. */
+/* Groups of one to three micro-batches in whole blocks; some plans in tiles, whose boundaries are of two sizes; and
+ * with an embedding that is not tied, of which only rows go to the device. */
 static const struct {
     int64_t tiles, group;
     int runs;
-} series[] = {{1, 1, RUNS_EACH}, {1, 2, RUNS_EACH}, {1, 3, RUNS_EACH}, {5, 2, TILED_RUNS}, {5, 3, TILED_RUNS}};
+    bool untied;
+} series[] = {{1, 1, RUNS_EACH, false},  {1, 2, RUNS_EACH, false},  {1, 3, RUNS_EACH, false}, {5, 2, TILED_RUNS, false},
+              {5, 3, TILED_RUNS, false}, {1, 2, UNTIED_RUNS, true}, {1, 3, UNTIED_RUNS, true}};
 
 static void run_all(sw_dtype type, const char *directory) {
     uint64_t counter = (uint64_t)type << 32;
-    int runs = 0, skipped = 0;
+    struct sw_model_config untied = same_config;
+    untied.tied_embeddings = false;
+    int runs = 0, steps = 0, skipped = 0;
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         struct harness_spec spec = same_spec(type);
         struct same_trace reference;
         spec.group = series[i].group;
         spec.shape.tiles = series[i].tiles;
+        if (series[i].untied)
+            spec.config = &untied;
         spec.loss_scale = type == SW_F16 ? 8 * SW_FP16_INITIAL_SCALE : 0.0;
         must(same_train(&spec, false, &reference));
-        skipped = 0;
-        for (int s = 0; s < SAME_STEPS; s++)
+        for (int s = 0; s < SAME_STEPS; s++, steps++)
             skipped += reference.skipped[s];
         for (int r = 0; r < series[i].runs; r++, runs++)
             run_one(&reference, &spec, directory, &counter);
         same_free(&reference);
     }
     if (type == SW_F16)
-        assert_true(skipped > 0 && skipped < SAME_STEPS);
+        assert_true(skipped > 0 && skipped < steps);
     printf("# %s: %d random plans executed with equal bits, %d of %d steps skipped\n", sw_dtype_name(type), runs,
-           skipped, SAME_STEPS);
+           skipped, steps);
 }
 
 static void random_plans_give_the_same_bits_in_fp32(void **state) {

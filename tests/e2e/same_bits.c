@@ -129,13 +129,12 @@ static void other_trainings_give_other_bits(void **state) {
 }
 
 /* Trains in one store, closing everything after each of the stops; each part has its own placement. */
-static void train_in_parts(const char *directory, sw_dtype type, const char *const places[], const int stops[],
-                           int parts, struct same_trace *trace) {
+static void train_in_parts(const struct harness_spec *base, const char *const places[], const int stops[], int parts,
+                           struct same_trace *trace) {
     *trace = (struct same_trace){0};
     for (int part = 0; part < parts; part++) {
         struct harness harness;
-        struct harness_spec spec = same_spec(type);
-        spec.directory = directory;
+        struct harness_spec spec = *base;
         spec.place = places[part];
         spec.resume = part > 0;
         spec.recompute = part % 2 == 1;
@@ -147,10 +146,10 @@ static void train_in_parts(const char *directory, sw_dtype type, const char *con
             must(same_finish(&harness, trace));
         harness_close(&harness);
     }
-    harness_remove_store(directory);
+    harness_remove_store(base->directory);
 }
 
-static void a_resumed_training_gives_the_same_bits(void **state) {
+static void resume_everywhere(sw_dtype type, const char *directory, bool one_generation) {
     static const int stops[] = {2, 3, SAME_STEPS};
     static const char *const places[][3] = {
         {"optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme"},
@@ -160,15 +159,25 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
         {"optimizer=nvme,grads=nvme", "optimizer=device,grads=nvme", "optimizer=host,grads=device"},
         {"optimizer=host,grads=device", "optimizer=nvme,grads=host", "optimizer=device,grads=device"},
     };
-    for (int type = SW_F32; type <= SW_BF16; type++) {
-        struct same_trace reference = reference_training((sw_dtype)type), trace;
-        for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
-            train_in_parts(*state, (sw_dtype)type, places[p], stops, 3, &trace);
-            must_equal(&reference, &trace, places[p][0]);
-            same_free(&trace);
-        }
-        same_free(&reference);
+    struct same_trace reference = reference_training(type), trace;
+    struct harness_spec spec = same_spec(type);
+    spec.directory = directory;
+    spec.one_generation = one_generation;
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        train_in_parts(&spec, places[p], stops, 3, &trace);
+        must_equal(&reference, &trace, places[p][0]);
+        same_free(&trace);
     }
+    same_free(&reference);
+}
+
+static void a_resumed_training_gives_the_same_bits(void **state) {
+    for (int type = SW_F32; type <= SW_BF16; type++)
+        resume_everywhere((sw_dtype)type, *state, false);
+}
+
+static void a_clean_end_of_one_generation_resumes_with_the_same_bits(void **state) {
+    resume_everywhere(SW_BF16, *state, true);
 }
 
 static sw_status read_state(struct harness *harness, float **out) {
@@ -267,6 +276,7 @@ int main(void) {
         in_directory(update_threads_give_the_same_bits),
         cmocka_unit_test(other_trainings_give_other_bits),
         in_directory(a_resumed_training_gives_the_same_bits),
+        in_directory(a_clean_end_of_one_generation_resumes_with_the_same_bits),
         in_directory(a_step_that_is_not_finite_is_skipped_everywhere),
         in_directory(weights_that_overflow_never_change),
     };

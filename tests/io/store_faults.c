@@ -103,6 +103,29 @@ static void reads_a_bad_grain_again_once(void **state) {
     sw_store_close(self.store);
 }
 
+/* A reading that fails, or gives a wrong bit, once is no bad grain. */
+static void verifies_past_what_fails_once(void **state) {
+    struct fixture self;
+    int64_t grains, bad;
+    open_fixture(&self, *state);
+    aim(&self, SW_RING_READ, 0);
+    self.fault.flips = 1;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 0 && self.fault.flips == 0);
+    self.fault.flips = 2;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 0); /* the second reading is on the owner's ring */
+    sw_queue_close(self.store->queue);
+    CHECK_OK(sw_store_open_queue(self.store, SW_STORE_MAX_FILES, &self.store->queue));
+    self.fault.flips = 2;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 1 && self.fault.flips == 0);
+    self.fault.result = -EIO;
+    CHECK_OK(sw_store_verify(self.store, NULL, &grains, &bad));
+    CHECK(bad == 1);
+    sw_store_close(self.store);
+}
+
 static void says_which_generation_is_whole(void **state) {
     struct fixture self;
     open_fixture(&self, *state);
@@ -147,6 +170,11 @@ static void reports_a_commit_that_fails(void **state) {
                                 .result = -EIO};
     CHECK_FAILS(sw_store_commit(self.store, 2, 1, ""), SW_ERR_IO, "nvme1/store.spillway cannot be written");
     CHECK(sw_store_last_commit(self.store)->step == 1);
+    /* Which step the drives have is not known now, so that neither generation may be changed. */
+    self.fault.result = 0;
+    CHECK_FAILS(sw_store_commit(self.store, 2, 1, ""), SW_ERR_IO, "open the store again");
+    CHECK_FAILS(transfer_unit(&self, true, 1), SW_ERR_IO, "open the store again");
+    check_generation(self.store, 0, 1);
     sw_store_close(self.store);
     self.store = reopen_store(&self.directories);
     check_at_step(self.store, 1);
@@ -161,6 +189,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(transfers_whole_grains_in_short_pieces, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reads_a_bad_grain_again_once, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(verifies_past_what_fails_once, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(says_which_generation_is_whole, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(names_file_offset_and_grain_of_an_error, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reports_a_commit_that_fails, make_directory, remove_directory),

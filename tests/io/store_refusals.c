@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NOBODY = 65534, SMALL_MEMLOCK_BYTES = 65536 };
+enum { NOBODY = 65534, SMALL_MEMLOCK_BYTES = 8 << 20 };
 
 static sw_status try_create(const char *const *directories, int count, bool allow_buffered, struct sw_store **out) {
     const struct sw_store_spec spec = {

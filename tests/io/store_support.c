@@ -109,9 +109,9 @@ void check_at_step(struct sw_store *store, int64_t step) {
     const struct sw_store_commit *commit = sw_store_last_commit(store);
     CHECK(commit->step == step && strcmp(commit->meta, text_of(step)) == 0);
     check_generation(store, commit->generation, step);
-    int64_t grains = 0, wanted = 0;
+    int64_t grains = 0, bad = 0, wanted = 0;
     for (int64_t unit = 0; unit < STORE_UNITS; unit++)
         wanted += store_unit_grains[unit];
-    CHECK_OK(sw_store_verify(store, NULL, NULL, &grains));
-    CHECK(grains == wanted);
+    CHECK_OK(sw_store_verify(store, NULL, &grains, &bad));
+    CHECK(grains == wanted && bad == 0);
 }

@@ -62,6 +62,7 @@ struct need {
     int64_t slot[UNIT_SLOTS_MAX]; /* unit in each device slot, or -1 */
     int64_t next_slot;
     bool table; /* a tied table is on the device */
+    bool rows;  /* those of an embedding that is not tied are gathered */
 };
 
 static sw_tier tier_of(const struct need *need, sw_state state, int64_t unit) {
@@ -97,8 +98,24 @@ static bool is_on_device(const struct need *need, int64_t unit) {
     return false;
 }
 
+/* Only rows of the embedding leave the host, where all micro-batches together need less than the whole. */
+static bool gathers(const struct need *need) {
+    const struct sw_plan_spec *spec = &need->plan->spec;
+    const int64_t all_bytes = spec->micro_batches * spec->gathered_bytes;
+    return all_bytes > 0 && !spec->units->tied && tier_of(need, SW_WEIGHTS, 0) != SW_DEVICE &&
+           all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+}
+
 static void need_weights(struct need *need, int64_t unit) {
     const sw_tier tier = tier_of(need, SW_WEIGHTS, unit);
+    if (unit == 0 && gathers(need)) {
+        if (!need->rows) {
+            need_unit(need, SW_OP_GATHER, SW_CONTENT_NONE, unit, 0, 1);
+            need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, typed_grain(need), tier == SW_NVME);
+        }
+        need->rows = true;
+        return;
+    }
     if (tier == SW_DEVICE || is_on_device(need, unit))
         return;
     occupy(need, unit);
@@ -117,10 +134,13 @@ static void need_update(struct need *need, int64_t unit) {
     need_unit(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, typed, !here);
+    const bool gathered = unit == 0 && gathers(need);
+    need_unit(need, SW_OP_GATHER, SW_CONTENT_NONE, unit, 0, gathered);
+    need->rows |= gathered;
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, typed, !here && !gathered);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, typed, here && weights != SW_DEVICE);
     need_unit(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, typed, weights == SW_NVME);
-    if (weights != SW_DEVICE)
+    if (weights != SW_DEVICE && !gathered)
         occupy(need, unit);
 }
 
@@ -174,7 +194,7 @@ static struct work needed_work(const struct sw_plan *plan) {
     const int64_t units = plan->spec.units->count, micros = plan->spec.micro_batches;
     const int64_t groups = sw_div_up(micros, sw_min_i64(plan->spec.group, micros));
     struct need need = {.plan = plan};
-    bool commits = true;
+    bool commits = !plan->spec.one_generation;
     memset(need.slot, -1, sizeof need.slot);
     for (int64_t g = 0; g < groups; g++)
         need_group(&need, g == 0);
@@ -185,6 +205,8 @@ static struct work needed_work(const struct sw_plan *plan) {
         commits &= tier_of(&need, SW_OPTIMIZER, u) == SW_NVME;
     }
     add_work(&need.work, SW_OP_UPLOAD_TOKENS, SW_CONTENT_NONE, 1, 0);
+    add_work(&need.work, SW_OP_UPLOAD, SW_CONTENT_ROWS, need.rows * micros,
+             need.rows * micros * plan->spec.gathered_bytes);
     add_work(&need.work, SW_OP_FORWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
     add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
     add_work(&need.work, SW_OP_HEAD, SW_CONTENT_NONE, micros, 0);

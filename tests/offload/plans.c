@@ -77,6 +77,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .saved_bytes = random->saved_bytes,
         .shares_input = random->shares_input,
         .work_bytes = plans_draw(random, 1, 1 << 22),
+        .gathered_bytes = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
         .recompute = plans_draw(random, 0, 1) == 1,
         .chunk_grains = plans_draw(random, 1, 3),
@@ -93,6 +94,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         spec.place.share[SW_OPTIMIZER][SW_DEVICE] = spec.place.share[SW_OPTIMIZER][SW_HOST] = 0.0;
         spec.place.share[SW_OPTIMIZER][SW_NVME] = 1.0;
     }
+    spec.one_generation = plans_draw(random, 0, 7) == 0;
     return spec;
 }
 

@@ -1,0 +1,38 @@
+/* The process that is killed: it makes or opens a store, compares what it finds with the uninterrupted training, and
+ * trains on. Everything that it has to tell is in memory shared with its parent. */
+#ifndef SW_TESTS_E2E_CRASH_CHILD_H
+#define SW_TESTS_E2E_CRASH_CHILD_H
+
+#include "tests/e2e/marking_ring.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CRASH_STEPS = 40, CRASH_TEXT_CHARS = 512 };
+
+/* What a step leaves. */
+struct crash_step {
+    double loss_sum, grad_norm;
+    uint64_t digest; /* of all records */
+};
+
+struct crash_shared {
+    struct crash_step reference[CRASH_STEPS + 1];
+    struct marks marks;
+    _Atomic int64_t opened; /* the step at which the store was opened or made; -1: not yet */
+    _Atomic int64_t done;   /* last step that was waited for */
+    _Atomic int64_t saved;  /* last step that the store was known to hold */
+    bool lives;             /* the store has been opened or made once, so that it must open again */
+    char text[CRASH_TEXT_CHARS];
+};
+
+struct crash_case {
+    const char *place, *directory;
+    int64_t save_every; /* 0: every step commits */
+};
+
+/* Both end with 0, or with another status and a text. */
+int crash_train_uninterrupted(struct crash_shared *shared);
+int crash_train(const struct crash_case *crash, struct crash_shared *shared);
+
+#endif

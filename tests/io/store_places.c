@@ -1,0 +1,277 @@
+/* The store on devices and files that are unusual: large sectors, a file system that fills up, more than 4 GiB. */
+#include "tests/io/store_support.h"
+
+#include "core/size.h"
+#include "io/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/loop.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LARGE_SECTOR_BYTES = 4096, LOOP_ATTEMPTS = 20, LOOP_NAME_CHARS = 32, DISK_BYTES = 48 << 20 };
+
+/* A loop device on a new file, gone with its last user. Gives its descriptor, or -1. */
+static int open_loop(const char *backing, int64_t bytes, char name[LOOP_NAME_CHARS]) {
+    const int file = open(backing, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+    CHECK(file >= 0 && ftruncate(file, bytes) == 0);
+    const struct loop_config config = {
+        .fd = (uint32_t)file, .block_size = LARGE_SECTOR_BYTES, .info.lo_flags = LO_FLAGS_AUTOCLEAR};
+    int loop = -1;
+    /* Another process may take the free one first. */
+    for (int attempt = 0; control >= 0 && loop < 0 && attempt < LOOP_ATTEMPTS; attempt++) {
+        const int number = ioctl(control, LOOP_CTL_GET_FREE);
+        snprintf(name, LOOP_NAME_CHARS, "/dev/loop%d", number);
+        loop = number < 0 ? -1 : open(name, O_RDWR | O_CLOEXEC);
+        if (loop >= 0 && ioctl(loop, LOOP_CONFIGURE, &config) != 0) {
+            close(loop);
+            loop = -1;
+        }
+    }
+    if (control >= 0)
+        close(control);
+    close(file);
+    return loop;
+}
+
+static bool make_file_system(const char *device) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+        execlp("mkfs.ext4", "mkfs.ext4", "-q", "-b", "4096", "-m", "0", device, (char *)NULL);
+        _exit(CHILD_SKIPPED);
+    }
+    int result;
+    CHECK(waitpid(child, &result, 0) == child);
+    return WIFEXITED(result) && WEXITSTATUS(result) == 0;
+}
+
+/* Mounts a small ext4 on a loop device with large sectors where only this process sees it, or skips. */
+static const char *mount_disk(const char *directory) {
+    char device[LOOP_NAME_CHARS];
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        _exit(CHILD_SKIPPED);
+    const int loop = open_loop(in_directory(directory, "disk"), DISK_BYTES, device);
+    const char *point = new_subdirectory(directory, "mounted");
+    if (loop < 0 || !make_file_system(device) || mount(device, point, "ext4", 0, NULL) != 0)
+        _exit(CHILD_SKIPPED);
+    close(loop);
+    return point;
+}
+
+static void run_or_skip(void (*function)(void *context), void *context) {
+    const int result = run_in_child(function, context);
+    if (result == CHILD_SKIPPED) {
+        print_message("no root or loop device: a disk with large sectors cannot be made\n");
+        skip();
+    }
+    CHECK(result == 0);
+}
+
+static struct sw_store *create_direct(const struct store_directories *directories) {
+    const struct sw_store_spec spec = {.directories = directories->path,
+                                       .directory_count = directories->count,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS};
+    struct sw_store *store;
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    return store;
+}
+
+static void work_on_large_sectors(void *context) {
+    const struct store_directories directories = make_store_directories(mount_disk(context), 2);
+    struct sw_store *store = create_direct(&directories);
+    /* Direct I/O to half a sector is what this device refuses. */
+    char *half = io_buffer(LARGE_SECTOR_BYTES);
+    const int fd = open(store_file(&directories, 0), O_RDONLY | O_DIRECT);
+    CHECK(fd >= 0 && pread(fd, half, LARGE_SECTOR_BYTES / 2, 0) < 0 && errno == EINVAL && close(fd) == 0);
+    free(half);
+    commit_steps(store, 1, 3);
+    check_at_step(store, 3);
+    sw_store_close(store);
+    CHECK_OK(sw_store_open(directories.path, 2, false, &store));
+    check_at_step(store, 3);
+    commit_steps(store, 4, 4);
+    check_at_step(store, 4);
+    sw_store_close(store);
+}
+
+static void works_on_large_sectors(void **state) {
+    run_or_skip(work_on_large_sectors, *state);
+}
+
+/* Takes all that is left of the file system. */
+static void fill_disk(const char *directory) {
+    char *bytes = io_buffer(1 << 20);
+    const int fd = open(in_directory(directory, "rest"), O_WRONLY | O_CREAT, 0600);
+    for (int64_t size = 1 << 20; size >= 512; size /= 2)
+        while (write(fd, bytes, (size_t)size) == size)
+            continue;
+    CHECK(errno == ENOSPC && close(fd) == 0);
+    free(bytes);
+}
+
+static void commit_on_full_disk(void *context) {
+    const char *point = mount_disk(context);
+    const struct store_directories directories = make_store_directories(point, 1);
+    const char *other = new_subdirectory(point, "other");
+    struct sw_store *store = create_direct(&directories);
+    commit_steps(store, 1, 2);
+    fill_disk(point);
+    const struct sw_store_spec spec = {
+        .directories = &other, .directory_count = 1, .unit_grains = store_unit_grains, .unit_count = STORE_UNITS};
+    struct sw_store *second;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &second), SW_ERR_SPACE, "other");
+    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, 1 << 20), SW_ERR_SPACE,
+                "store.spillway cannot have the");
+    /* All that commits need was taken at creation. */
+    commit_steps(store, 3, 6);
+    check_at_step(store, 6);
+    sw_store_close(store);
+    CHECK_OK(sw_store_open(directories.path, 1, false, &store));
+    check_at_step(store, 6);
+    commit_steps(store, 7, 7);
+    sw_store_close(store);
+}
+
+static void commits_on_a_full_disk(void **state) {
+    run_or_skip(commit_on_full_disk, *state);
+}
+
+/* Makes files sparse: the store then takes no room that it does not write to. */
+static void forbid_fallocate(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = sizeof filter / sizeof filter[0], .filter = filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+enum { SMALL_GRAIN_BYTES = 64 << 10, RUN_GRAINS = 20 };
+#define BOUNDARY_GRAIN (4 * SW_GIB / SMALL_GRAIN_BYTES)
+
+static void transfer_run(struct sw_store *store, bool write, int64_t first, char *buf) {
+    struct sw_store_lane *lane;
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    const struct sw_store_transfer transfer = {
+        .write = write, .kind = SW_STORE_GRADS, .first_grain = first, .grains = RUN_GRAINS, .buf = buf};
+    CHECK_OK(sw_store_transfer(lane, &transfer));
+    sw_store_lane_close(lane);
+}
+
+/* Grains on both sides of 4 GiB and at the end of a file of more than 5 GiB. */
+static void reach_far(void *context) {
+    forbid_fallocate();
+    const struct store_directories directories = make_store_directories(context, 1);
+    const int64_t scratch[STORE_UNITS] = {BOUNDARY_GRAIN + BOUNDARY_GRAIN / 4};
+    const int64_t places[] = {0, BOUNDARY_GRAIN - RUN_GRAINS, BOUNDARY_GRAIN, scratch[0] - RUN_GRAINS};
+    struct sw_store *store = create_store(&directories);
+    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, scratch, SMALL_GRAIN_BYTES));
+    CHECK(sw_store_file_bytes(store) > 5 * SW_GIB && file_bytes(store_file(&directories, 0)) > 5 * SW_GIB);
+    char *buf = io_buffer(RUN_GRAINS * SMALL_GRAIN_BYTES), *wanted = io_buffer(RUN_GRAINS * SMALL_GRAIN_BYTES);
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        fill_grain(buf, RUN_GRAINS * SMALL_GRAIN_BYTES, 0, places[p], 1);
+        transfer_run(store, true, places[p], buf);
+    }
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        fill_grain(wanted, RUN_GRAINS * SMALL_GRAIN_BYTES, 0, places[p], 1);
+        transfer_run(store, false, places[p], buf);
+        CHECK(memcmp(buf, wanted, RUN_GRAINS * SMALL_GRAIN_BYTES) == 0);
+        const struct sw_run run = sw_area_run(&store->areas[SW_STORE_GRADS][0], 0, places[p], 1);
+        CHECK(p < 2 || run.offset_bytes > 4 * SW_GIB);
+        const int fd = open(store_file(&directories, 0), O_RDONLY);
+        CHECK(pread(fd, buf, SMALL_GRAIN_BYTES, run.offset_bytes) == SMALL_GRAIN_BYTES && close(fd) == 0);
+        CHECK(memcmp(buf, wanted, SMALL_GRAIN_BYTES) == 0);
+    }
+    commit_steps(store, 1, 2);
+    check_at_step(store, 2);
+    free(buf);
+    free(wanted);
+    sw_store_close(store);
+}
+
+static void reaches_past_4_gib(void **state) {
+    CHECK(run_in_child(reach_far, *state) == 0);
+}
+
+/* A grain of 5 GiB: what was asked of the ring for it, which moves nothing. */
+struct large_grain {
+    int64_t offset_bytes, bytes;
+    const char *buf;
+};
+
+static int64_t note_piece(struct fake_ring_script *script, const int *files, const struct sw_ring_request *request) {
+    struct large_grain *self = script->context;
+    (void)files;
+    CHECK(request->bytes <= SW_RING_MAX_REQUEST_BYTES && request->bytes % SW_BUFFER_ALIGN_BYTES == 0);
+    CHECK(request->offset_bytes == self->offset_bytes && (char *)request->buf == self->buf);
+    /* Some transfers stop on the way. */
+    const int64_t moved = script->requests % 3 == 0 ? request->bytes / 2 : request->bytes;
+    self->offset_bytes += moved;
+    self->buf += moved;
+    self->bytes -= moved;
+    return moved;
+}
+
+static void move_large_grain(void *context) {
+    forbid_fallocate();
+    const int64_t grain_bytes = 5 * SW_GIB;
+    const struct store_directories directories = make_store_directories(context, 1);
+    const int64_t scratch[STORE_UNITS] = {1, 1};
+    struct sw_store *store = create_store(&directories);
+    CHECK_OK(sw_store_add_scratch(store, SW_STORE_ACTS, scratch, grain_bytes));
+    /* Never written to, so that it takes no memory. */
+    char *buf = mmap(NULL, (size_t)grain_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(buf != MAP_FAILED);
+    struct large_grain grain;
+    struct fake_ring_script script = {.carry_out = note_piece, .context = &grain};
+    store->open_ring = fake_ring_open;
+    store->ring_context = &script;
+    struct sw_store_lane *lane;
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    const struct sw_run run = sw_area_run(&store->areas[SW_STORE_ACTS][0], 1, 0, 1);
+    CHECK(run.offset_bytes > 5 * SW_GIB);
+    for (int write = 1; write >= 0; write--) {
+        grain = (struct large_grain){.offset_bytes = run.offset_bytes, .bytes = grain_bytes, .buf = buf};
+        const struct sw_store_transfer transfer = {
+            .write = write, .kind = SW_STORE_ACTS, .unit = 1, .grains = 1, .buf = buf};
+        CHECK_OK(sw_store_transfer(lane, &transfer));
+        CHECK(grain.bytes == 0);
+    }
+    sw_store_lane_close(lane);
+    CHECK(sw_store_counters(store).write_bytes >= grain_bytes);
+    munmap(buf, (size_t)grain_bytes);
+    sw_store_close(store);
+}
+
+static void moves_a_grain_of_more_than_4_gib(void **state) {
+    CHECK(run_in_child(move_large_grain, *state) == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(works_on_large_sectors, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(commits_on_a_full_disk, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(reaches_past_4_gib, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(moves_a_grain_of_more_than_4_gib, make_directory, remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* Verification finds every bad grain of the last commit, and none elsewhere. */
+#include "tests/io/store_support.h"
+
+#include "core/size.h"
+#include "io/store_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SEEDS = 12, MOST_BAD = 6, ALL_GRAINS = 20 };
+
+/* What is expected to be found, in order. */
+struct findings {
+    int64_t unit[MOST_BAD], grain[MOST_BAD], offset[MOST_BAD];
+    char path[MOST_BAD][256];
+    int64_t count, found, progress;
+};
+
+static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
+    struct findings *self = context;
+    const int64_t at = self->found++;
+    CHECK(at < self->count && bad->unit == self->unit[at] && bad->grain == self->grain[at]);
+    CHECK(bad->offset_bytes == self->offset[at] && strcmp(bad->path, self->path[at]) == 0 && bad->error == 0);
+}
+
+static void on_progress(void *context, int64_t done, int64_t total) {
+    struct findings *self = context;
+    CHECK(done > self->progress && done <= total && total == ALL_GRAINS * (int64_t)SW_RECORD_BYTES);
+    self->progress = done;
+}
+
+/* Flips a bit in grains at random, in the order in which they are found. */
+static void damage(struct findings *self, const struct sw_store *store, int generation) {
+    uint64_t draws = 0;
+    const struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
+    for (int64_t unit = 0; unit < STORE_UNITS; unit++)
+        for (int64_t grain = 0; grain < store_unit_grains[unit]; grain++) {
+            if (self->count == MOST_BAD || random_below(&draws, ALL_GRAINS) > 4)
+                continue;
+            const struct sw_run run = sw_area_run(area, unit, grain, 1);
+            const int64_t at = self->count++;
+            self->unit[at] = unit;
+            self->grain[at] = grain;
+            self->offset[at] = run.offset_bytes;
+            snprintf(self->path[at], sizeof self->path[at], "%s", store->files[run.file].path);
+            flip_bit(self->path[at], run.offset_bytes + random_below(&draws, SW_RECORD_BYTES));
+        }
+}
+
+/* A second time, the same bits are turned back. */
+static void check_damaged(struct sw_store *store, int damaged) {
+    struct findings found = {0}, again = {0};
+    const struct sw_store_verifier verifier = {.bad = on_bad, .progress = on_progress, .context = &found};
+    const bool committed = damaged == sw_store_last_commit(store)->generation;
+    int64_t grains, bad;
+    damage(&found, store, damaged);
+    if (!committed)
+        found.count = 0;
+    CHECK_OK(sw_store_verify(store, &verifier, &grains, &bad));
+    CHECK(grains == ALL_GRAINS && found.progress == ALL_GRAINS * (int64_t)SW_RECORD_BYTES);
+    CHECK(bad == found.count && bad == found.found);
+    damage(&again, store, damaged);
+    CHECK(again.count > 0);
+}
+
+static void finds_every_bad_grain(void **state) {
+    static const char *const names[STORE_MAX_DIRECTORIES] = {"a", "b", "c"};
+    for (int files = 1; files <= STORE_MAX_DIRECTORIES; files++) {
+        const struct store_directories directories =
+            make_store_directories(new_subdirectory(*state, names[files - 1]), files);
+        struct sw_store *store = create_store(&directories);
+        commit_steps(store, 1, 2);
+        for (test_seed = 1; test_seed <= SEEDS; test_seed++)
+            check_damaged(store, (int)(test_seed % SW_STORE_GENERATIONS));
+        check_at_step(store, 2);
+        sw_store_close(store);
+    }
+}
+
+static void needs_a_commit(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *store = create_store(&directories);
+    int64_t grains, bad;
+    CHECK_FAILS(sw_store_verify(store, NULL, &grains, &bad), SW_ERR_ARG, "no commit to verify");
+    sw_store_discard(store);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(finds_every_bad_grain, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(needs_a_commit, make_directory, remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

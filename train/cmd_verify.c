@@ -1,0 +1,105 @@
+#include "core/size.h"
+#include "io/store.h"
+#include "train/commands.h"
+#include "train/run.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+struct verify_options {
+    char *run;
+    bool json;
+};
+
+#define AT(member) .offset = offsetof(struct verify_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR", .kind = SW_OPTION_STRING, AT(run), .what = "folder of a run", .required = true},
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+};
+static const struct sw_command_line line = {.command = "verify",
+                                            .summary = "read all of the last commit and check every sum",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
+
+struct verification {
+    const struct verify_options *given;
+    struct sw_store *store;
+    int64_t grains, bad;
+    json_t *bad_grains;
+};
+
+static const char *reason(const struct sw_store_bad_grain *bad) {
+    return bad->error == 0 ? "wrong checksum" : strerror(bad->error);
+}
+
+static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
+    struct verification *v = context;
+    if (v->given->json)
+        json_array_append_new(v->bad_grains,
+                              json_pack("{s:I, s:I, s:s, s:s, s:I, s:s}", "unit", (json_int_t)bad->unit, "grain",
+                                        (json_int_t)bad->grain, "state", "optimizer", "file", bad->path, "offset",
+                                        (json_int_t)bad->offset_bytes, "reason", reason(bad)));
+    else
+        printf("grain %lld of unit %lld (optimizer) at offset %lld of %s: %s\n", (long long)bad->grain,
+               (long long)bad->unit, (long long)bad->offset_bytes, bad->path, reason(bad));
+}
+
+static sw_status open_store(struct verification *v) {
+    struct sw_run run = {0};
+    const char *directories[SW_STORE_MAX_FILES];
+    int count;
+    sw_status status = sw_run_read(v->given->run, &run);
+    if (status == SW_OK)
+        status = sw_run_store_directories(v->given->run, &run.settings, directories, &count);
+    if (status == SW_OK)
+        status = sw_store_open(directories, count, run.settings.allow_buffered, &v->store);
+    sw_options_release(&sw_train_command, &run.settings);
+    return status;
+}
+
+static sw_status report(const struct verification *v) {
+    const long long step = (long long)sw_store_last_commit(v->store)->step;
+    const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
+    char size[SW_SIZE_CHARS];
+    if (v->given->json) {
+        json_t *root = json_pack("{s:I, s:I, s:I, s:O}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
+                                 "bytes", (json_int_t)bytes, "bad", v->bad_grains);
+        if (root == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
+        json_dumpf(root, stdout, JSON_INDENT(2));
+        putchar('\n');
+        json_decref(root);
+    }
+    if (v->bad > 0)
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "%lld of the %lld grains of the last commit (step %lld) are bad: go back to an export or another "
+            "copy",
+            (long long)v->bad, (long long)v->grains, step);
+    if (!v->given->json)
+        printf("step %lld: all %lld grains (%s) are as they were written\n", step, (long long)v->grains,
+               sw_format_size(bytes, size));
+    return SW_OK;
+}
+
+static sw_status verify(struct verification *v) {
+    const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
+    SW_TRY(open_store(v));
+    SW_TRY(sw_store_verify(v->store, &verifier, &v->grains, &v->bad));
+    return report(v);
+}
+
+int sw_command_verify(int argc, char **argv) {
+    struct verify_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct verification v = {.given = &given, .bad_grains = json_array()};
+        const sw_status status = verify(&v);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        json_decref(v.bad_grains);
+        sw_store_close(v.store);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

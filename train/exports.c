@@ -1,0 +1,188 @@
+#include "train/exports.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "train/checkpoint.h"
+#include "train/files.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INDEX_LIMIT_BYTES ((size_t)1 << 20)
+
+struct export {
+    int64_t step;
+    double loss; /* NAN: not known */
+};
+
+struct exports {
+    char folder[SW_RUN_PATH_CHARS];
+    struct export kept[SW_EXPORTS_MOST + 1];
+    int count;
+};
+
+static sw_status path_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS]) {
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)step);
+    return sw_path_join(path, SW_RUN_PATH_CHARS, exports->folder, name);
+}
+
+static sw_status parse_index(const char *text, const char *path, struct exports *exports) {
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+    size_t i;
+    json_t *entry;
+    json_array_foreach(root, i, entry) {
+        const json_t *loss = json_object_get(entry, "val_loss");
+        if (exports->count < SW_EXPORTS_MOST)
+            exports->kept[exports->count++] =
+                (struct export){.step = json_integer_value(json_object_get(entry, "step")),
+                                .loss = json_is_number(loss) ? json_number_value(loss) : NAN};
+    }
+    const bool sound = json_is_array(root);
+    json_decref(root);
+    return sound ? SW_OK : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
+}
+
+static sw_status read_index(const struct sw_trainer *trainer, struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, trainer->folder, "exports"));
+    SW_TRY(sw_folder_make(exports->folder));
+    SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
+    if (access(path, F_OK) != 0)
+        return SW_OK;
+    SW_TRY(sw_file_read_text(path, INDEX_LIMIT_BYTES, &text));
+    const sw_status status = parse_index(text, path, exports);
+    free(text);
+    return status;
+}
+
+static sw_status write_index(const struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    json_t *root = json_array();
+    for (int i = 0; i < exports->count; i++) {
+        const struct export *kept = &exports->kept[i];
+        json_t *loss = isfinite(kept->loss) ? json_real(kept->loss) : json_null();
+        json_array_append_new(root, json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss));
+    }
+    char *text = json_dumps(root, JSON_INDENT(2));
+    sw_status status = sw_path_join(path, sizeof path, exports->folder, "index.json");
+    if (status == SW_OK)
+        status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
+                              : sw_file_replace(path, text, strlen(text));
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+/* A loss is better than none, a lower one than a higher, and of equals the newer. */
+static bool is_worse(const struct export *a, const struct export *b) {
+    const bool known[] = {isfinite(a->loss), isfinite(b->loss)};
+    if (known[0] != known[1])
+        return known[1];
+    if (known[0] && a->loss != b->loss)
+        return a->loss > b->loss;
+    return a->step < b->step;
+}
+
+static sw_status remove_worst(struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    int worst = 0;
+    for (int i = 1; i < exports->count; i++)
+        worst = is_worse(&exports->kept[i], &exports->kept[worst]) ? i : worst;
+    SW_TRY(path_of(exports, exports->kept[worst].step, path));
+    memmove(&exports->kept[worst], &exports->kept[worst + 1],
+            (size_t)(exports->count - worst - 1) * sizeof exports->kept[0]);
+    exports->count--;
+    /* The list first: a folder too many harms nobody, one too few would. */
+    SW_TRY(write_index(exports));
+    sw_folder_remove(path);
+    return SW_OK;
+}
+
+/* Masters out of the engine, a run of grains at a time. */
+struct reader {
+    struct sw_engine *engine;
+    const struct sw_units *units;
+    float *records;             /* of AT_ONCE grains */
+    int64_t unit, first, count; /* grains that are there; unit -1: none */
+};
+enum { AT_ONCE = 16 };
+
+static sw_status read_grains(struct reader *reader, int64_t unit, int64_t grain) {
+    if (reader->unit == unit && grain >= reader->first && grain < reader->first + reader->count)
+        return SW_OK;
+    reader->unit = -1;
+    reader->first = grain / AT_ONCE * AT_ONCE;
+    reader->count = sw_min_i64(AT_ONCE, reader->units->unit[unit].grains - reader->first);
+    SW_TRY(sw_engine_read_records(reader->engine, unit, reader->first, reader->count, reader->records));
+    reader->unit = unit;
+    return SW_OK;
+}
+
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct reader *reader = context;
+    while (count > 0) {
+        const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
+        const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
+        SW_TRY(read_grains(reader, unit, grain));
+        const int64_t record = (grain - reader->first) * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+        memcpy(out, reader->records + record + within, (size_t)run * sizeof *out);
+        first += run;
+        count -= run;
+        out += run;
+    }
+    return SW_OK;
+}
+
+static sw_status write_weights(struct sw_trainer *trainer, const char *path) {
+    struct reader reader = {.engine = trainer->engine, .units = sw_model_get_units(trainer->model), .unit = -1};
+    const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
+    reader.records = malloc((size_t)AT_ONCE * SW_RECORD_BYTES);
+    if (reader.records == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to export");
+    const sw_status status =
+        sw_checkpoint_write(path, &trainer->run.config, reader.units, SW_F32, fill, &reader, carry);
+    free(reader.records);
+    return status;
+}
+
+static bool has(const struct exports *exports, int64_t step) {
+    for (int i = 0; i < exports->count; i++)
+        if (exports->kept[i].step == step)
+            return true;
+    return false;
+}
+
+bool sw_exports_has(struct sw_trainer *trainer, int64_t step) {
+    struct exports *exports = calloc(1, sizeof *exports);
+    const bool found = exports != NULL && read_index(trainer, exports) == SW_OK && has(exports, step);
+    sw_error_clear();
+    free(exports);
+    return found;
+}
+
+sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
+    struct exports *exports = calloc(1, sizeof *exports);
+    char path[SW_RUN_PATH_CHARS];
+    sw_status status = SW_OK;
+    if (exports == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to export");
+    SW_TRY_GOTO(read_index(trainer, exports), end);
+    SW_TRY_GOTO(path_of(exports, step, path), end);
+    if (has(exports, step))
+        goto end; /* of before a kill: the same bits */
+    sw_folder_remove(path);
+    SW_TRY_GOTO(write_weights(trainer, path), end);
+    exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss};
+    SW_TRY_GOTO(write_index(exports), end);
+    sw_log_info("wrote %s", path);
+    while (exports->count > trainer->run.settings.keep && status == SW_OK)
+        status = remove_worst(exports);
+end:
+    free(exports);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* Hugging Face folders that a run writes while it goes on: DIR/exports/step-N, of which the best by validation loss are
+ * kept, or where there is no validation data the newest. DIR/exports/index.json lists them with their losses. */
+#ifndef SW_TRAIN_EXPORTS_H
+#define SW_TRAIN_EXPORTS_H
+
+#include "train/trainer.h"
+
+enum { SW_EXPORTS_MOST = 1000 };
+
+/* Whether the list has this step. A list that cannot be read has none; writing names what is wrong with it. */
+bool sw_exports_has(struct sw_trainer *trainer, int64_t step);
+
+/* Writes the weights as they are after `step`, unless the list has them already, and removes what is one too many.
+ * validation_loss: NAN for none. The engine must be idle. */
+sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss);
+
+#endif
