@@ -104,10 +104,13 @@ bool sw_plan_saves(const struct sw_plan *plan) {
     return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
 }
 
+/* An update on the device leaves the whole there, ready for the forward pass. */
 bool sw_plan_gathers(const struct sw_plan *plan) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
-    return spec->gathered_bytes > 0 && !spec->units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE &&
+    const sw_tier *tier = plan->placement[0].tier;
+    const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
+    return spec->gathered_bytes > 0 && !spec->units->tied && tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 

@@ -57,6 +57,7 @@ static struct sw_plan *make_plan(const struct model *m, const char *place) {
                                 .saved_bytes = m->saved_bytes,
                                 .shares_input = m->shares_input,
                                 .work_bytes = 4096,
+                                .gathered_bytes = 2 * (TOKENS / MICROS + SEQ) * HIDDEN,
                                 .recompute = true,
                                 .chunk_grains = 4,
                                 .ring_chunks = 4,
@@ -171,14 +172,16 @@ static void rows_of_an_untied_embedding(void **state) {
     sw_units_destroy(m.units);
 }
 
-/* What a plan may move beyond the least: an untied embedding is fetched whole, and an input that two units share comes
+/* What a plan may move beyond the least: rows of an untied embedding go up with the positions of each micro-batch, and
+ * are gathered from the whole where the drive holds what was speculated; and an input that two units share comes
  * back for each of them. */
 static int64_t known_excess(const struct model *m, const struct sw_plan *plan, bool speculated, sw_lane lane) {
     const struct sw_unit_placement *at = plan->placement;
     const bool upload = lane == SW_LANE_UPLOAD, read = lane == SW_LANE_READ;
     int64_t excess = 0;
-    if (!m->units->tied && at[0].tier[SW_WEIGHTS] != SW_DEVICE &&
-        (upload || (read && speculated && at[0].tier[SW_WEIGHTS] == SW_NVME)))
+    if (!m->units->tied && upload && at[0].tier[SW_WEIGHTS] != SW_DEVICE)
+        excess += 2 * (MICROS - 1) * SEQ * HIDDEN;
+    if (!m->units->tied && read && speculated && at[0].tier[SW_WEIGHTS] == SW_NVME)
         excess += 2 * (VOCAB - TOKENS) * HIDDEN;
     for (int64_t u = 1; u < UNITS; u++) {
         const sw_tier kept = at[u - 1].tier[SW_ACTS];

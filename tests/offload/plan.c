@@ -98,11 +98,13 @@ static bool is_on_device(const struct need *need, int64_t unit) {
     return false;
 }
 
-/* Only rows of the embedding leave the host, where all micro-batches together need less than the whole. */
+/* Only rows of the embedding leave the host, where all micro-batches together need less than the whole, unless the
+ * device makes the whole. */
 static bool gathers(const struct need *need) {
     const struct sw_plan_spec *spec = &need->plan->spec;
     const int64_t all_bytes = spec->micro_batches * spec->gathered_bytes;
     return all_bytes > 0 && !spec->units->tied && tier_of(need, SW_WEIGHTS, 0) != SW_DEVICE &&
+           tier_of(need, SW_OPTIMIZER, 0) != SW_DEVICE &&
            all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
 }
 
