@@ -89,7 +89,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
         engine->loss_scale.scale = spec->plan->spec.type == SW_F16 ? SW_FP16_INITIAL_SCALE : 1.0;
     engine->skipped_steps = spec->skipped_steps;
     pthread_mutex_init(&engine->mutex, NULL);
-    pthread_cond_init(&engine->changed, NULL);
+    pthread_cond_init(&engine->awaited_done, NULL);
     for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++) {
         engine->context[c].loss = calloc((size_t)spec->plan->spec.micro_batches, sizeof(double));
         if (engine->context[c].loss == NULL)
@@ -127,7 +127,7 @@ void sw_engine_close(struct sw_engine *engine) {
         free(engine->context[c].loss);
     sw_trace_destroy(engine->trace);
     pthread_mutex_destroy(&engine->mutex);
-    pthread_cond_destroy(&engine->changed);
+    pthread_cond_destroy(&engine->awaited_done);
     free(engine);
 }
 
@@ -136,8 +136,7 @@ int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro) {
     return sw_engine_piece(engine, engine->plan->index->token_stage, half + micro);
 }
 
-/* Needs the mutex. Steps of the program whose ops are all done. */
-static int64_t steps_done(const struct sw_engine *engine) {
+int64_t sw_engine_steps_done(const struct sw_engine *engine) {
     int64_t steps = engine->begun - engine->program_first;
     for (int which = 0; engine->program != NULL && which < SW_LANES; which++)
         if (engine->program->lane_count[which] > 0)
@@ -147,8 +146,10 @@ static int64_t steps_done(const struct sw_engine *engine) {
 
 /* Needs the mutex. Waits until `steps` steps of the program are done; the failure of a lane otherwise. */
 static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
-    while (engine->failure == SW_OK && steps_done(engine) < steps)
-        pthread_cond_wait(&engine->changed, &engine->mutex);
+    engine->awaited_steps = steps;
+    while (engine->failure == SW_OK && sw_engine_steps_done(engine) < steps)
+        pthread_cond_wait(&engine->awaited_done, &engine->mutex);
+    engine->awaited_steps = 0;
     return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
 }
 
@@ -214,7 +215,7 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
     context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
     choose_generations(engine, context);
     engine->begun++;
-    pthread_cond_broadcast(&engine->changed);
+    sw_engine_wake(engine);
     return SW_OK;
 }
 

@@ -40,8 +40,10 @@ struct lane {
     bool started;
     struct sw_stream *stream;         /* compute, upload, download, update */
     struct sw_store_lane *store_lane; /* read, write */
-    int64_t number;                   /* next op to start, counted over all steps of the program */
-    int64_t done;                     /* ops done, likewise, in order */
+    pthread_cond_t wake;
+    bool asleep;    /* until its next op may start, or the lanes end */
+    int64_t number; /* next op to start, counted over all steps of the program */
+    int64_t done;   /* ops done, likewise, in order */
 };
 
 struct sw_engine {
@@ -50,8 +52,9 @@ struct sw_engine {
     struct sw_arena *arena[SW_NVME]; /* device, host */
     struct sw_trace *trace;          /* NULL: none */
 
-    pthread_mutex_t mutex; /* guards what follows, to the blank line */
-    pthread_cond_t changed;
+    pthread_mutex_t mutex;       /* guards what follows, to the blank line */
+    pthread_cond_t awaited_done; /* for the owner, */
+    int64_t awaited_steps;       /* which waits for so many steps of the program; 0: it does not */
     const struct sw_program *program;
     int64_t begun, waited; /* steps, over all programs */
     int64_t program_first; /* the step with which this program began */
@@ -98,6 +101,13 @@ sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const st
 /* The transfer of an op of an I/O lane. */
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
                                             const struct step_context *context);
+
+/* Needs the mutex. Steps of the program whose ops are all done. */
+int64_t sw_engine_steps_done(const struct sw_engine *engine);
+
+/* Needs the mutex. After any change: wakes the lanes and the owner that it lets go on, and nobody else. On few cores a
+ * needless wake takes its time from an op. */
+void sw_engine_wake(struct sw_engine *engine);
 
 /* Starts and joins the lanes' threads. */
 sw_status sw_engine_start_lanes(struct sw_engine *engine);

@@ -59,17 +59,36 @@ static bool ready(const struct sw_engine *engine, const struct lane *lane) {
     return true;
 }
 
+static bool ended(const struct sw_engine *engine) {
+    return engine->stopping || engine->failure != SW_OK;
+}
+
+void sw_engine_wake(struct sw_engine *engine) {
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane *lane = &engine->lane[which];
+        if (!lane->asleep || !(ended(engine) || ready(engine, lane)))
+            continue;
+        lane->asleep = false;
+        pthread_cond_signal(&lane->wake);
+    }
+    if (engine->awaited_steps > 0 && (ended(engine) || sw_engine_steps_done(engine) >= engine->awaited_steps))
+        pthread_cond_signal(&engine->awaited_done);
+}
+
 /* Needs the mutex. Keeps the first failure. */
 static void fail_engine(struct sw_engine *engine, sw_status status) {
     if (engine->failure == SW_OK) {
         engine->failure = status;
         snprintf(engine->failure_text, sizeof engine->failure_text, "%s", sw_error_message(status));
     }
-    pthread_cond_broadcast(&engine->changed);
+    sw_engine_wake(engine);
 }
 
-static bool ended(const struct sw_engine *engine) {
-    return engine->stopping || engine->failure != SW_OK;
+/* Needs the mutex. */
+static void sleep_until_ready(struct sw_engine *engine, struct lane *lane) {
+    lane->asleep = true;
+    while (lane->asleep)
+        pthread_cond_wait(&lane->wake, &engine->mutex);
 }
 
 static void *run_sync_lane(void *argument) {
@@ -78,7 +97,7 @@ static void *run_sync_lane(void *argument) {
     pthread_mutex_lock(&engine->mutex);
     while (!ended(engine)) {
         if (!ready(engine, lane)) {
-            pthread_cond_wait(&engine->changed, &engine->mutex);
+            sleep_until_ready(engine, lane);
             continue;
         }
         const struct sw_op *op = lane_op(engine, lane, lane->number);
@@ -98,7 +117,7 @@ static void *run_sync_lane(void *argument) {
         lane->done++;
         if (status != SW_OK)
             fail_engine(engine, status);
-        pthread_cond_broadcast(&engine->changed);
+        sw_engine_wake(engine);
     }
     pthread_mutex_unlock(&engine->mutex);
     return NULL;
@@ -119,7 +138,7 @@ static void advance(struct sw_engine *engine, struct lane *lane, struct io_state
         context_of(engine, lane, lane->done)->result.lane_bytes[lane->which] += skips(engine, op) ? 0 : op->bytes;
         lane->done++;
     }
-    pthread_cond_broadcast(&engine->changed);
+    sw_engine_wake(engine);
 }
 
 /* Starts the lane's next op; called with the mutex, which is released meanwhile. */
@@ -195,7 +214,7 @@ static void *run_io_lane(void *argument) {
         if (status == SW_OK && io.outstanding > 0)
             status = reap_io(engine, lane, &io, !started);
         else if (status == SW_OK && !started)
-            pthread_cond_wait(&engine->changed, &engine->mutex);
+            sleep_until_ready(engine, lane);
         if (status != SW_OK)
             fail_engine(engine, status);
     }
@@ -217,6 +236,7 @@ sw_status sw_engine_start_lanes(struct sw_engine *engine) {
     for (int which = 0; which < SW_LANES; which++) {
         struct lane *lane = &engine->lane[which];
         *lane = (struct lane){.engine = engine, .which = (sw_lane)which};
+        pthread_cond_init(&lane->wake, NULL);
         SW_TRY(open_lane(engine, lane));
     }
     for (int which = 0; which < SW_LANES; which++) {
@@ -234,7 +254,7 @@ sw_status sw_engine_start_lanes(struct sw_engine *engine) {
 void sw_engine_stop_lanes(struct sw_engine *engine) {
     pthread_mutex_lock(&engine->mutex);
     engine->stopping = true;
-    pthread_cond_broadcast(&engine->changed);
+    sw_engine_wake(engine);
     pthread_mutex_unlock(&engine->mutex);
     for (int which = 0; which < SW_LANES; which++) {
         struct lane *lane = &engine->lane[which];
@@ -245,7 +265,8 @@ void sw_engine_stop_lanes(struct sw_engine *engine) {
             sw_stream_close(lane->stream);
         if (lane->store_lane != NULL)
             sw_store_lane_close(lane->store_lane);
-        lane->stream = NULL;
-        lane->store_lane = NULL;
+        if (lane->engine != NULL)
+            pthread_cond_destroy(&lane->wake);
+        *lane = (struct lane){0};
     }
 }
