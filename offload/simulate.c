@@ -15,6 +15,9 @@ static_assert((int)ANSWER > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the 
 /* Longer steps than this are not simulated: rates that make them so are mistaken, and times must fit a trace. */
 #define LONGEST_S 1e9
 
+/* What a measurement of one busy thread may count. */
+#define ONE_CORE 1.05
+
 /* An op alone: its seconds, and what it uses meanwhile. */
 struct price {
     double seconds;
@@ -176,14 +179,30 @@ struct crowding {
     double cores, drive;
 };
 
-static struct crowding measure_crowding(const struct simulator *s) {
-    double wanted = 0.0;
-    int moving = 0;
+/* How many times as long the ops at hand take for want of cores. Ops that share work out evenly over several cores end
+ * with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
+static double crowding_of_cores(const struct simulator *s) {
+    double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
     for (int which = 0; which < SW_LANES; which++) {
-        wanted += s->lane[which].running ? s->lane[which].price.cores : 0.0;
-        moving += s->lane[which].running && s->lane[which].price.moves;
+        const double part = s->lane[which].running ? s->lane[which].price.cores : 0.0;
+        const double cores = part * s->rates->cores;
+        if (cores > ONE_CORE) {
+            wide += part;
+        } else {
+            narrow += part;
+            narrowest_way = fmax(narrowest_way, cores);
+        }
     }
-    return (struct crowding){.cores = fmax(1.0, wanted),
+    if (wide + narrow <= 1.0)
+        return 1.0;
+    return wide > 0.0 ? wide + fmax(narrow, narrowest_way) : wide + narrow;
+}
+
+static struct crowding measure_crowding(const struct simulator *s) {
+    int moving = 0;
+    for (int which = 0; which < SW_LANES; which++)
+        moving += s->lane[which].running && s->lane[which].price.moves;
+    return (struct crowding){.cores = crowding_of_cores(s),
                              .drive = moving > 1 ? fmax(1.0, s->rates->read_write_slowdown) : 1.0};
 }
 
