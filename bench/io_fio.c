@@ -165,8 +165,10 @@ sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool
     char path[64];
     char *text = NULL;
     int code;
-    int64_t written = 0;
+    int64_t written = 0, shares = 0;
     sw_status status;
+    for (int i = 0; i < count; i++)
+        shares += cells[i].cell.way == SW_IO_READ ? 0 : cells[i].most_bytes;
     memset(out, 0, (size_t)count * sizeof *out);
     SW_TRY(open_files(&files));
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), files.job);
@@ -178,7 +180,7 @@ sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool
     }
     SW_TRY_GOTO(read_output(files.out, &text), end);
     status = take_report(text, count, out, &written);
-    sw_io_target_count(target, written);
+    sw_io_target_count(target, shares, written);
 end:
     free(text);
     close_files(&files);

@@ -15,7 +15,7 @@ struct sw_fio {
 /* Looks for it and tries what it may do. That it is missing is no error. */
 sw_status sw_fio_find(struct sw_io_target *target, struct sw_fio *out);
 
-/* Runs it once, for one cell after another, each for so many seconds and writing at most so many bytes. */
+/* Runs it once, for one cell after another, each for so many seconds and writing at most its share. */
 struct sw_fio_cell {
     struct sw_io_cell cell;
     double seconds;

@@ -195,7 +195,7 @@ sw_status sw_io_run(struct sw_io_target *target, const struct sw_io_pass *pass, 
     if (pass->cell.way != SW_IO_READ)
         SW_TRY_GOTO(open_stream(target, pass, WRITER, &over, &writer), end);
     status = run_streams(&reader, &writer, pass->cell.way, out);
-    sw_io_target_count(target, writer.done * pass->cell.block_bytes);
+    sw_io_target_count(target, pass->shared ? pass->most_bytes : 0, writer.done * pass->cell.block_bytes);
 end:
     sw_queue_close(reader.queue);
     sw_queue_close(writer.queue);

@@ -11,6 +11,7 @@ struct sw_io_pass {
     struct sw_io_cell cell;
     double seconds;      /* after which nothing more is issued */
     int64_t most_bytes;  /* written */
+    bool shared;         /* they had been set aside */
     int64_t span_bytes;  /* of each file; 0: all of it */
     int64_t first_block; /* of a sequential writer */
     bool random;

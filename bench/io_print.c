@@ -73,9 +73,8 @@ void sw_io_print_store(const struct sw_io_report *report) {
            sw_format_size(store->block_bytes, size), store->depth);
     for (int way = SW_IO_READ; way <= SW_IO_WRITE; way++) {
         const double rate = sw_bench_median(&store->rates[way], SW_IO_STORE);
-        const double price = sw_io_core_s_per_gb(sw_bench_median(&store->cores[way], SW_IO_STORE), rate);
-        const double plain = sw_io_core_s_per_gb(sw_bench_median(&store->cores[way], SW_IO_PLAIN),
-                                                 sw_bench_median(&store->rates[way], SW_IO_PLAIN));
+        const double price = sw_bench_median(&store->costs[way], SW_IO_STORE);
+        const double plain = sw_bench_median(&store->costs[way], SW_IO_PLAIN);
         printf("%-6s %7.2f %6.3f %7.4f %7.4f\n", sw_io_way_name((sw_io_way)way), rate * 1e-9,
                sw_bench_ratio(&store->rates[way], SW_IO_STORE, SW_IO_PLAIN), price, price - plain);
     }

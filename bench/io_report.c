@@ -40,13 +40,11 @@ static json_t *best_json(const struct sw_io_report *report, const struct sw_io_b
 }
 
 static json_t *price_json(const struct sw_io_store_price *store, sw_io_way way) {
-    const double rate = sw_bench_median(&store->rates[way], SW_IO_STORE);
-    const double plain = sw_bench_median(&store->rates[way], SW_IO_PLAIN);
-    const double cores = sw_bench_median(&store->cores[way], SW_IO_STORE);
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "bytes_per_s", rate, "cores", cores, "core_s_per_gb",
-                     sw_io_core_s_per_gb(cores, rate), "plain_bytes_per_s", plain, "plain_core_s_per_gb",
-                     sw_io_core_s_per_gb(sw_bench_median(&store->cores[way], SW_IO_PLAIN), plain), "of_plain",
-                     sw_bench_ratio(&store->rates[way], SW_IO_STORE, SW_IO_PLAIN));
+    const struct sw_bench_rounds *rates = &store->rates[way], *costs = &store->costs[way];
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "bytes_per_s", sw_bench_median(rates, SW_IO_STORE), "core_s_per_gb",
+                     sw_bench_median(costs, SW_IO_STORE), "plain_bytes_per_s", sw_bench_median(rates, SW_IO_PLAIN),
+                     "plain_core_s_per_gb", sw_bench_median(costs, SW_IO_PLAIN), "of_plain",
+                     sw_bench_ratio(rates, SW_IO_STORE, SW_IO_PLAIN));
 }
 
 static json_t *store_json(const struct sw_io_report *report) {

@@ -13,6 +13,7 @@
 
 enum { BLOCK_GRAINS = 4, CHUNK_BLOCKS = 4, CHUNK_GRAINS = BLOCK_GRAINS * CHUNK_BLOCKS, SPACE_PART = 2 };
 #define CHUNK_BYTES (CHUNK_GRAINS * SW_RECORD_BYTES)
+static_assert(CHUNK_BYTES <= SW_IO_STORE_LEAST_BYTES, "every share is enough for one");
 static_assert((BLOCK_GRAINS + 1) * SW_RECORD_BYTES <= SW_QUEUE_BLOCK_BYTES && CHUNK_BLOCKS > 1,
               "a lane cuts a chunk into blocks of like size, these");
 
@@ -65,6 +66,7 @@ struct store_bench {
     struct sw_io_bench *bench;
     struct sw_store *store;
     int64_t chunks;
+    int64_t span_bytes; /* of each file, as much as the store has: what lies close together may be cached */
     struct sw_arena *arena;
     struct sw_io_store_price *out;
 };
@@ -78,12 +80,13 @@ static sw_status run_store(struct store_bench *self, sw_io_way way, struct sw_io
                              .ring_chunks = sw_arena_bytes(self->arena) / CHUNK_BYTES,
                              .most_chunks = INT64_MAX,
                              .seconds = seconds};
+    const int64_t share = pass.write ? sw_io_target_share(target, seconds) : 0;
     if (pass.write)
-        pass.most_chunks = sw_max_i64(1, sw_io_target_share(target, seconds) / CHUNK_BYTES);
+        pass.most_chunks = share / CHUNK_BYTES;
     SW_TRY(sw_store_lane_open(self->store, self->out->depth, &pass.lane));
     const int64_t before = sw_store_counters(self->store).write_bytes;
     const sw_status status = run_lane(&pass, out);
-    sw_io_target_count(target, sw_store_counters(self->store).write_bytes - before);
+    sw_io_target_count(target, share, sw_store_counters(self->store).write_bytes - before);
     sw_store_lane_close(pass.lane);
     return status;
 }
@@ -91,11 +94,11 @@ static sw_status run_store(struct store_bench *self, sw_io_way way, struct sw_io
 static sw_status run_plain(struct store_bench *self, sw_io_way way, struct sw_io_rate *out) {
     struct sw_io_target *target = &self->bench->target;
     const double seconds = self->bench->given->seconds;
-    const struct sw_io_pass pass = {
-        .cell = {way, self->out->block_bytes, self->out->depth},
-        .seconds = seconds,
-        .most_bytes =
-            way == SW_IO_WRITE ? sw_max_i64(self->out->block_bytes, sw_io_target_share(target, seconds)) : INT64_MAX};
+    const struct sw_io_pass pass = {.cell = {way, self->out->block_bytes, self->out->depth},
+                                    .span_bytes = self->span_bytes,
+                                    .seconds = seconds,
+                                    .most_bytes = way == SW_IO_WRITE ? sw_io_target_share(target, seconds) : INT64_MAX,
+                                    .shared = way == SW_IO_WRITE};
     struct sw_io_done done;
     SW_TRY(sw_io_run(target, &pass, &done));
     *out = done.rate;
@@ -118,23 +121,23 @@ static sw_status fill(struct store_bench *self) {
     SW_TRY(sw_store_lane_open(self->store, self->out->depth, &pass.lane));
     const sw_status status = run_lane(&pass, &rate);
     sw_store_lane_close(pass.lane);
-    sw_io_target_count(&self->bench->target, self->chunks * CHUNK_BYTES);
+    sw_io_target_count(&self->bench->target, 0, self->chunks * CHUNK_BYTES);
     return status;
 }
 
 static sw_status measure(struct store_bench *self) {
     SW_TRY(fill(self));
     for (int way = SW_IO_READ; way <= SW_IO_WRITE; way++) {
-        struct sw_bench_rounds *rates = &self->out->rates[way], *cores = &self->out->cores[way];
-        rates->rounds = cores->rounds = (int)self->bench->given->rounds;
+        struct sw_bench_rounds *rates = &self->out->rates[way], *costs = &self->out->costs[way];
+        rates->rounds = costs->rounds = (int)self->bench->given->rounds;
         for (int round = 0; round < rates->rounds; round++) {
             struct sw_io_rate plain, store;
             SW_TRY(run_plain(self, (sw_io_way)way, &plain));
             SW_TRY(run_store(self, (sw_io_way)way, &store));
             rates->rate[SW_IO_PLAIN][round] = plain.bytes_per_s;
             rates->rate[SW_IO_STORE][round] = store.bytes_per_s;
-            cores->rate[SW_IO_PLAIN][round] = plain.cores;
-            cores->rate[SW_IO_STORE][round] = store.cores;
+            costs->rate[SW_IO_PLAIN][round] = sw_io_core_s_per_gb(plain.cores, plain.bytes_per_s);
+            costs->rate[SW_IO_STORE][round] = sw_io_core_s_per_gb(store.cores, store.bytes_per_s);
         }
     }
     return SW_OK;
@@ -169,8 +172,13 @@ sw_status sw_io_measure_store(struct sw_io_bench *bench, struct sw_io_store_pric
     struct sw_scratch_store *scratch;
     SW_TRY(sw_io_target_shrink(target, half_bytes));
     SW_TRY(sw_scratch_store_open(&spec, &scratch));
-    struct store_bench self = {.bench = bench, .store = sw_scratch_store_get(scratch), .chunks = chunks, .out = out};
-    sw_io_target_count(target, sw_store_file_bytes(self.store));
+    struct store_bench self = {
+        .bench = bench,
+        .store = sw_scratch_store_get(scratch),
+        .chunks = chunks,
+        .span_bytes = sw_max_i64(out->block_bytes, sw_min_i64(half_bytes, chunks * CHUNK_BYTES / target->count)),
+        .out = out};
+    sw_io_target_count(target, 0, sw_store_file_bytes(self.store));
     const sw_status status = with_store(&self);
     sw_scratch_store_close(scratch);
     sw_arena_destroy(self.arena);

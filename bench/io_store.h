@@ -6,12 +6,13 @@
 
 /* In turn within a round: the queue alone and the store, with requests of the same size and number. */
 enum { SW_IO_PLAIN, SW_IO_STORE, SW_IO_STORE_CONTENDERS };
-enum { SW_IO_STORE_PASSES = 2 }; /* that write, of a round */
+enum { SW_IO_STORE_PASSES = 2 };                   /* that write, of a round */
+#define SW_IO_STORE_LEAST_BYTES (INT64_C(3) << 20) /* of such a pass */
 
 struct sw_io_store_price {
     int64_t block_bytes;
     int depth;
-    struct sw_bench_rounds rates[SW_IO_WAYS], cores[SW_IO_WAYS]; /* of reading and of writing */
+    struct sw_bench_rounds rates[SW_IO_WAYS], costs[SW_IO_WAYS]; /* of reading and of writing; core-seconds a GB */
 };
 
 /* Not on block devices, nor where the files are tiny. */

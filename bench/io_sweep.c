@@ -2,6 +2,7 @@
 #include "bench/io_sweep.h"
 
 #include "bench/io_pass.h"
+#include "core/size.h"
 #include "offload/measure.h"
 
 #include <math.h>
@@ -34,10 +35,11 @@ static double planned_seconds(const struct sw_io_report *report) {
     const bool beside = report->fio.version[0] != '\0';
     double seconds = 0.0;
     for (int way = SW_IO_WRITE; way < SW_IO_WAYS; way++) {
+        int count = 0;
         for (int i = 0; i < cell_count(report->bench); i++)
-            if (report->results[way][i].fits)
-                seconds += given->seconds * (beside ? 2 : 1);
-        seconds += given->seconds * FINALISTS * FINAL_ROUNDS * (beside ? 2 : 1);
+            count += report->results[way][i].fits;
+        const int finals = count > 1 ? (int)sw_min_i64(count, FINALISTS) * FINAL_ROUNDS : 0;
+        seconds += given->seconds * (count + finals) * (beside ? 2 : 1);
         seconds += given->seconds * LONGER * (double)given->rounds * (beside ? SW_IO_CONTENDERS : 1);
     }
     return seconds + (report->has_store ? given->seconds * (double)given->rounds * SW_IO_STORE_PASSES : 0.0);
@@ -53,11 +55,9 @@ static sw_status run_ours(struct sw_io_bench *bench, const struct sw_io_cell *ce
     const struct sw_io_pass pass = {.cell = *cell,
                                     .seconds = seconds,
                                     .most_bytes = share(bench, cell->way, seconds),
+                                    .shared = cell->way != SW_IO_READ,
                                     .random = bench->given->random};
     struct sw_io_done done;
-    if (pass.most_bytes < cell->block_bytes)
-        return sw_fail(SW_ERR_ARG, "--most is too little for so many measurements of such blocks: give more, or fewer "
-                                   "cells by --block and --depth");
     SW_TRY(sw_io_run(&bench->target, &pass, &done));
     *out = done.rate;
     return SW_OK;
@@ -133,7 +133,7 @@ static sw_status run_finalists(const struct sw_io_report *report, struct sw_io_b
 /* The best median of a few rounds among the fastest cells. */
 static sw_status choose_best(const struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, bool fio,
                              const struct sw_io_result **out) {
-    const struct sw_io_result *finalists[FINALISTS];
+    const struct sw_io_result *finalists[FINALISTS] = {NULL};
     struct sw_io_rate rates[FINAL_ROUNDS * FINALISTS];
     double best = 0.0, round[FINAL_ROUNDS];
     const int count = find_finalists(report, way, fio, finalists);
@@ -181,31 +181,71 @@ static sw_status compare(struct sw_io_report *report, struct sw_io_bench *bench,
     return SW_OK;
 }
 
-static sw_status measure(struct sw_io_report *report, struct sw_io_bench *bench) {
-    const bool text = !bench->given->json;
-    if (!bench->given->no_fio)
-        SW_TRY(sw_fio_find(&bench->target, &report->fio));
-    bench->target.planned_s = planned_seconds(report);
+/* What the store writes before it is measured: its zeros, and then random bits. */
+static int64_t store_bytes(const struct sw_io_report *report) {
+    return report->has_store ? report->file_bytes * report->bench->target.count : 0;
+}
+
+/* Keeps back what the store needs, and shares the rest; refuses shares of less than two blocks. */
+static sw_status plan_writing(const struct sw_io_report *report, struct sw_io_bench *bench) {
+    struct sw_io_target *target = &bench->target;
+    int64_t largest = report->has_store ? SW_IO_STORE_LEAST_BYTES : 0;
+    for (int i = 0; i < cell_count(bench); i++)
+        if (report->results[SW_IO_WRITE][i].fits)
+            largest = sw_max_i64(largest, report->results[SW_IO_WRITE][i].cell.block_bytes);
+    target->planned_s = planned_seconds(report);
+    target->may_write_bytes -= store_bytes(report);
+    const int64_t fill_bytes = target->file_bytes * target->count;
+    if ((double)(target->may_write_bytes - fill_bytes) * bench->given->seconds / target->planned_s <
+        2.0 * (double)largest)
+        return sw_fail(SW_ERR_ARG, "--most is too little for so many measurements of such blocks: give more, or fewer "
+                                   "cells by --block and --depth");
+    return SW_OK;
+}
+
+static sw_status sweep(struct sw_io_report *report, struct sw_io_bench *bench) {
     for (int way = 0; way < SW_IO_WAYS; way++) {
         SW_TRY(sweep_ours(report, bench, (sw_io_way)way));
-        if (text)
+        if (!bench->given->json)
             sw_io_print_table(report, (sw_io_way)way);
     }
+    return SW_OK;
+}
+
+static sw_status compare_best(struct sw_io_report *report, struct sw_io_bench *bench) {
+    const bool beside = report->fio.version[0] != '\0';
     for (int way = 0; way < SW_IO_WAYS; way++) {
-        if (report->fio.version[0] != '\0')
+        struct sw_io_best *best = &report->best[way];
+        if (beside)
             SW_TRY(sweep_fio(report, bench, (sw_io_way)way));
-        SW_TRY(choose_best(report, bench, (sw_io_way)way, false, &report->best[way].ours));
-        if (report->fio.version[0] != '\0')
-            SW_TRY(choose_best(report, bench, (sw_io_way)way, true, &report->best[way].fio));
+        SW_TRY(choose_best(report, bench, (sw_io_way)way, false, &best->ours));
+        if (beside)
+            SW_TRY(choose_best(report, bench, (sw_io_way)way, true, &best->fio));
         SW_TRY(compare(report, bench, (sw_io_way)way));
     }
-    if (text)
+    if (!bench->given->json)
         sw_io_print_best(report);
-    if (report->has_store)
-        SW_TRY(sw_io_measure_store(bench, &report->store));
-    if (text && report->has_store)
+    return SW_OK;
+}
+
+static sw_status price_store(struct sw_io_report *report, struct sw_io_bench *bench) {
+    if (!report->has_store)
+        return SW_OK;
+    bench->target.may_write_bytes += store_bytes(report);
+    SW_TRY(sw_io_measure_store(bench, &report->store));
+    if (!bench->given->json)
         sw_io_print_store(report);
     return SW_OK;
+}
+
+static sw_status measure(struct sw_io_report *report, struct sw_io_bench *bench) {
+    if (!bench->given->no_fio)
+        SW_TRY(sw_fio_find(&bench->target, &report->fio));
+    SW_TRY(plan_writing(report, bench));
+    SW_TRY(sw_io_fill(&bench->target));
+    SW_TRY(sweep(report, bench));
+    SW_TRY(compare_best(report, bench));
+    return price_store(report, bench);
 }
 
 static sw_status report_all(const struct sw_io_report *report) {
@@ -223,9 +263,7 @@ sw_status sw_io_sweep(struct sw_io_bench *bench) {
     report->file_bytes = bench->target.file_bytes;
     report->has_store = sw_io_has_room_for_store(&bench->target);
     lay_out(report);
-    sw_status status = sw_io_fill(&bench->target);
-    if (status == SW_OK)
-        status = measure(report, bench);
+    sw_status status = measure(report, bench);
     if (status == SW_OK)
         status = report_all(report);
     free(report);

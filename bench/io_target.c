@@ -200,10 +200,12 @@ sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes) {
 int64_t sw_io_target_share(struct sw_io_target *target, double seconds) {
     const double part = target->planned_s > seconds ? seconds / target->planned_s : 1.0;
     target->planned_s -= seconds;
-    return (int64_t)((double)target->may_write_bytes * part);
+    const int64_t bytes = (int64_t)((double)target->may_write_bytes * part);
+    target->may_write_bytes -= bytes;
+    return bytes;
 }
 
-void sw_io_target_count(struct sw_io_target *target, int64_t written_bytes) {
+void sw_io_target_count(struct sw_io_target *target, int64_t share_bytes, int64_t written_bytes) {
     target->written_bytes += written_bytes;
-    target->may_write_bytes = sw_max_i64(0, target->may_write_bytes - written_bytes);
+    target->may_write_bytes += share_bytes - written_bytes;
 }

@@ -45,8 +45,9 @@ sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes);
 /* Gives the space behind file_bytes back. Block devices stay as they are. */
 sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes);
 
-/* What a pass of so many seconds may write, by its part of the planned time. */
+/* Sets aside what a pass of so many seconds may write, by its part of the planned time. */
 int64_t sw_io_target_share(struct sw_io_target *target, double seconds);
-void sw_io_target_count(struct sw_io_target *target, int64_t written_bytes);
+/* Counts what was written, and gives back what had been set aside for it. */
+void sw_io_target_count(struct sw_io_target *target, int64_t share_bytes, int64_t written_bytes);
 
 #endif

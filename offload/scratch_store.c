@@ -34,6 +34,21 @@ static void remove_name(const char *folder) {
     unlink(file);
 }
 
+static void remove_folders(struct sw_scratch_store *scratch) {
+    for (int d = 0; d < scratch->folders; d++)
+        rmdir(scratch->folder[d]);
+    scratch->folders = 0;
+}
+
+/* As soon as the files are there they lose their names, so that death during the first writing leaves none. */
+static void remove_names(void *context, int64_t done, int64_t total) {
+    const struct sw_scratch_store *scratch = context;
+    (void)done;
+    (void)total;
+    for (int d = 0; d < scratch->folders; d++)
+        remove_name(scratch->folder[d]);
+}
+
 static sw_status make(const struct sw_store_spec *spec, struct sw_scratch_store *scratch) {
     const char *directories[SW_STORE_MAX_FILES];
     struct sw_store_spec own = *spec;
@@ -42,9 +57,8 @@ static sw_status make(const struct sw_store_spec *spec, struct sw_scratch_store 
         SW_TRY(make_folder(scratch, spec->directories[d]));
         directories[d] = scratch->folder[d];
     }
-    SW_TRY(sw_store_create(&own, NULL, NULL, &scratch->store));
-    for (int d = 0; d < scratch->folders; d++)
-        remove_name(scratch->folder[d]);
+    SW_TRY(sw_store_create(&own, remove_names, scratch, &scratch->store));
+    remove_folders(scratch);
     return SW_OK;
 }
 
@@ -70,7 +84,6 @@ void sw_scratch_store_close(struct sw_scratch_store *scratch) {
         return;
     if (scratch->store != NULL)
         sw_store_close(scratch->store);
-    for (int d = 0; d < scratch->folders; d++)
-        rmdir(scratch->folder[d]);
+    remove_folders(scratch);
     free(scratch);
 }
