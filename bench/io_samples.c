@@ -74,8 +74,8 @@ int sw_io_samples_fall(const struct sw_io_samples *samples) {
     const double below = FALLEN_PART * sw_io_samples_burst(samples);
     if (samples->count < 2 * SW_IO_WINDOW || sw_io_samples_last(samples) >= below)
         return -1;
-    int first = samples->count - SW_IO_WINDOW;
-    while (first > SW_IO_WINDOW && mean(samples, first - SW_IO_WINDOW, SW_IO_WINDOW) < below)
-        first--;
+    int first = 1;
+    while (samples->bytes_per_s[first] >= below || mean(samples, first, samples->count - first) >= below)
+        first++;
     return first;
 }

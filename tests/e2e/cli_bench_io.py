@@ -191,7 +191,7 @@ def pictures():
 def bounded_writing():
     """fio's part is counted too."""
     problems = []
-    for arguments in ((*CELL, "--seconds", 0.5, "--rounds", 3), (*CELL, "--seconds", 0.5, "--rounds", 3, "--no-fio")):
+    for arguments in ((*CELL, "--seconds", 0.05, "--rounds", 3), (*CELL, "--seconds", 0.05, "--rounds", 3, "--no-fio")):
         found, wrong = report(folder(f"bounded{len(arguments)}"), "--size", "16MiB", "--most", "512MiB", *arguments,
                               fields=FIELDS, more=["fio"])
         problems += wrong
