@@ -10,6 +10,7 @@ static const struct {
     const char *what;
     int (*run)(int argc, char **argv);
 } benches[] = {
+    {"io", "a drive through the store's I/O queue, beside fio", sw_bench_io},
     {"copy", "copies between device and host, beside plain memory copies", sw_bench_copy},
     {"update", "the fused optimizer update, beside the same memory traffic without arithmetic", sw_bench_update},
     {"gemm", "the matrix products of a model's block, beside the vendor's library called directly", sw_bench_gemm},

@@ -1,0 +1,60 @@
+/* `bench io`: what a drive delivers through the queue that the store's lanes use, and what bounds that. */
+#ifndef SW_BENCH_IO_H
+#define SW_BENCH_IO_H
+
+#include "bench/io_target.h"
+#include "bench/report.h"
+#include "train/options.h"
+
+enum { SW_IO_MAX_BLOCKS = 4, SW_IO_MAX_DEPTHS = 7, SW_IO_MAX_CELLS = SW_IO_MAX_BLOCKS * SW_IO_MAX_DEPTHS };
+
+typedef enum { SW_IO_READ, SW_IO_WRITE, SW_IO_BOTH, SW_IO_WAYS } sw_io_way;
+
+struct sw_io_options {
+    struct sw_option_list nvme;
+    int64_t size_bytes, block_bytes, depth; /* may be SW_OPTION_AUTO */
+    int64_t rounds, time_limit_s, most_bytes;
+    double seconds; /* of a cell */
+    char *svg;
+    bool random, sustain, no_fio, overwrite, allow_buffered, json;
+};
+
+/* What was measured of one way, block size and depth. Rates of both at once are the sum; `read` and `write` its parts.
+ */
+struct sw_io_rate {
+    double bytes_per_s, read_bytes_per_s, write_bytes_per_s, cores;
+};
+
+struct sw_io_cell {
+    sw_io_way way;
+    int64_t block_bytes;
+    int depth;
+};
+
+/* The cells that are measured: all ways of all blocks and depths that fit into the files. */
+struct sw_io_grid {
+    int blocks, depths;
+    int64_t block_bytes[SW_IO_MAX_BLOCKS];
+    int depth[SW_IO_MAX_DEPTHS];
+};
+
+struct sw_io_bench {
+    const struct sw_io_options *given;
+    struct sw_io_target target;
+    struct sw_io_grid grid;
+};
+
+const char *sw_io_way_name(sw_io_way way);
+/* Whether the files have room for all that is in flight at once. */
+bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth);
+
+/* The two forms of the bench. The target is open; its files have been written once only for the sweep. */
+sw_status sw_io_sweep(struct sw_io_bench *bench);
+sw_status sw_io_sustain(struct sw_io_bench *bench);
+
+/* Processor seconds for a gigabyte. */
+static inline double sw_io_core_s_per_gb(double cores, double bytes_per_s) {
+    return cores / bytes_per_s * 1e9;
+}
+
+#endif
