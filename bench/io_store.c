@@ -144,7 +144,7 @@ static sw_status measure(struct store_bench *self) {
 
 /* Twice what is in flight, so that the lane always has more to issue. */
 static sw_status with_store(struct store_bench *self) {
-    const int64_t chunks = sw_div_up(2 * self->out->depth, CHUNK_BLOCKS);
+    const int64_t chunks = sw_div_up(INT64_C(2) * self->out->depth, CHUNK_BLOCKS);
     SW_TRY(sw_arena_create("measurement", chunks * CHUNK_BYTES, false, NULL, &self->arena));
     sw_status status = sw_store_add_buffer(self->store, sw_arena_base(self->arena), sw_arena_bytes(self->arena));
     if (status == SW_OK)

@@ -85,17 +85,21 @@ static void write_axes(const struct frame *frame) {
     const struct sw_svg_chart *chart = frame->chart;
     char text[SW_SVG_LABEL_CHARS];
     const double y_step = step_of(frame->y_max);
-    for (double y = 0.0; y <= frame->y_max; y += y_step)
+    for (int i = 0; i * y_step <= frame->y_max; i++) {
+        const double y = i * y_step;
         fprintf(frame->to,
                 "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>\n"
                 "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
                 LEFT, WIDTH - RIGHT, y_of(frame, y), y_of(frame, y), LEFT - 8, y_of(frame, y) + 4.0, y);
+    }
     for (int i = 0; i < chart->tick_count; i++)
         write_x_tick(frame, chart->tick_at[i], chart->tick[i]);
     if (chart->tick_count > 0 || frame->x_max <= frame->x_min)
         return;
     const double x_step = step_of(frame->x_max - frame->x_min);
-    for (double x = ceil(frame->x_min / x_step) * x_step; x <= frame->x_max; x += x_step) {
+    const double first_x = ceil(frame->x_min / x_step) * x_step;
+    for (int i = 0; first_x + i * x_step <= frame->x_max; i++) {
+        const double x = first_x + i * x_step;
         snprintf(text, sizeof text, "%g", x);
         write_x_tick(frame, x, text);
     }

@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "offload/measure.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -137,6 +138,7 @@ static sw_status choose_best(const struct sw_io_report *report, struct sw_io_ben
     struct sw_io_rate rates[FINAL_ROUNDS * FINALISTS];
     double best = 0.0, round[FINAL_ROUNDS];
     const int count = find_finalists(report, way, fio, finalists);
+    assert(count > 0);
     *out = finalists[0];
     if (count == 1)
         return SW_OK;
