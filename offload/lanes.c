@@ -260,7 +260,10 @@ void sw_engine_stop_lanes(struct sw_engine *engine) {
         struct lane *lane = &engine->lane[which];
         if (lane->started)
             pthread_join(lane->thread, NULL);
-        lane->started = false;
+    }
+    /* Only now: a lane that ends looks at the others. */
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane *lane = &engine->lane[which];
         if (lane->stream != NULL)
             sw_stream_close(lane->stream);
         if (lane->store_lane != NULL)
