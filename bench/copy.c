@@ -128,7 +128,8 @@ static sw_status measure_sizes(const struct copy_bench *bench, const struct copy
     return SW_OK;
 }
 
-static sw_status run(const struct copy_options *given) {
+static sw_status run(const void *target) {
+    const struct copy_options *given = target;
     struct copy_bench bench = {.results = json_array()};
     sw_status status = SW_OK;
     SW_TRY_GOTO(sw_bench_open_device(given->threads, &bench.device), end);
@@ -149,11 +150,5 @@ end:
 
 int sw_bench_copy(int argc, char **argv) {
     struct copy_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        const sw_status status = run(&given);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    return sw_command_run(&line, argc, argv, &given, run);
 }

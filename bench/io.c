@@ -155,7 +155,8 @@ static sw_status take_memory(struct sw_io_bench *bench) {
     return sw_io_target_take_memory(&bench->target, sw_max_i64(bytes, SW_IO_FILL_BYTES));
 }
 
-static sw_status run(const struct sw_io_options *given) {
+static sw_status run(const void *target) {
+    const struct sw_io_options *given = target;
     static const char *const here[] = {"."};
     const bool named = given->nvme.count > 0;
     const struct sw_io_target_spec spec = {
@@ -178,11 +179,5 @@ static sw_status run(const struct sw_io_options *given) {
 
 int sw_bench_io(int argc, char **argv) {
     struct sw_io_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        const sw_status status = run(&given);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    return sw_command_run(&line, argc, argv, &given, run);
 }

@@ -139,7 +139,8 @@ static sw_status measure_types(struct update_bench *bench, const struct update_o
     return SW_OK;
 }
 
-static sw_status run(const struct update_options *given) {
+static sw_status run(const void *target) {
+    const struct update_options *given = target;
     struct update_bench bench = {.rounds.rounds = (int)given->rounds};
     json_t *results = json_array();
     sw_status status = SW_OK;
@@ -162,11 +163,5 @@ end:
 
 int sw_bench_update(int argc, char **argv) {
     struct update_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        const sw_status status = run(&given);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    return sw_command_run(&line, argc, argv, &given, run);
 }

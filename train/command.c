@@ -26,3 +26,14 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
     *out_exit = SW_EXIT_DONE;
     return false;
 }
+
+int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
+                   sw_status (*run)(const void *target)) {
+    int code;
+    if (sw_command_parse(line, argc, argv, target, &code)) {
+        const sw_status status = run(target);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line->command, status);
+    }
+    sw_options_release(line, target);
+    return code;
+}

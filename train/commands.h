@@ -19,6 +19,10 @@ enum { SW_EXIT_DONE = 0, SW_EXIT_FAILED = 1, SW_EXIT_USAGE = 2 };
 /* Prints the error as one line and returns the exit status that belongs to it. */
 int sw_command_fail(const char *command, sw_status status);
 
+/* A whole command: parses into target (zero before, released after) and runs it. Returns the exit status. */
+int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
+                   sw_status (*run)(const void *target));
+
 /* Defaults and arguments into target. Returns true where the command goes on; else *out_exit is its exit status. */
 bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
 

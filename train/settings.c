@@ -345,6 +345,18 @@ static const struct sw_option resume_options[] = {
     RUNNING_OPTIONS,
 };
 
+/* Flags of what predicts a step. */
+#define PREDICTION_OPTIONS                                                                                             \
+    {.name = "--allow-buffered",                                                                                       \
+     .kind = SW_OPTION_FLAG,                                                                                           \
+     AT(allow_buffered),                                                                                               \
+     .what = "accept a file system without O_DIRECT, through the page cache"},                                         \
+    {                                                                                                                  \
+        .name = "--rates", .kind = SW_OPTION_STRING, AT(rates), .value = "FILE",                                       \
+        .what =                                                                                                        \
+            "rates to predict with; measured and written where the file is not there yet; default: measured each time" \
+    }
+
 static const struct sw_option plan_options[] = {
     {.name = "--model",
      .kind = SW_OPTION_STRING,
@@ -359,16 +371,7 @@ static const struct sw_option plan_options[] = {
      AT(nvme),
      .value = "DIR",
      .what = "folder on the drive that is measured, repeatable: striped; default: the current folder"},
-    {.name = "--allow-buffered",
-     .kind = SW_OPTION_FLAG,
-     AT(allow_buffered),
-     .what = "accept a file system without O_DIRECT, through the page cache"},
-    {.name = "--rates",
-     .kind = SW_OPTION_STRING,
-     AT(rates),
-     .value = "FILE",
-     .what =
-         "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
+    PREDICTION_OPTIONS,
     {.name = "--trace",
      .kind = SW_OPTION_STRING,
      AT(trace),
@@ -391,16 +394,7 @@ static const struct sw_option step_options[] = {
      AT(nvme),
      .value = "DIR",
      .what = "folder for the store's file, which is deleted again, repeatable: striped; default: the current folder"},
-    {.name = "--allow-buffered",
-     .kind = SW_OPTION_FLAG,
-     AT(allow_buffered),
-     .what = "accept a file system without O_DIRECT, through the page cache"},
-    {.name = "--rates",
-     .kind = SW_OPTION_STRING,
-     AT(rates),
-     .value = "FILE",
-     .what =
-         "rates to predict with; measured and written where the file is not there yet; default: measured each time"},
+    PREDICTION_OPTIONS,
     {.name = "--steps",
      .kind = SW_OPTION_INT,
      AT(steps),
