@@ -37,6 +37,13 @@ struct sw_what {
     sw_generation generation;
 };
 
+/* What the updates need of a state, chunk by chunk in their order, brought into its ring before they come to it. */
+struct sw_read_ahead {
+    int64_t unit, chunk; /* the next to be brought; unit: count of units when all are */
+    int64_t brought, taken;
+    int32_t first_piece; /* of the next to be taken */
+};
+
 struct sw_builder {
     const struct sw_plan *plan;
     const struct sw_plan_index *index;
@@ -48,6 +55,7 @@ struct sw_builder {
     bool table_held;                         /* the table slot has this step's weights */
     bool rows_held;                          /* rows of the embedding are gathered */
     int work_acc_next;
+    struct sw_read_ahead ahead[SW_STATES];
     int state_age;        /* of weights and records that this program computes with: made in this step, or before */
     bool saves;           /* records that live on device or host also go to NVMe */
     bool redo;            /* ops being written down belong to a redo */

@@ -196,23 +196,28 @@ static sw_status search_uniform(struct sw_plan *plan, bool recompute, sw_tier lo
     return refuse_budget(plan, &least);
 }
 
-static int64_t chunks_of_all(const struct sw_plan *plan) {
-    int64_t chunks = 0;
+/* The forward pass waits for the updates of the embedding and the first block, whose gradients came last: with rings as
+ * long as they are, their records are read under the backward pass, and written when the forward pass has begun. */
+static int64_t most_ring_chunks(const struct sw_plan *plan) {
+    const int64_t awaited = sw_plan_chunks(plan, 0) + sw_plan_chunks(plan, 1);
+    int64_t all = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        chunks += sw_plan_chunks(plan, u);
-    return chunks;
+        all += sw_plan_chunks(plan, u);
+    const int64_t useful = sw_max_i64(SW_RING_CHUNKS_USEFUL, awaited + SW_RING_CHUNKS_BEHIND);
+    return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
 }
 
 /* What is left of the host's budget goes to the rings: the drive can then work ahead of the arithmetic. */
 static sw_status grow_rings(struct sw_plan *plan) {
+    const int64_t most = most_ring_chunks(plan);
     int64_t *chunks = &plan->spec.ring_chunks;
-    const int64_t most = sw_min_i64(SW_RING_CHUNKS_MOST, chunks_of_all(plan));
-    while (plan->spec.ring_auto && 2 * *chunks <= most) {
-        *chunks *= 2;
+    while (plan->spec.ring_auto && *chunks < most) {
+        const int64_t before = *chunks;
+        *chunks = sw_min_i64(2 * before, most);
         SW_TRY(sw_plan_layout(plan));
         if (fits(plan))
             continue;
-        *chunks /= 2;
+        *chunks = before;
         break;
     }
     return sw_plan_layout(plan);

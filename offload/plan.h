@@ -167,7 +167,9 @@ bool sw_program_repeats(sw_program_kind kind);
 
 /* A device's rings only hide the end of a copy from the start of the next. The host's carry what the drive is ahead of
  * the arithmetic, or behind it. */
-enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_MOST = 64 };
+enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64, SW_RING_CHUNKS_MOST = 256 };
+/* Of a ring that updates pass through, what is kept for chunks on their way back. */
+enum { SW_RING_CHUNKS_BEHIND = 16 };
 
 /* Everything that a plan depends on. Bytes are per rank. */
 struct sw_plan_spec {
@@ -190,7 +192,7 @@ struct sw_plan_spec {
     bool one_generation;            /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;              /* rings on the host grow up to SW_RING_CHUNKS_MOST where the budget has room */
+    bool ring_auto;              /* rings on the host grow towards SW_RING_CHUNKS_MOST where the budget has room */
     int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
     const double *forward_flops; /* of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */

@@ -48,20 +48,83 @@ static struct sw_what weights_what(const struct chunk_update *u) {
                             .stage = u->speculative ? STAGE_SPECULATIVE : STAGE_FINAL};
 }
 
-static struct sw_place grads_on_host(struct sw_builder *b, int64_t unit, int64_t chunk, int age) {
-    const struct sw_place home = {b->index->grads[unit], chunk};
-    if (tier_of(b, SW_GRADS, unit) == SW_HOST)
-        return home;
-    const struct sw_place stage = sw_build_ring(b, RING_GRADS_IN);
-    sw_build_transfer(b, home, stage, grads_what(unit, chunk, age), -1, sw_build_typed_bytes(b, unit, chunk));
-    return stage;
+/* Gradients that live on NVMe, or on the device while their update runs on the host, pass through a ring. */
+static bool grads_pass(const struct sw_builder *b, int64_t unit) {
+    const sw_tier tier = tier_of(b, SW_GRADS, unit);
+    return tier == SW_NVME || (tier == SW_DEVICE && tier_of(b, SW_OPTIMIZER, unit) != SW_DEVICE);
 }
 
-static struct sw_place grads_on_device(struct sw_builder *b, int64_t unit, int64_t chunk) {
-    if (tier_of(b, SW_GRADS, unit) == SW_DEVICE)
-        return (struct sw_place){b->index->grads[unit], chunk};
-    const struct sw_place from = grads_on_host(b, unit, chunk, 1), stage = sw_build_ring(b, RING_GRADS_UP);
-    sw_build_transfer(b, from, stage, grads_what(unit, chunk, 1), -1, sw_build_typed_bytes(b, unit, chunk));
+static struct sw_place bring_grads(struct sw_builder *b, int64_t unit, int64_t chunk, int age) {
+    const struct sw_place home = {b->index->grads[unit], chunk};
+    const struct sw_place to = sw_build_ring(b, RING_GRADS_IN);
+    sw_build_transfer(b, home, to, grads_what(unit, chunk, age), -1, sw_build_typed_bytes(b, unit, chunk));
+    return to;
+}
+
+static struct sw_place bring_records(struct sw_builder *b, const struct chunk_update *u) {
+    const struct sw_place home = {b->index->optimizer[u->unit], u->chunk};
+    const struct sw_place to = sw_build_ring(b, RING_RECORDS);
+    const int64_t bytes = sw_plan_chunk_grains(b->plan, u->unit, u->chunk) * SW_RECORD_BYTES;
+    sw_build_transfer(b, home, to, records_what(b, u, false), -1, bytes);
+    return to;
+}
+
+static bool passes(const struct sw_builder *b, sw_state state, int64_t unit) {
+    return state == SW_GRADS ? grads_pass(b, unit) : tier_of(b, SW_OPTIMIZER, unit) == SW_NVME;
+}
+
+static int32_t ring_of(const struct sw_builder *b, sw_state state) {
+    return state == SW_GRADS ? b->index->grads_in : b->index->optimizer_ring;
+}
+
+/* How many chunks are brought ahead of their updates. The rest of the ring is for those on their way back, so that
+ * bringing one, and what the lane has behind it, does not wait for the newest write. What a commit saves of records on
+ * other tiers takes pieces of their ring in between, so there each is brought when its turn has come. */
+static int64_t chunks_ahead(const struct sw_builder *b, sw_state state) {
+    const int64_t ring = b->plan->slot[ring_of(b, state)].pieces;
+    const bool in_turn = b->saves && state == SW_OPTIMIZER;
+    return in_turn ? 1 : sw_max_i64(1, ring - sw_min_i64(SW_RING_CHUNKS_BEHIND, ring / 2));
+}
+
+static bool find_next(const struct sw_builder *b, sw_state state, struct sw_read_ahead *ahead) {
+    while (ahead->unit < b->plan->spec.units->count) {
+        if (passes(b, state, ahead->unit) && ahead->chunk < sw_plan_chunks(b->plan, ahead->unit))
+            return true;
+        ahead->unit++;
+        ahead->chunk = 0;
+    }
+    return false;
+}
+
+/* For the next update of a unit whose state passes through a ring. */
+static void bring_ahead(struct sw_builder *b, sw_state state) {
+    struct sw_read_ahead *ahead = &b->ahead[state];
+    const int64_t most = chunks_ahead(b, state);
+    while (ahead->brought - ahead->taken < most && find_next(b, state, ahead)) {
+        const struct chunk_update u = {.unit = ahead->unit, .chunk = ahead->chunk++};
+        const struct sw_place at = state == SW_GRADS ? bring_grads(b, u.unit, u.chunk, 1) : bring_records(b, &u);
+        if (ahead->brought++ == ahead->taken)
+            ahead->first_piece = (int32_t)at.piece;
+    }
+}
+
+static struct sw_place take(struct sw_builder *b, sw_state state) {
+    struct sw_read_ahead *ahead = &b->ahead[state];
+    const struct sw_place at = {ring_of(b, state), ahead->first_piece};
+    ahead->first_piece = (ahead->first_piece + 1) % (int32_t)b->plan->slot[at.slot].pieces;
+    ahead->taken++;
+    return at;
+}
+
+/* Where the update of the step before finds a chunk's gradients. */
+static struct sw_place grads_of_update(struct sw_builder *b, int64_t unit, int64_t chunk) {
+    const struct sw_place home = {b->index->grads[unit], chunk};
+    const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
+    const struct sw_place at = grads_pass(b, unit) ? take(b, SW_GRADS) : home;
+    if (!on_device || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
+        return at;
+    const struct sw_place stage = sw_build_ring(b, RING_GRADS_UP);
+    sw_build_transfer(b, at, stage, grads_what(unit, chunk, 1), -1, sw_build_typed_bytes(b, unit, chunk));
     return stage;
 }
 
@@ -130,10 +193,8 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const struct sw_place home = {b->index->optimizer[u->unit], u->chunk};
     const int64_t record_bytes = sw_plan_chunk_grains(b->plan, u->unit, u->chunk) * SW_RECORD_BYTES;
     struct sw_place records = home;
-    if (tier == SW_NVME) {
-        records = sw_build_ring(b, RING_RECORDS);
-        sw_build_transfer(b, home, records, records_what(b, u, false), -1, record_bytes);
-    }
+    if (tier == SW_NVME)
+        records = u->speculative ? bring_records(b, u) : take(b, SW_OPTIMIZER);
     const struct sw_place weights = weights_target(b, u, on_device);
     update_op(b, u, on_device, records, weights);
     spread_weights(b, u, weights);
@@ -151,11 +212,15 @@ void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, boo
     const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
     const bool feeds = feed && streams && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
     const int32_t slot = feeds ? sw_build_unit_slot(b, unit) : -1;
-    const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
     b->redo = redo;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot, .gathered = gathers && feed && !redo};
-        u.grads = on_device ? grads_on_device(b, unit, c) : grads_on_host(b, unit, c, 1);
+        /* Records first: the gradients of the step before may not all be there yet. */
+        if (passes(b, SW_OPTIMIZER, unit))
+            bring_ahead(b, SW_OPTIMIZER);
+        if (passes(b, SW_GRADS, unit))
+            bring_ahead(b, SW_GRADS);
+        u.grads = grads_of_update(b, unit, c);
         update_chunk(b, &u);
     }
     b->redo = false;
@@ -192,7 +257,7 @@ void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
         if (!speculate)
             continue;
         if (u.grads.slot < 0)
-            u.grads = grads_on_host(b, unit, c, 0);
+            u.grads = bring_grads(b, unit, c, 0);
         update_chunk(b, &u);
     }
     struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1, -1);

@@ -138,7 +138,7 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .int_max = 65536},                                                                                            \
     {                                                                                                                  \
         .name = "--ring-chunks", .kind = SW_OPTION_INT, AT(ring_chunks), .initial = "auto", .value = "N",              \
-        .what = "staging buffers of each kind; auto: 8, and up to 64 where the host's budget has room", .int_min = 1,  \
+        .what = "staging buffers of each kind; auto: 8, and up to 256 where the host's budget has room", .int_min = 1, \
         .int_max = 1024, .allow_auto = true                                                                            \
     }
 
