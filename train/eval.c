@@ -1,9 +1,10 @@
 /* Loss on the validation part: forward passes only, a step's worth of windows at a time. */
+#include "core/size.h"
 #include "train/trainer.h"
 
 #include <string.h>
 
-/* Fills the tokens of one pass; windows beyond the end count for nothing. Returns the tokens that count. */
+/* Fills the tokens of one pass; windows beyond the end count for nothing. Counts the tokens that count. */
 static sw_status fill_pass(struct sw_trainer *trainer, int64_t first_window, int64_t *out_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t windows = sw_data_validation_windows(trainer->data);
@@ -36,7 +37,7 @@ sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int6
         int64_t pass_tokens;
         struct sw_step_result result;
         SW_TRY(fill_pass(trainer, first, &pass_tokens));
-        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
+        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(trainer->engine, &input));
         SW_TRY(sw_engine_wait(trainer->engine, &result));
         loss_sum += result.loss_sum;

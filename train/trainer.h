@@ -41,7 +41,7 @@ void sw_trainer_close(struct sw_trainer *trainer);
 sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
 
 /* Of a training step, in nats a token. */
-double sw_trainer_mean_loss(const struct sw_trainer *trainer, const struct sw_step_result *result);
+double sw_trainer_mean_loss(const struct sw_step_result *result);
 
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;

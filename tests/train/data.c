@@ -240,11 +240,11 @@ static void test_bad_files(void **state) {
     add_file(state, &missing, "gone.txt", "hello", 5);
     assert_int_equal(unlink(missing.paths[0]), 0);
     expect_refused(&missing, SW_ERR_IO, "No such file");
-    struct fixture masked = {.spec = {.vocab = 256, .seq = 4}};
-    add_file(state, &masked, "text.txt", "hello", 5);
+    struct fixture documents = {.spec = {.vocab = 256, .seq = 4}};
+    add_file(state, &documents, "text.txt", "hello", 5);
     char path[SUPPORT_PATH_CHARS];
-    support_write(state, "text.txt.mask", "11111", 5, path);
-    expect_refused(&masked, SW_ERR_UNSUPPORTED, "text.txt.mask exists");
+    support_write(state, "text.txt.doc", "\0\0\0\0\0\0\0\0", 8, path);
+    expect_refused(&documents, SW_ERR_UNSUPPORTED, "text.txt.doc exists");
 }
 
 static void test_bad_spec(void **state) {
