@@ -180,6 +180,8 @@ def wrong_shards_are_refused():
                  lambda places, files: places.update({wte: "model-9.safetensors"}))), "model-9.safetensors"),
              ("an index out of the folder", wrong_shards("out", change_index(
                  lambda places, files: places.update({wte: "../source/model.safetensors"}))), wte, "no name of a file"),
+             ("an index into a folder", wrong_shards("below", change_index(
+                 lambda places, files: places.update({wte: "below/model.safetensors"}))), wte, "no name of a file"),
              ("a tensor in another shard", wrong_shards("other", change_index(
                  lambda places, files: places.update({wte: files[-1]}))), wte, "not there"),
              ("a tensor that no shard has", wrong_shards("ghost", change_index(

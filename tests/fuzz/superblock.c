@@ -93,7 +93,18 @@ static void set_sums(uint8_t left) {
         set_sum(image.bytes, possible ? label_bytes : image.label_bytes);
 }
 
+static void check_extents(const struct sw_store *store) {
+    for (int generation = 0; generation < store->generations; generation++)
+        for (int64_t unit = 0; unit < store->unit_count; unit++) {
+            const struct sw_extent *extent = &store->areas[SW_STORE_OPTIMIZER][generation].extents[unit];
+            const int64_t grains = store->unit_grains[unit];
+            assert(extent->first_grain >= 0 && extent->grains >= 0 && extent->grains <= grains);
+            assert(extent->first_grain <= grains - extent->grains);
+        }
+}
+
 static void use(struct sw_store *store) {
+    check_extents(store);
     int64_t grains, bad;
     const struct sw_store_commit *commit = sw_store_last_commit(store);
     assert(commit->step >= 0 && commit->generation >= 0 && commit->generation < sw_store_generations(store));
