@@ -43,12 +43,12 @@ static void run_one(const uint8_t *data, size_t bytes) {
 
 static bool load(const char *path, struct fuzz_input *out) {
     FILE *file = fopen(path, "rb");
-    uint8_t *data = malloc(FUZZ_INPUT_BYTES);
-    if (file != NULL && data != NULL)
-        *out = (struct fuzz_input){.bytes = fread(data, 1, FUZZ_INPUT_BYTES, file), .data = data};
-    const bool whole = file != NULL && data != NULL && fgetc(file) == EOF;
-    if (file != NULL)
-        fclose(file);
+    if (file == NULL)
+        return false;
+    out->data = malloc(FUZZ_INPUT_BYTES);
+    out->bytes = out->data == NULL ? 0 : fread(out->data, 1, FUZZ_INPUT_BYTES, file);
+    const bool whole = out->data != NULL && !ferror(file) && fgetc(file) == EOF;
+    fclose(file);
     return whole;
 }
 
