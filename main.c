@@ -16,6 +16,7 @@ static const struct {
     {"plan", "where everything would live and what a step would move", sw_command_plan},
     {"train", "train a model", sw_command_train},
     {"resume", "go on with a run from its last commit", sw_command_resume},
+    {"eval", "loss and perplexity on a file", sw_command_eval},
     {"generate", "continue a text", sw_command_generate},
     {"export", "write a Hugging Face folder", sw_command_export},
     {"verify", "read all of a run's store and check every sum", sw_command_verify},

@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SINGLE_NAME "model.safetensors"
-#define INDEX_NAME "model.safetensors.index.json"
 static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "tensors are read into place as the file has them");
 
 sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes) {
@@ -143,14 +141,15 @@ done:
 }
 
 static sw_status open_single(struct sw_safetensors *tensors, const char *folder) {
-    SW_TRY(add_path(tensors, folder, SINGLE_NAME));
+    SW_TRY(add_path(tensors, folder, SW_SAFETENSORS_SINGLE_NAME));
     SW_TRY(sw_safetensors_add_file(tensors, 0));
     return sort_names(tensors);
 }
 
 static sw_status open_folder(struct sw_safetensors *tensors, const char *folder) {
     tensors->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
-    char *single = sw_file_path(folder, SINGLE_NAME), *index = sw_file_path(folder, INDEX_NAME);
+    char *single = sw_file_path(folder, SW_SAFETENSORS_SINGLE_NAME),
+         *index = sw_file_path(folder, SW_SAFETENSORS_INDEX_NAME);
     sw_status status;
     if (tensors->buffer == NULL || single == NULL || index == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory to open the weights of %s", folder);
@@ -159,7 +158,8 @@ static sw_status open_folder(struct sw_safetensors *tensors, const char *folder)
     else if (access(index, F_OK) == 0)
         status = open_index(tensors, folder, index);
     else
-        status = sw_fail(SW_ERR_ARG, "%s has neither %s nor %s", folder, SINGLE_NAME, INDEX_NAME);
+        status = sw_fail(SW_ERR_ARG, "%s has neither %s nor %s", folder, SW_SAFETENSORS_SINGLE_NAME,
+                         SW_SAFETENSORS_INDEX_NAME);
     free(single);
     free(index);
     return status;

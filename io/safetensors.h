@@ -51,4 +51,16 @@ sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const f
 sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer); /* frees it in any case */
 void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer);
 
+/* Writes a folder's weights in the same way: model.safetensors, or where that would have more than shard_bytes of data
+ * several files of at most so many and model.safetensors.index.json. A tensor is in one file, however large it is.
+ * Names and shapes must last until the end. */
+struct sw_safetensors_shards;
+sw_status sw_safetensors_shards_open(const char *folder, sw_dtype type, int64_t shard_bytes,
+                                     const struct sw_safetensors_declared *tensors, int64_t count,
+                                     struct sw_safetensors_shards **out);
+/* The next elements of one tensor. */
+sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, const float *values, int64_t count);
+sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards); /* frees it in any case */
+void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards);
+
 #endif

@@ -6,6 +6,9 @@
 
 #include <stdint.h>
 
+#define SW_SAFETENSORS_SINGLE_NAME "model.safetensors"
+#define SW_SAFETENSORS_INDEX_NAME "model.safetensors.index.json"
+
 enum {
     SW_SAFETENSORS_LENGTH_BYTES = 8,
     SW_SAFETENSORS_MAX_HEADER_BYTES = 100000000, /* the format's own limit */
@@ -42,6 +45,9 @@ sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t 
 
 /* Reads a whole small file, no longer than max bytes. The caller frees *out. */
 sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes);
+
+/* Elements of a tensor that is to be written; refuses a name or shape that no header could have. */
+sw_status sw_safetensors_count_elems(const struct sw_safetensors_declared *tensor, int64_t *out);
 
 /* Reads the header of paths[file], checks it, and appends its tensors in the order of their bytes. */
 sw_status sw_safetensors_add_file(struct sw_safetensors *tensors, int file);

@@ -75,7 +75,7 @@ static json_t *describe(const struct sw_safetensors_declared *tensor, sw_dtype t
                      (json_int_t)from_bytes, (json_int_t)to_bytes);
 }
 
-static sw_status count_elems(const struct sw_safetensors_declared *tensor, int64_t *out) {
+sw_status sw_safetensors_count_elems(const struct sw_safetensors_declared *tensor, int64_t *out) {
     *out = 1;
     bool possible = tensor->dims >= 0 && tensor->dims <= SW_SAFETENSORS_MAX_DIMS;
     for (int i = 0; possible && i < tensor->dims; i++)
@@ -89,7 +89,7 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
                              const struct sw_safetensors_declared *tensors, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         int64_t elems;
-        SW_TRY(count_elems(&tensors[i], &elems));
+        SW_TRY(sw_safetensors_count_elems(&tensors[i], &elems));
         if (json_object_get(header, tensors[i].name) != NULL)
             return sw_fail(SW_ERR_ARG, "tensor %s is to be written twice", tensors[i].name);
         const int64_t bytes = sw_dtype_bytes(writer->type);

@@ -1,19 +1,13 @@
 #include "train/checkpoint.h"
 
-#include "core/size.h"
 #include "io/safetensors.h"
-#include "train/files.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define NAME_PREFIX "transformer."
-enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096 };
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
@@ -149,169 +143,4 @@ sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t
     struct checkpoint_fill fill = {.checkpoint = context, .unit = unit, .out = out};
     memset(out, 0, (size_t)count * sizeof *out);
     return sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill);
-}
-
-/* A whole tensor of the checkpoint: its parts are in units that follow each other. */
-struct whole_tensor {
-    int64_t first_unit, parts;
-    const struct sw_tensor **part; /* of each of these units; room for all units */
-};
-
-static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
-}
-
-/* Whether a unit's tensor, or part of one, is the first of its name. */
-static bool is_first_part(const struct sw_tensor *tensor) {
-    return tensor->part.first_row == 0 && tensor->part.first_col == 0;
-}
-
-static void gather_parts(const struct sw_units *units, int64_t unit, const struct sw_tensor *first,
-                         struct whole_tensor *out) {
-    int64_t missing = sw_tensor_whole_elems(first);
-    out->first_unit = unit;
-    for (out->parts = 0; missing > 0; out->parts++) {
-        out->part[out->parts] = find_part(&units->unit[unit + out->parts], first->name);
-        assert(out->part[out->parts] != NULL);
-        missing -= out->part[out->parts]->elems;
-    }
-}
-
-/* The part that has element `at` of the whole tensor, beginning the search with the one before, as neighbours follow
- * each other. */
-static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t hint, int64_t *elem, int64_t *run) {
-    for (int64_t i = 0; i < whole->parts; i++) {
-        const int64_t p = (hint + i) % whole->parts;
-        *elem = sw_tensor_from_whole(whole->part[p], at, run);
-        if (*elem >= 0)
-            return p;
-    }
-    assert(!"parts cover their tensor");
-    return 0;
-}
-
-/* Writes a tensor in the order of the whole. values has room for COPY_ELEMS. */
-static sw_status write_whole(struct sw_safetensors_writer *writer, const struct whole_tensor *whole,
-                             sw_fill_function fill, void *context, float *values) {
-    const int64_t elems = sw_tensor_whole_elems(whole->part[0]);
-    int64_t held = 0, p = 0;
-    for (int64_t at = 0; at < elems;) {
-        int64_t elem, run;
-        p = part_with(whole, at, p, &elem, &run);
-        run = sw_min_i64(run, COPY_ELEMS - held);
-        SW_TRY(fill(context, whole->first_unit + p, whole->part[p]->offset + elem, run, values + held));
-        at += run;
-        held += run;
-        if (held == COPY_ELEMS || at == elems) {
-            SW_TRY(sw_safetensors_write_f32(writer, values, held));
-            held = 0;
-        }
-    }
-    return SW_OK;
-}
-
-static int64_t declare_tensors(const struct sw_units *units, struct sw_safetensors_declared *declared) {
-    int64_t count = 0;
-    for (int64_t u = 0; u < units->count; u++) {
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
-            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (!is_first_part(tensor))
-                continue;
-            declared[count].name = tensor->name;
-            declared[count].dims = tensor->dims;
-            memcpy(declared[count].dim, tensor->dim, sizeof tensor->dim);
-            count++;
-        }
-    }
-    return count;
-}
-
-static sw_status write_all(struct sw_safetensors_writer *writer, const struct sw_units *units,
-                           struct whole_tensor *whole, sw_fill_function fill, void *context, float *values) {
-    for (int64_t u = 0; u < units->count; u++) {
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
-            if (!is_first_part(&units->unit[u].tensor[t]))
-                continue;
-            gather_parts(units, u, &units->unit[u].tensor[t], whole);
-            SW_TRY(write_whole(writer, whole, fill, context, values));
-        }
-    }
-    return SW_OK;
-}
-
-static sw_status write_tensors(const char *path, const struct sw_units *units, sw_dtype type, sw_fill_function fill,
-                               void *context) {
-    int64_t tensors = 0;
-    sw_status status = SW_OK;
-    struct sw_safetensors_writer *writer = NULL;
-    for (int64_t u = 0; u < units->count; u++)
-        tensors += units->unit[u].tensor_count;
-    struct sw_safetensors_declared *declared = calloc((size_t)tensors, sizeof *declared);
-    struct whole_tensor whole = {.part = calloc((size_t)units->count, sizeof *whole.part)};
-    float *values = malloc(COPY_ELEMS * sizeof *values);
-    if (declared == NULL || values == NULL || whole.part == NULL)
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
-    const int64_t count = declare_tensors(units, declared);
-    SW_TRY_GOTO(sw_safetensors_writer_open(path, type, declared, count, &writer), end);
-    SW_TRY_GOTO(write_all(writer, units, &whole, fill, context, values), end);
-    status = sw_safetensors_writer_finish(writer);
-    writer = NULL;
-end:
-    if (writer != NULL)
-        sw_safetensors_writer_abort(writer);
-    free(values);
-    free(whole.part);
-    free(declared);
-    return status;
-}
-
-static sw_status write_config(const char *folder, const struct sw_model_config *config) {
-    char path[PATH_CHARS], *text = NULL;
-    SW_TRY(sw_path_join(path, sizeof path, folder, "config.json"));
-    SW_TRY(sw_config_to_json(config, &text));
-    const sw_status status = sw_file_replace(path, text, strlen(text));
-    free(text);
-    return status;
-}
-
-static sw_status carry_files(const char *from, const char *to) {
-    static const char *const carried[] = {"tokenizer.json",    "tokenizer_config.json", "vocab.json",
-                                          "merges.txt",        "tokenizer.model",       "special_tokens_map.json",
-                                          "added_tokens.json", "generation_config.json"};
-    for (size_t i = 0; i < sizeof carried / sizeof carried[0]; i++) {
-        char source[PATH_CHARS], target[PATH_CHARS];
-        SW_TRY(sw_path_join(source, sizeof source, from, carried[i]));
-        SW_TRY(sw_path_join(target, sizeof target, to, carried[i]));
-        if (access(source, R_OK) == 0)
-            SW_TRY(sw_file_copy(source, target));
-    }
-    return SW_OK;
-}
-
-sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
-                              sw_dtype type, sw_fill_function fill, void *context, const char *carry) {
-    char partial[PATH_CHARS], path[PATH_CHARS];
-    SW_TRY(sw_folder_must_be_free(folder));
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/')
-        length--;
-    if ((size_t)snprintf(partial, sizeof partial, "%.*s.partial", (int)length, folder) >= sizeof partial)
-        return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
-    sw_folder_remove(partial);
-    SW_TRY(sw_folder_make(partial));
-    sw_status status = write_config(partial, config);
-    if (status == SW_OK)
-        status = sw_path_join(path, sizeof path, partial, "model.safetensors");
-    if (status == SW_OK)
-        status = write_tensors(path, units, type, fill, context);
-    if (status == SW_OK && carry != NULL)
-        status = carry_files(carry, partial);
-    if (status == SW_OK && rename(partial, folder) != 0)
-        status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
-    if (status != SW_OK)
-        sw_folder_remove(partial);
-    return status;
 }

@@ -18,9 +18,17 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 /* A sw_fill_function; context is a struct sw_checkpoint. Refuses weights that are not finite, naming the tensor. */
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 
-/* Writes config.json, model.safetensors and, where `carry` names the folder that the model came from, its tokenizer and
- * generation files. The folder must not exist, or be empty; it is complete or not there. fill gives the masters. */
+struct sw_checkpoint_format {
+    sw_dtype type;
+    int64_t shard_bytes; /* of one file: what is larger is cut between tensors, and gets an index */
+};
+#define SW_CHECKPOINT_SHARD_BYTES (INT64_C(5) << 30)
+
+/* Writes config.json, the weights and, where `carry` names the folder that the model came from, its tokenizer and
+ * generation files; its config.json too, if that still describes this model. The folder must not exist, or be empty; it
+ * is complete or not there. fill gives the masters. */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
-                              sw_dtype type, sw_fill_function fill, void *context, const char *carry);
+                              const struct sw_checkpoint_format *format, sw_fill_function fill, void *context,
+                              const char *carry);
 
 #endif

@@ -6,6 +6,7 @@
 struct export_options {
     char *from, *to;
     int type;
+    int64_t shard_bytes;
 };
 
 #define AT(member) .offset = offsetof(struct export_options, member)
@@ -19,9 +20,16 @@ static const struct sw_option options[] = {
     {.name = "--dtype",
      .kind = SW_OPTION_CHOICE,
      AT(type),
-     .initial = "fp32",
-     .choices = "fp32|bf16|fp16",
+     .initial = "f32",
+     .choices = "f32|bf16|f16",
      .what = "type of the tensors"},
+    {.name = "--shard-size",
+     .kind = SW_OPTION_SIZE,
+     AT(shard_bytes),
+     .initial = "5GiB",
+     .value = "SIZE",
+     .what = "of one file; weights of more are written as several, and an index",
+     .int_min = 1},
 };
 static const struct sw_command_line line = {.command = "export",
                                             .summary = "write the weights of the last commit as a Hugging Face folder",
@@ -35,8 +43,9 @@ int sw_command_export(int argc, char **argv) {
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
         sw_status status = sw_source_open_any(given.from, &source);
+        const struct sw_checkpoint_format format = {.type = types[given.type], .shard_bytes = given.shard_bytes};
         if (status == SW_OK)
-            status = sw_checkpoint_write(given.to, sw_source_config(source), sw_source_units(source), types[given.type],
+            status = sw_checkpoint_write(given.to, sw_source_config(source), sw_source_units(source), &format,
                                          sw_source_fill, source, sw_source_folder(source));
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
         if (status == SW_OK)

@@ -1,9 +1,7 @@
-#include "core/machine.h"
 #include "core/size.h"
 #include "train/commands.h"
-#include "train/model.h"
+#include "train/inference.h"
 #include "train/sampler.h"
-#include "train/settings.h"
 #include "train/source.h"
 #include "train/token_stream.h"
 
@@ -12,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTE_VOCAB = 256, GENERATE_CHUNK_GRAINS = 16, MAX_NEW_TOKENS = 1 << 20 };
+enum { BYTE_VOCAB = 256, MAX_NEW_TOKENS = 1 << 20 };
 
 struct generate_options {
     char *from;
@@ -110,10 +108,7 @@ static const struct sw_command_line line = {.command = "generate",
 struct generator {
     const struct generate_options *options;
     struct sw_source *source;
-    struct sw_device *device;
-    struct sw_model *model;
-    struct sw_plan *plan;
-    struct sw_engine *engine;
+    struct sw_inference inference;
     struct sw_sampler *sampler;
     int32_t *text; /* prompt and what was written */
     int64_t length, prompt_length, window;
@@ -155,55 +150,26 @@ static sw_status read_prompt(struct generator *g) {
 }
 
 static sw_status open_model(struct generator *g) {
-    const struct sw_model_config *config = sw_source_config(g->source);
-    const int threads = g->options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)g->options->threads;
-    struct sw_machine machine;
-    SW_TRY(sw_machine_read(&machine));
-    SW_TRY(sw_device_open("cpu", threads, &g->device));
-    const sw_dtype automatic = sw_device_info(g->device).bf16_fast ? SW_BF16 : SW_F32;
-    const sw_dtype types[] = {[SW_PRECISION_AUTO] = automatic,
-                              [SW_PRECISION_BF16] = SW_BF16,
-                              [SW_PRECISION_FP16] = SW_F16,
-                              [SW_PRECISION_FP32] = SW_F32};
-    g->window = sw_min_i64(config->max_positions, g->prompt_length + g->options->max_tokens);
-    const struct sw_model_shape shape = {
-        .type = types[g->options->precision], .batch = 1, .seq = g->window, .tiles = sw_source_tiles(g->source)};
-    SW_TRY(sw_model_create(config, &shape, g->device, &g->model));
-    const struct sw_model_bytes bytes = sw_model_bytes(g->model);
-    struct sw_plan_spec spec = {
-        .units = sw_model_get_units(g->model),
-        .type = shape.type,
-        .micro_batches = 1,
-        .group = 1,
-        .unit_slots = 2,
-        .token_bytes = bytes.token,
-        .boundary_bytes = bytes.boundary,
-        .saved_bytes = bytes.saved,
-        .work_bytes = bytes.work,
-        .recompute = true,
-        .chunk_grains = GENERATE_CHUNK_GRAINS,
-        .ring_chunks = 1,
-        .budget_bytes = {[SW_DEVICE] = machine.available_bytes, [SW_HOST] = machine.available_bytes},
-    };
-    SW_TRY(sw_placement_parse("auto", &spec.place));
-    SW_TRY(sw_plan_create(&spec, &g->plan));
-    SW_TRY(sw_plan_check(g->plan));
-    const struct sw_engine_spec engine = {
-        .plan = g->plan, .device = g->device, .host = g->device, .ops = sw_model_ops(g->model)};
-    SW_TRY(sw_engine_open(&engine, &g->engine));
-    return sw_engine_load(g->engine, sw_source_fill, g->source);
+    g->window = sw_min_i64(sw_source_config(g->source)->max_positions, g->prompt_length + g->options->max_tokens);
+    const struct sw_inference_spec spec = {.source = g->source,
+                                           .precision = g->options->precision,
+                                           .threads = g->options->threads,
+                                           .batch = 1,
+                                           .seq = g->window};
+    return sw_inference_open(&spec, &g->inference);
 }
 
 /* The token after the text, computed from as much of its end as the model has positions for. */
 static sw_status next_token(struct generator *g, int32_t *out) {
     const int64_t used = sw_min_i64(g->length, g->window);
+    struct sw_engine *engine = g->inference.engine;
     struct sw_step_result result;
-    int32_t *tokens = sw_engine_tokens(g->engine, 0);
+    int32_t *tokens = sw_engine_tokens(engine, 0);
     memset(tokens, 0, (size_t)(2 * g->window) * sizeof *tokens);
     memcpy(tokens, g->text + g->length - used, (size_t)used * sizeof *tokens);
     const struct sw_step_input input = {.kind = SW_STEP_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
-    SW_TRY(sw_engine_begin(g->engine, &input));
-    SW_TRY(sw_engine_wait(g->engine, &result));
+    SW_TRY(sw_engine_begin(engine, &input));
+    SW_TRY(sw_engine_wait(engine, &result));
     for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)
         if (!isfinite(g->logits[i]))
             return sw_fail(SW_ERR_ARG, "the model's output after %lld tokens is not finite: its weights have diverged",
@@ -244,11 +210,7 @@ static sw_status generate(struct generator *g) {
 }
 
 static void close_generator(struct generator *g) {
-    sw_engine_close(g->engine);
-    sw_plan_destroy(g->plan);
-    sw_model_destroy(g->model);
-    if (g->device != NULL)
-        sw_device_close(g->device);
+    sw_inference_close(&g->inference);
     sw_source_close(g->source);
     sw_sampler_destroy(g->sampler);
     free(g->text);

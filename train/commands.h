@@ -7,6 +7,7 @@
 #include "train/options.h"
 
 int sw_command_doctor(int argc, char **argv);
+int sw_command_eval(int argc, char **argv);
 int sw_command_export(int argc, char **argv);
 int sw_command_generate(int argc, char **argv);
 int sw_command_plan(int argc, char **argv);

@@ -30,8 +30,10 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
 }
 
 static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *spec) {
-    SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, &data->stream));
-    const int64_t tokens = sw_token_stream_tokens(data->stream);
+    const bool evaluates_only = spec->file_count == 0 && spec->validation_file != NULL;
+    if (!evaluates_only)
+        SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, &data->stream));
+    const int64_t tokens = evaluates_only ? 0 : sw_token_stream_tokens(data->stream);
     if (spec->validation_file != NULL) {
         SW_TRY(sw_token_stream_open(&spec->validation_file, 1, spec->vocab, &data->validation_stream));
         data->validation_tokens = sw_token_stream_tokens(data->validation_stream);
@@ -50,7 +52,8 @@ static sw_status check_lengths(const struct sw_data *data, const struct sw_data_
         const char *name;
         int64_t tokens;
         bool wanted;
-    } parts[] = {{"training", data->train_tokens, true}, {"validation", data->validation_tokens, wants_validation}};
+    } parts[] = {{"training", data->train_tokens, data->stream != NULL},
+                 {"validation", data->validation_tokens, wants_validation}};
     for (int i = 0; i < 2; i++) {
         if (parts[i].wanted && parts[i].tokens < data->seq + 1)
             return sw_fail(SW_ERR_ARG,
@@ -135,7 +138,8 @@ static sw_status scan(struct sw_data *data) {
         goto done;
     }
     XXH3_64bits_reset(hash);
-    SW_TRY_GOTO(scan_stream(data->stream, data->vocab, buffer, hash), done);
+    if (data->stream != NULL)
+        SW_TRY_GOTO(scan_stream(data->stream, data->vocab, buffer, hash), done);
     if (data->validation_stream != NULL)
         SW_TRY_GOTO(scan_stream(data->validation_stream, data->vocab, buffer, hash), done);
     SW_TRY_GOTO(scan_masks(data, (uint8_t *)buffer, hash), done);

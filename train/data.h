@@ -12,7 +12,7 @@ struct sw_data;
 struct sw_data_spec {
     const char *const *files; /* .txt: bytes (the vocabulary must have at least 256 entries and no tokenizer); .bin:
                                  little-endian uint16 for vocabularies up to 65,536, else uint32 */
-    int file_count;
+    int file_count;           /* 0 where there is only a validation file: nothing to train on */
     int64_t vocab;
     int64_t seq;
     double validation_percent;   /* the last part of the data, in [0, 50]; 0 for none */

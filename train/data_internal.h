@@ -6,7 +6,7 @@
 #include "train/token_stream.h"
 
 struct sw_data {
-    struct sw_token_stream *stream;            /* training, and the validation part where it is one */
+    struct sw_token_stream *stream;            /* training, and the validation part where it is one; NULL: neither */
     struct sw_token_stream *validation_stream; /* NULL where validation is a part */
     int64_t vocab, seq;
     uint64_t seed;

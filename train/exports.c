@@ -144,8 +144,9 @@ static sw_status write_weights(struct sw_trainer *trainer, const char *path) {
     reader.records = malloc((size_t)AT_ONCE * SW_RECORD_BYTES);
     if (reader.records == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to export");
+    const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
     const sw_status status =
-        sw_checkpoint_write(path, &trainer->run.config, reader.units, SW_F32, fill, &reader, carry);
+        sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, fill, &reader, carry);
     free(reader.records);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "train/eval.h"
 #include "train/exports.h"
 #include "train/files.h"
 #include "train/steplog.h"
@@ -147,10 +148,22 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     return sw_steplog_step(loop->log, record_of(loop, &result));
 }
 
+/* Mean loss over the whole validation part. The engine is idle. */
+static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .data = trainer->data,
+                                             .batch = settings->micro_batch,
+                                             .seq = settings->seq,
+                                             .micro_batches = sw_settings_micro_batches(settings),
+                                             .max_tokens = INT64_MAX};
+    return sw_evaluate(&evaluation, out_loss, out_tokens);
+}
+
 static sw_status evaluate(struct loop *loop, int64_t step) {
     double loss;
     int64_t tokens;
-    SW_TRY(sw_trainer_evaluate(loop->trainer, &loss, &tokens));
+    SW_TRY(validate(loop->trainer, &loss, &tokens));
     loop->trainer->validation_loss = loss;
     return sw_steplog_evaluation(loop->log,
                                  (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
@@ -195,7 +208,7 @@ static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     if (sw_exports_has(loop->trainer, step))
         return SW_OK;
     if (validates && evaluated)
-        SW_TRY(sw_trainer_evaluate(loop->trainer, &loss, &tokens));
+        SW_TRY(validate(loop->trainer, &loss, &tokens));
     return sw_exports_write(loop->trainer, step, loss);
 }
 

@@ -37,9 +37,6 @@ sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *contex
                             void *context, struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
 
-/* Mean loss over the whole validation part, in nats a token. The engine must be idle. */
-sw_status sw_trainer_evaluate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
-
 /* Of a training step, in nats a token. */
 double sw_trainer_mean_loss(const struct sw_step_result *result);
 

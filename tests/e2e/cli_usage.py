@@ -20,7 +20,8 @@ COMMANDS = {
     "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
         --zero --device-memory --host-memory --place --nvme --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
-    "export": "DIR OUT --dtype",
+    "eval": "DIR|MODEL --data --seq --tokens --micro-batch --precision --threads --json",
+    "export": "DIR OUT --dtype --shard-size",
     "verify": "DIR --json",
     "doctor": "--nvme --json",
 }

@@ -15,16 +15,16 @@ def config(**changes):
     return {name: value for name, value in fields.items() if value is not ...}
 
 
-def shapes(vocab=256):
-    found = {"wte.weight": [vocab, HIDDEN], "wpe.weight": [POSITIONS, HIDDEN]}
-    for block in range(LAYERS):
-        names = {"ln_1.weight": [HIDDEN], "ln_1.bias": [HIDDEN], "ln_2.weight": [HIDDEN], "ln_2.bias": [HIDDEN],
-                 "attn.c_attn.weight": [HIDDEN, 3 * HIDDEN], "attn.c_attn.bias": [3 * HIDDEN],
-                 "attn.c_proj.weight": [HIDDEN, HIDDEN], "attn.c_proj.bias": [HIDDEN],
-                 "mlp.c_fc.weight": [HIDDEN, 4 * HIDDEN], "mlp.c_fc.bias": [4 * HIDDEN],
-                 "mlp.c_proj.weight": [4 * HIDDEN, HIDDEN], "mlp.c_proj.bias": [HIDDEN]}
+def shapes(vocab=256, hidden=HIDDEN, layers=LAYERS, positions=POSITIONS):
+    found = {"wte.weight": [vocab, hidden], "wpe.weight": [positions, hidden]}
+    for block in range(layers):
+        names = {"ln_1.weight": [hidden], "ln_1.bias": [hidden], "ln_2.weight": [hidden], "ln_2.bias": [hidden],
+                 "attn.c_attn.weight": [hidden, 3 * hidden], "attn.c_attn.bias": [3 * hidden],
+                 "attn.c_proj.weight": [hidden, hidden], "attn.c_proj.bias": [hidden],
+                 "mlp.c_fc.weight": [hidden, 4 * hidden], "mlp.c_fc.bias": [4 * hidden],
+                 "mlp.c_proj.weight": [4 * hidden, hidden], "mlp.c_proj.bias": [hidden]}
         found.update({f"h.{block}.{name}": shape for name, shape in names.items()})
-    found.update({"ln_f.weight": [HIDDEN], "ln_f.bias": [HIDDEN]})
+    found.update({"ln_f.weight": [hidden], "ln_f.bias": [hidden]})
     return {"transformer." + name: shape for name, shape in found.items()}
 
 
@@ -58,6 +58,19 @@ def safetensors(named):
 def join(header, data):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
+
+
+def write_zeros(path, named_shapes):
+    """A safetensors file of zeros, which takes no room on the drive. Returns its bytes."""
+    header, end = {}, 0
+    for name, shape in named_shapes.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * count(shape)]}
+        end += 4 * count(shape)
+    front = join(header, b"")
+    with open(path, "wb") as file:
+        file.write(front)
+        file.truncate(len(front) + end)
+    return len(front) + end
 
 
 def split(content):

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 
+import hf_folder
 import program
 from program import script_test
 
@@ -144,9 +145,9 @@ def mib(count_bytes):
     return f"{count_bytes / MIB:.0f} MiB"
 
 
-def run_in_group(what, arguments, budgets, cache_bytes=0):
+def run_in_group(what, arguments, budgets, cache_bytes=0, beside_bytes=BESIDE_BUDGETS_BYTES):
     """What is wrong with the memory of a run, or with its end, or with its page cache beyond some bytes."""
-    limit = sum(budgets.values()) + BESIDE_BUDGETS_BYTES
+    limit = sum(budgets.values()) + beside_bytes
     group = Group(limit)
     forget_data()
     with subprocess.Popen(group.enter(program.command(*arguments)), stdin=subprocess.DEVNULL,
@@ -240,6 +241,29 @@ def shares_of_every_tier_keep_their_budgets():
                           "order": "layer", "precision": "fp32"})
 
 
+def weights_larger_than_the_group():
+    """A checkpoint goes through a chunk at a time, into a store and out of it, and from folder to folder."""
+    hidden, layers, beside = 512, 18, 80 * MIB
+    folder = os.path.join(SCRATCH, "large")
+    hf_folder.make(folder, {**MODEL, "n_embd": hidden, "n_layer": layers, "n_head": 8}, None)
+    weights = hf_folder.write_zeros(os.path.join(folder, "model.safetensors"),
+                                    hf_folder.shapes(hidden=hidden, layers=layers))
+    case = {"place": "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "order": "layer", "precision": "bf16",
+            "more": ["--chunk-grains", 8, "--durability", "none"]}
+    budgets = dict.fromkeys(BUDGETS_BYTES, 64 * MIB)
+    none = dict.fromkeys(budgets, 0)
+    problems = [] if weights > sum(budgets.values()) + beside else [f"only {mib(weights)} of weights"]
+    problems += run_in_group(f"loading {mib(weights)}", ["train", "--model", folder, "--data", DATA, "--run", RUN,
+                                                         "--steps", 1, *flags_of(case), *budget_flags(budgets)],
+                             budgets, weights, beside)
+    for what, source, more in (("a run", RUN, ()), ("a folder", folder, ("--dtype", "bf16", "--shard-size", "64MiB"))):
+        out = os.path.join(SCRATCH, "out")
+        problems += run_in_group(f"exporting {what}", ["export", source, out, *more], none, 2 * weights, beside)
+        program.shutil.rmtree(out, ignore_errors=True)
+    program.shutil.rmtree(RUN, ignore_errors=True)
+    return problems
+
+
 def data_larger_than_the_group_is_read():
     """Data goes through the page cache, which the kernel takes back; it does not need to fit."""
     budgets = {"device": 16 * MIB, "host": 16 * MIB}
@@ -294,4 +318,5 @@ def resident_memory_is_steady():
 
 
 script_test.run(automatic_placement_keeps_its_budgets, everything_on_nvme_keeps_its_budgets,
-                shares_of_every_tier_keep_their_budgets, data_larger_than_the_group_is_read, resident_memory_is_steady)
+                shares_of_every_tier_keep_their_budgets, weights_larger_than_the_group, data_larger_than_the_group_is_read,
+                resident_memory_is_steady)

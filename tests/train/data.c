@@ -269,7 +269,9 @@ static void test_bad_spec(void **state) {
     fixture.spec.seq = 4;
     fixture.spec.validation_file = "nowhere.txt";
     expect_refused(&fixture, SW_ERR_IO, "nowhere.txt");
-    fixture.spec.file_count = 0;
+    fixture.spec.file_count = 0; /* an evaluation, of that file alone */
+    expect_refused(&fixture, SW_ERR_IO, "nowhere.txt");
+    fixture.spec.validation_file = NULL;
     expect_refused(&fixture, SW_ERR_ARG, "no data file");
 }
 
