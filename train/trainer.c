@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "io/block.h"
 #include "train/files.h"
 #include "train/trace_file.h"
 
@@ -180,6 +181,7 @@ static sw_status create_store(struct sw_trainer *trainer) {
     struct sw_store_spec spec = {.directories = directories,
                                  .unit_count = units->count,
                                  .allow_buffered = settings->allow_buffered,
+                                 .allow_overwrite_device = settings->allow_overwrite_device,
                                  .one_generation = trainer->plan->spec.one_generation};
     SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &spec.directory_count));
     int64_t *grains = calloc((size_t)units->count, sizeof *grains);
@@ -194,8 +196,11 @@ static sw_status create_store(struct sw_trainer *trainer) {
     return status;
 }
 
-/* Paths in run.json must still be right from another directory. */
+/* Paths in run.json must still be right from another directory. A link to a drive stays one: the drive that it leads to
+ * may have another name when the machine has started again. */
 static sw_status make_absolute(char **path) {
+    if (**path == '/' && sw_block_is_one(*path))
+        return SW_OK;
     char *absolute = realpath(*path, NULL);
     if (absolute == NULL)
         return SW_OK;
