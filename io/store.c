@@ -174,6 +174,13 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
                          store->files[0].path);
 }
 
+const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]) {
+    static_assert(SW_STORE_ID_CHARS == 2 * SW_FORMAT_ID_BYTES + 1, "two digits a byte");
+    for (int i = 0; i < SW_FORMAT_ID_BYTES; i++)
+        snprintf(text + (ptrdiff_t)(2 * i), 3, "%02x", store->id[i]);
+    return text;
+}
+
 int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }
@@ -196,6 +203,11 @@ int64_t sw_store_file_bytes(const struct sw_store *store) {
 
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store) {
     return &store->commit;
+}
+
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out) {
+    *out = store->bad_records;
+    return store->bad_record_count;
 }
 
 struct sw_store_counters sw_store_counters(const struct sw_store *store) {

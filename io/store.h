@@ -69,6 +69,10 @@ void sw_store_close(struct sw_store *store);
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
 void sw_store_discard(struct sw_store *store);
 
+/* The identity that creation gave it, which moving and copying keep. */
+enum { SW_STORE_ID_CHARS = 33 };
+const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
+
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
 int sw_store_generations(const struct sw_store *store);
@@ -82,6 +86,16 @@ struct sw_store_commit {
     char meta[SW_STORE_META_BYTES]; /* zero-terminated */
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
+
+/* A commit record that was damaged when the store was opened, in two readings. What came of it cannot be told from the
+ * record: a commit that never finished leaves the same as a bit that flipped in one that had. */
+struct sw_store_bad_record {
+    const char *path;
+    int64_t offset_bytes;
+    bool earlier; /* than the last commit: nothing is lost but the choice to go back */
+    int64_t step; /* that may be lost, later than the last commit; -1 where nothing tells it */
+};
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
 /* Takes room for scratch grains of a kind: unit_grains[unit] grains of grain_bytes (a multiple of 4096) each; 0 for
  * units that have none. Once per kind after create or open, before any lane is opened. */

@@ -36,6 +36,8 @@ struct sw_store {
     struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
 
     struct sw_store_commit commit;
+    struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
+    int bad_record_count;
     int64_t sequence; /* of the last attempt to commit */
     /* The same for lanes, whose messages need it while a commit may run. */
     _Atomic int64_t committed_step;
