@@ -17,12 +17,15 @@ static double gb(double bytes) {
 }
 
 void sw_progress_at(struct sw_progress *progress, int64_t done_bytes, int64_t total_bytes, int64_t now_ns) {
+    if (progress->working_ns == 0)
+        progress->working_ns = now_ns;
     const int64_t first_ns = progress->on_terminal ? SILENT_NS : PLAIN_EVERY_NS;
     const int64_t every_ns = progress->on_terminal ? TERMINAL_EVERY_NS : PLAIN_EVERY_NS;
-    if (now_ns - progress->start_ns < first_ns || now_ns - progress->shown_ns < every_ns || done_bytes <= 0)
+    if (now_ns - progress->start_ns < first_ns || now_ns - progress->shown_ns < every_ns || done_bytes <= 0 ||
+        now_ns == progress->working_ns)
         return;
     char left[SW_DURATION_CHARS];
-    const double seconds = (double)(now_ns - progress->start_ns) / 1e9, rate = (double)done_bytes / seconds;
+    const double seconds = (double)(now_ns - progress->working_ns) / 1e9, rate = (double)done_bytes / seconds;
     sw_duration_to_text(seconds * (double)(total_bytes - done_bytes) / (double)done_bytes, left);
     fprintf(progress->to, "%s%s: %.2f of %.2f GB, %.2f GB/s, %s left%s", progress->on_terminal ? "\r" : "",
             progress->what, gb((double)done_bytes), gb((double)total_bytes), gb(rate), left,

@@ -12,7 +12,8 @@ struct sw_progress {
     FILE *to;
     bool on_terminal;
     int64_t start_ns, shown_ns;
-    bool line_open; /* the terminal's line is still to be ended */
+    int64_t working_ns; /* since when bytes are done: the first call of sw_progress_at */
+    bool line_open;     /* the terminal's line is still to be ended */
 };
 
 struct sw_progress sw_progress_begin(const char *what, FILE *to, bool on_terminal, int64_t now_ns);
