@@ -72,7 +72,9 @@ static sw_status explain_create(const char *directory, const char *path, int err
         return sw_fail(SW_ERR_IO, "%s cannot be written in (%s): choose a writable directory", directory,
                        strerror(error));
     case ENOENT:
-    case ENOTDIR: return sw_fail(SW_ERR_ARG, "%s is not an existing directory: make it first", directory);
+    case ENOTDIR:
+        return sw_fail(SW_ERR_ARG, "%s is not an existing directory or block device: make it, or name another",
+                       directory);
     case ENOSPC:
     case EDQUOT: return sw_fail(SW_ERR_SPACE, "%s has no room for another file: %s", directory, strerror(error));
     default: return sw_fail(SW_ERR_IO, "%s cannot be created: %s", path, strerror(error));
@@ -134,8 +136,11 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     *out_fd = -1;
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return sw_fail(errno == ENOENT ? SW_ERR_ARG : SW_ERR_IO, "the store file %s cannot be opened: %s", path,
-                       strerror(errno));
+        return errno == ENOENT
+                   ? sw_fail(SW_ERR_ARG,
+                             "the store file %s cannot be opened (%s): if it was moved, name its directory by --nvme",
+                             path, strerror(errno))
+                   : sw_fail(SW_ERR_IO, "the store file %s cannot be opened: %s", path, strerror(errno));
     struct stat info;
     sw_status status = SW_OK;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))

@@ -248,7 +248,8 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(make_paths_absolute(settings));
     trainer->made_folder = access(trainer->folder, F_OK) != 0;
-    SW_TRY(sw_folder_make(trainer->folder));
+    /* What a run learns, its exports included, is its user's. */
+    SW_TRY(sw_folder_make(trainer->folder, 0700));
     SW_TRY(create_store(trainer));
     sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));

@@ -160,7 +160,13 @@ def stores_on_several_folders():
     if report["bad"]:
         problems.append(f"a striped store: {report}")
     shutil.move(path("e", STORE), path("elsewhere"))
-    return problems + program.refused("a file that is missing", ["verify", run], path("e", STORE))
+    problems += program.refused("a file that is missing", ["verify", run], path("e", STORE), "--nvme")
+    os.mkdir(path("f"))
+    shutil.move(path("elsewhere"), path("f", STORE))
+    ended = program.run("verify", run, "--nvme", path("f"), "--nvme", path("d"))
+    if ended.code != 0 or "step 3: all" not in ended.out:
+        problems.append(f"a file that was moved: {ended}")
+    return problems
 
 
 def what_cannot_be_verified():
