@@ -1,4 +1,5 @@
 /* Making a store: everything that can be refused is refused before the first byte is written. */
+#include "io/block.h"
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/store_private.h"
@@ -76,20 +77,39 @@ static sw_status lay_out(struct sw_store *store, const struct sw_store_spec *spe
     return place_parts(store);
 }
 
+static sw_status take_device(struct sw_store_file *target, const struct sw_store_spec *spec) {
+    if (spec->unnamed)
+        return sw_fail(SW_ERR_ARG,
+                       "%s is a block device, which a measurement would overwrite: name a directory on such a drive",
+                       target->path);
+    SW_TRY(sw_block_open(target->path, &target->fd, &target->device_bytes));
+    return spec->allow_overwrite_device ? SW_OK : sw_block_check_unused(target->fd, target->path, target->device_bytes);
+}
+
+static sw_status take_file(struct sw_store_file *target, const struct sw_store_spec *spec) {
+    if (target->is_device)
+        return take_device(target, spec);
+    if (spec->unnamed)
+        return sw_file_create_unnamed(target->directory, spec->allow_buffered, &target->fd);
+    return sw_file_create(target->directory, target->path, spec->allow_buffered, &target->fd);
+}
+
 static sw_status make_files(struct sw_store *store, const struct sw_store_spec *spec) {
+    const char *directories[SW_STORE_MAX_FILES];
     int64_t bytes[SW_STORE_MAX_FILES];
+    int count = 0;
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        if (spec->unnamed)
-            SW_TRY(sw_file_create_unnamed(target->directory, spec->allow_buffered, &target->fd));
-        else
-            SW_TRY(sw_file_create(target->directory, target->path, spec->allow_buffered, &target->fd));
-        bytes[file] = target->sealed_bytes;
+        SW_TRY(take_file(target, spec));
+        if (target->is_device)
+            continue;
+        directories[count] = target->directory;
+        bytes[count++] = target->sealed_bytes;
     }
-    SW_TRY(sw_file_check_space(spec->directories, bytes, store->file_count));
+    SW_TRY(sw_file_check_space(directories, bytes, count));
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        SW_TRY(sw_file_allocate(target->fd, target->path, target->sealed_bytes));
+        SW_TRY(sw_store_extend(store, file, target->sealed_bytes));
         SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
     }
     return SW_OK;
@@ -165,7 +185,8 @@ static sw_status seal(struct sw_store *store) {
     SW_TRY(write_labels(store, false));
     SW_TRY(write_labels(store, true));
     for (int file = 0; file < store->file_count; file++)
-        SW_TRY(sw_file_sync_directory(store->files[file].directory));
+        if (!store->files[file].is_device)
+            SW_TRY(sw_file_sync_directory(store->files[file].directory));
     return SW_OK;
 }
 
@@ -183,6 +204,7 @@ static sw_status fill(struct sw_store *store, void (*progress)(void *, int64_t, 
     static_assert(SW_RECORD_BYTES <= SW_QUEUE_BLOCK_BYTES, "a block of zeros stands for a record too");
     void *zeros;
     SW_TRY(sw_store_alloc_aligned(SW_QUEUE_BLOCK_BYTES, &zeros));
+    store->filled = true;
     sw_status status = write_zeros(store, zeros, progress, context);
     set_zero_sums(store, zeros);
     /* Requests under way after a failure still read the zeros. */

@@ -1,14 +1,13 @@
 #include "io/file.h"
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "io/lock.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,57 +16,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { LOCK_POLL_US = 10000, LOCK_MOST_OWNERS = 1 << 22 }; /* process ids are smaller */
-#define LOCK_PATIENCE_NS INT64_C(2000000000)
-#define LOCK_PATIENCE_WITH_THE_DEAD_NS INT64_C(60000000000)
-/* The lock is on the first byte; a second one on the byte of this place plus its process id names its owner. */
-#define LOCK_OWNER_START (INT64_C(1) << 62)
-
 char *sw_file_path(const char *directory, const char *name) {
     char *path = NULL;
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
-}
-
-static int lock_byte(int fd, int64_t start) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
-    return fcntl(fd, F_OFD_SETLK, &lock);
-}
-
-/* Whether the process that took the lock no longer exists. */
-static bool owner_is_dead(int fd) {
-    struct flock lock = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_OWNER_START, .l_len = LOCK_MOST_OWNERS};
-    if (fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK || lock.l_start <= LOCK_OWNER_START)
-        return false;
-    return kill((pid_t)(lock.l_start - LOCK_OWNER_START), 0) != 0 && errno == ESRCH;
-}
-
-/* An open file description lock: a second open in the same process is refused too, and a ring that has the file
- * registered keeps it. So the lock of a killed process lasts until its last write and flush have landed, which is why a
- * new owner is patient for a while, and much longer where nobody is left who could be asked to stop. */
-static sw_status lock_file(int fd, const char *path) {
-    const int64_t start_ns = sw_now_ns();
-    int64_t patient_from_ns = start_ns, now_ns;
-    do {
-        if (lock_byte(fd, 0) == 0 && lock_byte(fd, LOCK_OWNER_START + getpid()) == 0)
-            return SW_OK;
-        if (errno != EAGAIN && errno != EACCES)
-            return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));
-        usleep(LOCK_POLL_US);
-        now_ns = sw_now_ns();
-        if (now_ns - start_ns < LOCK_PATIENCE_WITH_THE_DEAD_NS && owner_is_dead(fd))
-            patient_from_ns = now_ns;
-    } while (now_ns - patient_from_ns < LOCK_PATIENCE_NS);
-    if (owner_is_dead(fd))
-        return sw_fail(SW_ERR_BUSY,
-                       "%s is still held by writes of a process that has ended: see whether its drive hangs", path);
-    return sw_fail(SW_ERR_BUSY, "%s is in use by another process: wait for it to end, or stop it", path);
-}
-
-void sw_file_close(int fd) {
-    struct flock unlock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
-    fcntl(fd, F_OFD_SETLK, &unlock);
-    close(fd);
 }
 
 /* Memory file systems accept O_DIRECT on newer kernels without doing it. */
@@ -121,7 +72,9 @@ static sw_status explain_create(const char *directory, const char *path, int err
         return sw_fail(SW_ERR_IO, "%s cannot be written in (%s): choose a writable directory", directory,
                        strerror(error));
     case ENOENT:
-    case ENOTDIR: return sw_fail(SW_ERR_ARG, "%s is not an existing directory: make it first", directory);
+    case ENOTDIR:
+        return sw_fail(SW_ERR_ARG, "%s is not an existing directory or block device: make it, or name another",
+                       directory);
     case ENOSPC:
     case EDQUOT: return sw_fail(SW_ERR_SPACE, "%s has no room for another file: %s", directory, strerror(error));
     default: return sw_fail(SW_ERR_IO, "%s cannot be created: %s", path, strerror(error));
@@ -133,7 +86,7 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return explain_create(directory, path, errno);
-    sw_status status = lock_file(fd, path);
+    sw_status status = sw_lock_take(fd, path);
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
     if (status != SW_OK) {
@@ -143,6 +96,11 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     }
     *out_fd = fd;
     return SW_OK;
+}
+
+void sw_file_close(int fd) {
+    sw_lock_release(fd);
+    close(fd);
 }
 
 /* Where the file system makes no files without a name, one loses its name at once. */
@@ -178,14 +136,17 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     *out_fd = -1;
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return sw_fail(errno == ENOENT ? SW_ERR_ARG : SW_ERR_IO, "the store file %s cannot be opened: %s", path,
-                       strerror(errno));
+        return errno == ENOENT
+                   ? sw_fail(SW_ERR_ARG,
+                             "the store file %s cannot be opened (%s): if it was moved, name its directory by --nvme",
+                             path, strerror(errno))
+                   : sw_fail(SW_ERR_IO, "the store file %s cannot be opened: %s", path, strerror(errno));
     struct stat info;
     sw_status status = SW_OK;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         status = sw_fail(SW_ERR_ARG, "%s is not a regular file", path);
     if (status == SW_OK)
-        status = lock_file(fd, path);
+        status = sw_lock_take(fd, path);
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
     if (status != SW_OK) {
@@ -196,15 +157,26 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     return SW_OK;
 }
 
+/* A block device may have several names. */
+static bool is_same_place(const struct stat *a, const struct stat *b) {
+    if (S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode))
+        return a->st_rdev == b->st_rdev;
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 sw_status sw_file_check_distinct(const char *const *directories, int count) {
     for (int i = 0; i < count; i++) {
         struct stat here, other;
         if (stat(directories[i], &here) != 0)
             return explain_create(directories[i], directories[i], errno);
+        if (S_ISCHR(here.st_mode))
+            return sw_fail(SW_ERR_ARG,
+                           "%s is no block device: the drive of an NVMe controller is named like /dev/nvme0n1",
+                           directories[i]);
         for (int j = 0; j < i; j++)
-            if (stat(directories[j], &other) == 0 && other.st_dev == here.st_dev && other.st_ino == here.st_ino)
-                return sw_fail(SW_ERR_ARG, "%s and %s are the same directory: a store has one file in each",
-                               directories[j], directories[i]);
+            if (stat(directories[j], &other) == 0 && is_same_place(&here, &other))
+                return sw_fail(SW_ERR_ARG, "%s and %s are the same %s", directories[j], directories[i],
+                               S_ISBLK(here.st_mode) ? "block device" : "directory: a store has one file in each");
     }
     return SW_OK;
 }

@@ -23,7 +23,7 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd);
 /* Unlocks and closes. A ring that was closed just before may still hold the file, and must not hold the lock. */
 void sw_file_close(int fd);
 
-/* Refuses directories that do not exist or are given twice. */
+/* Refuses directories and block devices that do not exist or are given twice. */
 sw_status sw_file_check_distinct(const char *const *directories, int count);
 
 /* Refuses with SW_ERR_SPACE when a file system has not the room for the bytes that go to the directories on it. */

@@ -149,8 +149,9 @@ failed:
 /* Like a grain, a label that is wrong is read a second time before it is believed to be. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
     const char *path = store->files[file].path;
-    int64_t file_bytes;
-    SW_TRY(sw_file_size(store->files[file].fd, path, &file_bytes));
+    int64_t file_bytes = store->files[file].device_bytes;
+    if (!store->files[file].is_device)
+        SW_TRY(sw_file_size(store->files[file].fd, path, &file_bytes));
     if (file_bytes < SW_FORMAT_PAGE_BYTES)
         return sw_fail(SW_ERR_CORRUPT,
                        "%s has %lld bytes, less than a label: it has been truncated, or its creation was interrupted",

@@ -67,7 +67,7 @@ static int ring_pop(struct index_ring *ring) {
 static sw_status trim_files(struct sw_store *store) {
     for (int file = 0; file < store->file_count && !store->trimmed; file++) {
         const struct sw_store_file *target = &store->files[file];
-        if (ftruncate(target->fd, target->end_bytes) != 0)
+        if (!target->is_device && ftruncate(target->fd, target->end_bytes) != 0)
             return sw_fail(SW_ERR_IO, "%s cannot be cut to %lld bytes: %s", target->path, (long long)target->end_bytes,
                            strerror(errno));
     }

@@ -1,4 +1,5 @@
 /* Opening a store: files in any order and place, believed only as far as they check. */
+#include "io/block.h"
 #include "io/file.h"
 #include "io/store_private.h"
 
@@ -9,7 +10,9 @@ static sw_status read_labels(struct sw_store *store, const char *const *director
                              void *labels[]) {
     for (int i = 0; i < store->file_count; i++) {
         SW_TRY(sw_store_set_file(store, i, directories[i]));
-        SW_TRY(sw_file_open(store->files[i].path, allow_buffered, &store->files[i].fd));
+        struct sw_store_file *target = &store->files[i];
+        SW_TRY(target->is_device ? sw_block_open(target->path, &target->fd, &target->device_bytes)
+                                 : sw_file_open(target->path, allow_buffered, &target->fd));
     }
     SW_TRY(sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue));
     for (int i = 0; i < store->file_count; i++)

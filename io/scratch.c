@@ -1,5 +1,4 @@
 /* Scratch areas: room behind the sealed part of the files for state that is never committed. */
-#include "io/file.h"
 #include "io/store_private.h"
 
 #include <assert.h>
@@ -21,7 +20,7 @@ sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
         if (ends[file] > target->end_bytes)
-            SW_TRY(sw_file_allocate(target->fd, target->path, ends[file]));
+            SW_TRY(sw_store_extend(store, file, ends[file]));
         target->end_bytes = ends[file];
     }
     return SW_OK;

@@ -1,5 +1,7 @@
 #include "io/store_private.h"
 
+#include "core/log.h"
+#include "io/block.h"
 #include "io/file.h"
 
 #include <assert.h>
@@ -29,18 +31,32 @@ sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, str
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory) {
     struct sw_store_file *target = &store->files[file];
     target->directory = strdup(directory);
-    target->path = sw_file_path(directory, SW_STORE_FILE_NAME);
+    target->is_device = sw_block_is_one(directory);
+    target->path = target->is_device ? strdup(directory) : sw_file_path(directory, SW_STORE_FILE_NAME);
     if (target->directory == NULL || target->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store file");
     return SW_OK;
+}
+
+sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
+    const struct sw_store_file *target = &store->files[file];
+    return target->is_device ? sw_block_check_room(target->path, target->device_bytes, bytes)
+                             : sw_file_allocate(target->fd, target->path, bytes);
+}
+
+static void remove_file(const struct sw_store *store, const struct sw_store_file *target) {
+    if (!target->is_device && !store->unnamed)
+        unlink(target->path);
+    if (target->is_device && store->filled && sw_block_wipe(target->fd, target->path, target->device_bytes) != SW_OK)
+        sw_log_warn("%s still holds what a start that failed wrote to it", target->path);
 }
 
 void sw_store_free(struct sw_store *store, bool remove) {
     sw_queue_close(store->queue);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        if (remove && target->fd >= 0 && !store->unnamed)
-            unlink(target->path);
+        if (remove && target->fd >= 0)
+            remove_file(store, target);
         if (target->fd >= 0)
             sw_file_close(target->fd);
         free(target->directory);
@@ -158,6 +174,13 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
                          store->files[0].path);
 }
 
+const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]) {
+    static_assert(SW_STORE_ID_CHARS == 2 * SW_FORMAT_ID_BYTES + 1, "two digits a byte");
+    for (int i = 0; i < SW_FORMAT_ID_BYTES; i++)
+        snprintf(text + (ptrdiff_t)(2 * i), 3, "%02x", store->id[i]);
+    return text;
+}
+
 int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }
@@ -180,6 +203,11 @@ int64_t sw_store_file_bytes(const struct sw_store *store) {
 
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store) {
     return &store->commit;
+}
+
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out) {
+    *out = store->bad_records;
+    return store->bad_record_count;
 }
 
 struct sw_store_counters sw_store_counters(const struct sw_store *store) {

@@ -1,9 +1,10 @@
 /* The store: optimizer state and scratch state on NVMe, crash-safe.
  *
- * One file ("store.spillway") in each directory, striped. A file begins with a label (magic, version, run identity, the
- * extents of everything it holds, XXH3 over all of it), written once at creation. Then two superblocks, each a commit
- * record with its checksums by grain, and its own checksum. Then two generations of the optimizer's grain records.
- * Behind them scratch areas for state that is never committed (gradients), laid anew each time the store is opened.
+ * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
+ * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation. Then two
+ * superblocks, each a commit record with its checksums by grain, and its own checksum. Then two generations of the
+ * optimizer's grain records. Behind them scratch areas for state that is never committed (gradients), laid anew each
+ * time the store is opened.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -37,19 +38,23 @@ struct sw_store;
 struct sw_store_lane;
 
 struct sw_store_spec {
-    const char *const *directories; /* existing, writable; one file is made in each */
+    const char *const
+        *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
     int directory_count;
     const int64_t *unit_grains; /* grains of each unit */
     int64_t unit_count;
-    bool allow_buffered; /* accept a file system without O_DIRECT, with a warning */
-    bool one_generation; /* half the space, and no state but that of a clean end (sw_store_withdraw) */
-    bool unnamed;        /* files without a name, which end with the store or the process: for measuring */
+    bool allow_buffered;         /* accept a file system without O_DIRECT, with a warning */
+    bool one_generation;         /* half the space, and no state but that of a clean end (sw_store_withdraw) */
+    bool unnamed;                /* files without a name, which end with the store or the process: for measuring */
+    bool allow_overwrite_device; /* take block devices that hold something */
 };
 
 /* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,
  * naming the directory, the bytes needed and available) before writing when a file system has not the room; refuses
- * existing files, read-only directories, and file systems without O_DIRECT unless allowed. On failure nothing of the
- * files is left. Nothing is committed yet. progress (may be NULL) is called with the bytes done and to do. */
+ * existing files, read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in
+ * use or hold something, unless that may be overwritten. On failure nothing of the files is left, and a device that was
+ * written to has zeros at its ends. Nothing is committed yet. progress (may be NULL) is called with the bytes done and
+ * to do. */
 sw_status sw_store_create(const struct sw_store_spec *spec,
                           void (*progress)(void *context, int64_t done, int64_t total), void *context,
                           struct sw_store **out);
@@ -64,6 +69,10 @@ void sw_store_close(struct sw_store *store);
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
 void sw_store_discard(struct sw_store *store);
 
+/* The identity that creation gave it, which moving and copying keep. */
+enum { SW_STORE_ID_CHARS = 33 };
+const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
+
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
 int sw_store_generations(const struct sw_store *store);
@@ -77,6 +86,16 @@ struct sw_store_commit {
     char meta[SW_STORE_META_BYTES]; /* zero-terminated */
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
+
+/* A commit record that was damaged when the store was opened, in two readings. What came of it cannot be told from the
+ * record: a commit that never finished leaves the same as a bit that flipped in one that had. */
+struct sw_store_bad_record {
+    const char *path;
+    int64_t offset_bytes;
+    bool earlier; /* than the last commit: nothing is lost but the choice to go back */
+    int64_t step; /* that may be lost, later than the last commit; -1 where nothing tells it */
+};
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
 /* Takes room for scratch grains of a kind: unit_grains[unit] grains of grain_bytes (a multiple of 4096) each; 0 for
  * units that have none. Once per kind after create or open, before any lane is opened. */

@@ -14,8 +14,10 @@
 enum { SW_STORE_SLOTS = 2 }; /* superblocks of a file */
 
 struct sw_store_file {
-    char *directory, *path;
+    char *directory, *path; /* the same, of a block device */
     int fd;
+    bool is_device;       /* a block device, used itself */
+    int64_t device_bytes; /* its size */
     int64_t sealed_bytes; /* what the label describes */
     int64_t end_bytes;    /* with scratch behind it */
     int64_t super_bytes;  /* of one superblock */
@@ -34,6 +36,8 @@ struct sw_store {
     struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
 
     struct sw_store_commit commit;
+    struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
+    int bad_record_count;
     int64_t sequence; /* of the last attempt to commit */
     /* The same for lanes, whose messages need it while a commit may run. */
     _Atomic int64_t committed_step;
@@ -47,6 +51,7 @@ struct sw_store {
     bool warned;  /* that buffers were not registered */
     bool trimmed; /* of scratch that an earlier process left */
     bool created; /* by this process, and never committed to */
+    bool filled;  /* creation has begun to write */
     bool unnamed; /* its files have no name to remove */
     /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
      * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
@@ -68,7 +73,9 @@ sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const
 /* Takes a store with nothing in it, to be filled by create or open. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
-/* Closes and frees; with remove, unlinks the files that are open. */
+/* Makes the file at least this long; a device must be. */
+sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
+/* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);
 
 sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out);

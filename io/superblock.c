@@ -154,24 +154,66 @@ static const struct commit_record *newest_common(const struct sw_store *store, c
 }
 
 static sw_status explain_none(const struct sw_store *store, const file_records *records) {
-    if (store->generations == 1)
-        return sw_fail(SW_ERR_ARG,
-                       "%s was kept with --durability none and its run did not end cleanly: its state is lost, and the "
-                       "run must be started again",
-                       store->files[0].path);
-    bool first_unfinished = true;
-    for (int file = 0; file < store->file_count; file++)
+    bool first_unfinished = true, damaged = false;
+    for (int file = 0; file < store->file_count; file++) {
         first_unfinished = first_unfinished && records[file][1].state == SLOT_EMPTY;
+        damaged = damaged || records[file][0].state == SLOT_DAMAGED || records[file][1].state == SLOT_DAMAGED;
+    }
+    if (store->generations == 1)
+        return sw_fail(damaged ? SW_ERR_CORRUPT : SW_ERR_ARG,
+                       "%s was kept with --durability none and its run did not end cleanly%s: its state is lost, and "
+                       "the run must be started again",
+                       store->files[0].path, damaged ? ", or the record of that end has been damaged since" : "");
     if (first_unfinished)
-        return sw_fail(SW_ERR_ARG,
-                       "%s has no finished commit: its run ended before its first one, and must be started "
-                       "again",
-                       store->files[0].path);
+        return sw_fail(damaged ? SW_ERR_CORRUPT : SW_ERR_ARG,
+                       "%s has no finished commit: its run ended before its first one%s, and must be started again",
+                       store->files[0].path, damaged ? ", or the record of that has been damaged since" : "");
     for (int file = 0; file < store->file_count; file++)
         if (records[file][0].state != SLOT_WHOLE && records[file][1].state != SLOT_WHOLE)
             return sw_fail(SW_ERR_CORRUPT, "%s has lost both of its superblocks: no commit can be read from it",
                            store->files[file].path);
     return sw_fail(SW_ERR_CORRUPT, "the files of the store of %s have no commit in common", store->files[0].path);
+}
+
+/* The step of a commit that is later than this one and whole in some file, or -1. */
+static int64_t later_step(const struct sw_store *store, const file_records *records,
+                          const struct commit_record *commit) {
+    for (int file = 0; file < store->file_count; file++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+            if (records[file][slot].state == SLOT_WHOLE && records[file][slot].sequence > commit->sequence)
+                return records[file][slot].step;
+    return -1;
+}
+
+/* What the numbers of a damaged record are worth: two of them that agree, because one flipped bit cannot make a later
+ * record look like an earlier one. */
+static struct sw_store_bad_record judge(const struct sw_store *store, int file, int slot,
+                                        const struct commit_record *commit) {
+    const struct sw_super_header *header = (const struct sw_super_header *)slot_buffer(store, file, slot);
+    const int64_t sequence = sw_from_le64(header->sequence), step = sw_from_le64(header->step);
+    const bool readable = memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
+    return (struct sw_store_bad_record){
+        .path = store->files[file].path,
+        .offset_bytes = sw_super_offset(store, file, slot),
+        .earlier = readable && sequence > 0 && sequence < commit->sequence && step <= commit->step,
+        .step = readable && sequence > commit->sequence && step > commit->step ? step : -1,
+    };
+}
+
+/* Notes the records that are not as they were written. From the second commit on no slot is empty, but where a commit
+ * was withdrawn. */
+static void note_bad_records(struct sw_store *store, const file_records *records, const struct commit_record *commit) {
+    const bool both_written = store->generations == SW_STORE_GENERATIONS && commit->sequence > 1;
+    for (int file = 0; file < store->file_count; file++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+            const slot_state state = records[file][slot].state;
+            if (state == SLOT_WHOLE || (state == SLOT_EMPTY && !both_written))
+                continue;
+            struct sw_store_bad_record bad = judge(store, file, slot, commit);
+            if (!bad.earlier && bad.step < 0)
+                bad.step = later_step(store, records, commit);
+            store->bad_records[store->bad_record_count++] = bad;
+        }
 }
 
 static sw_status adopt(struct sw_store *store, const file_records *records, const struct commit_record *commit) {
@@ -212,5 +254,8 @@ sw_status sw_super_load(struct sw_store *store) {
     if (damaged)
         SW_TRY(read_records(store, records, &damaged));
     const struct commit_record *commit = newest_common(store, records);
-    return commit != NULL ? adopt(store, records, commit) : explain_none(store, records);
+    if (commit == NULL)
+        return explain_none(store, records);
+    note_bad_records(store, records, commit);
+    return adopt(store, records, commit);
 }

@@ -259,7 +259,7 @@ sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *
     if ((size_t)snprintf(partial, sizeof partial, "%.*s.partial", (int)length, folder) >= sizeof partial)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
     sw_folder_remove(partial);
-    SW_TRY(sw_folder_make(partial));
+    SW_TRY(sw_folder_make(partial, 0755));
     sw_status status = write_config(partial, config, format->type, carry);
     if (status == SW_OK)
         status = write_tensors(partial, units, format, fill, context);

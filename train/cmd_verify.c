@@ -9,12 +9,18 @@
 
 struct verify_options {
     char *run;
+    struct sw_option_list nvme;
     bool json;
 };
 
 #define AT(member) .offset = offsetof(struct verify_options, member)
 static const struct sw_option options[] = {
     {.name = "DIR", .kind = SW_OPTION_STRING, AT(run), .what = "folder of a run", .required = true},
+    {.name = "--nvme",
+     .kind = SW_OPTION_LIST,
+     AT(nvme),
+     .value = "DIR|DEVICE",
+     .what = "where the store is now, repeatable; default: where the run has it"},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {.command = "verify",
@@ -23,7 +29,7 @@ static const struct sw_command_line line = {.command = "verify",
                                             .option_count = sizeof options / sizeof options[0]};
 
 struct verification {
-    const struct verify_options *given;
+    struct verify_options *given;
     struct sw_store *store;
     int64_t grains, bad;
     json_t *bad_grains;
@@ -47,36 +53,68 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
 
 static sw_status open_store(struct verification *v) {
     struct sw_run run = {0};
-    const char *directories[SW_STORE_MAX_FILES];
-    int count;
     sw_status status = sw_run_read(v->given->run, &run);
+    if (v->given->nvme.count > 0) {
+        const struct sw_option_list place = run.settings.nvme;
+        run.settings.nvme = v->given->nvme;
+        v->given->nvme = place;
+    }
     if (status == SW_OK)
-        status = sw_run_store_directories(v->given->run, &run.settings, directories, &count);
-    if (status == SW_OK)
-        status = sw_store_open(directories, count, run.settings.allow_buffered, &v->store);
+        status = sw_run_open_store(v->given->run, &run, &v->store);
     sw_options_release(&sw_train_command, &run.settings);
     return status;
+}
+
+static json_t *describe_bad_records(const struct sw_store *store) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:b, s:I}", "file", bad[i].path, "offset",
+                                              (json_int_t)bad[i].offset_bytes, "earlier", (int)bad[i].earlier, "step",
+                                              (json_int_t)bad[i].step));
+    return list;
+}
+
+/* Records of commits later than the one that was opened. */
+static int count_lost(const struct sw_store *store) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    int lost = 0;
+    for (int i = 0; i < count; i++)
+        lost += !bad[i].earlier;
+    return lost;
+}
+
+static sw_status print_json(const struct verification *v, long long step, int64_t bytes) {
+    json_t *root =
+        json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains, "bytes",
+                  (json_int_t)bytes, "bad", v->bad_grains, "bad_records", describe_bad_records(v->store));
+    if (root == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return SW_OK;
 }
 
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->store)->step;
     const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
     char size[SW_SIZE_CHARS];
-    if (v->given->json) {
-        json_t *root = json_pack("{s:I, s:I, s:I, s:O}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
-                                 "bytes", (json_int_t)bytes, "bad", v->bad_grains);
-        if (root == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        putchar('\n');
-        json_decref(root);
-    }
+    if (v->given->json)
+        SW_TRY(print_json(v, step, bytes));
     if (v->bad > 0)
         return sw_fail(
             SW_ERR_CORRUPT,
             "%lld of the %lld grains of the last commit (step %lld) are bad: go back to an export or another "
             "copy",
             (long long)v->bad, (long long)v->grains, step);
+    if (count_lost(v->store) > 0)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "all %lld grains of step %lld are as they were written, but the record of a later commit is "
+                       "damaged: resume goes on from step %lld",
+                       (long long)v->grains, step, step);
     if (!v->given->json)
         printf("step %lld: all %lld grains (%s) are as they were written\n", step, (long long)v->grains,
                sw_format_size(bytes, size));

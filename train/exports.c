@@ -50,7 +50,7 @@ static sw_status parse_index(const char *text, const char *path, struct exports 
 static sw_status read_index(const struct sw_trainer *trainer, struct exports *exports) {
     char path[SW_RUN_PATH_CHARS], *text;
     SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, trainer->folder, "exports"));
-    SW_TRY(sw_folder_make(exports->folder));
+    SW_TRY(sw_folder_make(exports->folder, 0755));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
     if (access(path, F_OK) != 0)
         return SW_OK;

@@ -132,8 +132,8 @@ sw_status sw_folder_must_be_free(const char *folder) {
     return empty ? SW_OK : sw_fail(SW_ERR_ARG, "the folder %s is not empty; name a new one", folder);
 }
 
-sw_status sw_folder_make(const char *folder) {
-    if (mkdir(folder, 0755) != 0 && errno != EEXIST)
+sw_status sw_folder_make(const char *folder, mode_t mode) {
+    if (mkdir(folder, mode) != 0 && errno != EEXIST)
         return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s", folder,
                        strerror(errno));
     return SW_OK;

@@ -5,6 +5,7 @@
 #include "core/status.h"
 
 #include <stddef.h>
+#include <sys/types.h>
 
 /* "folder/name". */
 sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name);
@@ -18,7 +19,7 @@ sw_status sw_file_copy(const char *from, const char *to);
 /* Fails where something other than an empty folder is at the path. */
 sw_status sw_folder_must_be_free(const char *folder);
 /* Makes it where it is not there (its parent must be). */
-sw_status sw_folder_make(const char *folder);
+sw_status sw_folder_make(const char *folder, mode_t mode);
 /* Removes a folder of plain files, as far as it is there; errors are ignored. */
 void sw_folder_remove(const char *folder);
 

@@ -1,6 +1,6 @@
 #include "train/run.h"
 
-#include "io/store.h"
+#include "core/log.h"
 #include "train/files.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
-enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192, LOST_CHARS = 32 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
@@ -27,8 +27,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
     SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
     config = json_loads(config_text, 0, NULL);
-    root = json_pack("{s:i, s:s, s:O, s:O, s:s}", "version", SW_RUN_VERSION, "spillway", SW_VERSION, "settings",
-                     settings, "config", config, "data_digest", digest);
+    root = json_pack("{s:i, s:s, s:O, s:O, s:s, s:s}", "version", SW_RUN_VERSION, "spillway", SW_VERSION, "settings",
+                     settings, "config", config, "data_digest", digest, "store_id", run->store_id);
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     if (text == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
@@ -61,6 +61,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     if (!json_is_object(settings) || !json_is_object(config) || digest == NULL ||
         sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
         return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
+    const char *store_id = json_string_value(json_object_get(root, "store_id"));
+    snprintf(run->store_id, sizeof run->store_id, "%s", store_id != NULL ? store_id : "");
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
     return read_config(config, path, &run->config);
 }
@@ -104,6 +106,44 @@ sw_status sw_run_store_directories(const char *folder, const struct sw_settings 
         directories[i] = settings->nvme.items[i];
     *out_count = settings->nvme.count > 0 ? settings->nvme.count : 1;
     return SW_OK;
+}
+
+/* A step that may be lost is never lost in silence. */
+static void warn_of_bad_records(const struct sw_store *store) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    const long long opened = (long long)sw_store_last_commit(store)->step;
+    for (int i = 0; i < count; i++) {
+        char lost[LOST_CHARS] = "a later step";
+        if (bad[i].step >= 0)
+            snprintf(lost, sizeof lost, "step %lld", (long long)bad[i].step);
+        if (bad[i].earlier)
+            sw_log_warn(
+                "%s: the record of an earlier commit, at offset %lld, is damaged; nothing is lost, and the next "
+                "commit replaces it",
+                bad[i].path, (long long)bad[i].offset_bytes);
+        else
+            sw_log_warn("%s: a commit record at offset %lld is damaged: %s is lost, or its commit never finished; the "
+                        "store is opened at step %lld",
+                        bad[i].path, (long long)bad[i].offset_bytes, lost, opened);
+    }
+}
+
+sw_status sw_run_open_store(const char *folder, const struct sw_run *run, struct sw_store **out) {
+    const char *directories[SW_STORE_MAX_FILES];
+    char id[SW_STORE_ID_CHARS];
+    int count;
+    *out = NULL;
+    SW_TRY(sw_run_store_directories(folder, &run->settings, directories, &count));
+    SW_TRY(sw_store_open(directories, count, run->settings.allow_buffered, out));
+    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0) {
+        warn_of_bad_records(*out);
+        return SW_OK;
+    }
+    sw_store_close(*out);
+    *out = NULL;
+    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
+                   directories[0]);
 }
 
 /* JSON has no word for a number that is not finite. */

@@ -3,6 +3,7 @@
 #define SW_TRAIN_RUN_H
 
 #include "core/status.h"
+#include "io/store.h"
 #include "offload/engine.h"
 #include "train/config.h"
 #include "train/settings.h"
@@ -16,6 +17,7 @@ struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
+    char store_id[SW_STORE_ID_CHARS]; /* empty where run.json is of a version that did not keep it */
 };
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run);
@@ -28,6 +30,9 @@ bool sw_run_is_one(const char *folder);
 /* The directories of a run's store: those of --nvme, or the run's own folder. Pointers into settings and folder. */
 sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
                                    int *out_count);
+
+/* Opens the store of a run that was read, and refuses one that is not this run's. */
+sw_status sw_run_open_store(const char *folder, const struct sw_run *run, struct sw_store **out);
 
 /* What the log says of a step, where every step commits: a process that dies between commit and log loses nothing. */
 struct sw_run_step {

@@ -146,8 +146,9 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
     {.name = "--nvme",                                                                                                 \
      .kind = SW_OPTION_LIST,                                                                                           \
      AT(nvme),                                                                                                         \
-     .value = "DIR",                                                                                                   \
-     .what = "folder for the store's file, repeatable: striped; default: the run's own folder"},                       \
+     .value = "DIR|DEVICE",                                                                                            \
+     .what = "folder for the store's file, or a block device for all of it, repeatable: striped; default: the run's "  \
+             "own folder"},                                                                                            \
         {.name = "--eval-every",                                                                                       \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(eval_every),                                                                                               \
@@ -326,6 +327,11 @@ static const struct sw_option train_options[] = {
      .what = "validation data: the last part of the data, or a file"},
     BUDGET_OPTIONS,
     RUNNING_OPTIONS,
+    {.name = "--allow-overwrite-device",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_overwrite_device),
+     .what = "use a block device of --nvme that holds something, which is lost",
+     .transient = true},
 };
 
 static const struct sw_option resume_options[] = {

@@ -38,7 +38,7 @@ struct sw_settings {
     int64_t eval_every, save_every, export_every, keep, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
-    bool allow_buffered;
+    bool allow_buffered, allow_overwrite_device;
     bool json;
 };
 

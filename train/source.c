@@ -94,14 +94,11 @@ static sw_status keep_grains(struct store_reader *reader, int64_t tiles) {
     return sw_store_add_buffer(reader->store, records, bytes);
 }
 
-static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_settings *settings) {
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run) {
     struct store_reader *reader = &source->reader;
-    const char *directories[SW_STORE_MAX_FILES];
-    int count;
-    SW_TRY(sw_run_store_directories(folder, settings, directories, &count));
-    SW_TRY(sw_store_open(directories, count, settings->allow_buffered, &reader->store));
+    SW_TRY(sw_run_open_store(folder, run, &reader->store));
     if (sw_store_unit_count(reader->store) != source->units->count)
-        return sw_fail(SW_ERR_CORRUPT, "the store in %s belongs to another model than its run.json", directories[0]);
+        return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
     SW_TRY(keep_grains(reader, source->tiles));
     return sw_store_lane_open(reader->store, SOURCE_IO_DEPTH, &reader->lane);
 }
@@ -114,7 +111,7 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
-        status = open_reader(source, folder, &run.settings);
+        status = open_reader(source, folder, &run);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);

@@ -134,17 +134,18 @@ int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_
     return writer.used;
 }
 
-static void put_duration(struct writer *writer, double seconds) {
+const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]) {
     enum { MINUTE = 60, HOUR = 3600, DAY = 86400 };
     const int64_t whole = (int64_t)fmin(ceil(fmax(seconds, 0)), 1e9);
     if (whole >= DAY)
-        put(writer, "%" PRId64 "d%02" PRId64 "h", whole / DAY, whole % DAY / HOUR);
+        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "d%02" PRId64 "h", whole / DAY, whole % DAY / HOUR);
     else if (whole >= HOUR)
-        put(writer, "%" PRId64 "h%02" PRId64 "m", whole / HOUR, whole % HOUR / MINUTE);
+        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "h%02" PRId64 "m", whole / HOUR, whole % HOUR / MINUTE);
     else if (whole >= MINUTE)
-        put(writer, "%" PRId64 "m%02" PRId64 "s", whole / MINUTE, whole % MINUTE);
+        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "m%02" PRId64 "s", whole / MINUTE, whole % MINUTE);
     else
-        put(writer, "%" PRId64 "s", whole);
+        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "s", whole);
+    return buffer;
 }
 
 /* Lanes as the share of the step for which they were busy; idle ones are left out. */
@@ -165,8 +166,8 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
     if (isfinite(record->tokens_per_second))
         put(&writer, "  %.0f tokens/s", record->tokens_per_second);
     if (isfinite(record->eta_seconds)) {
-        put(&writer, "  left ");
-        put_duration(&writer, record->eta_seconds);
+        char left[SW_DURATION_CHARS];
+        put(&writer, "  left %s", sw_duration_to_text(record->eta_seconds, left));
     }
     put_lanes(&writer, record);
     put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);

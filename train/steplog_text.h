@@ -13,4 +13,8 @@ int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]);
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
 
+/* Time left, as people write it: "15s", "2m05s", "1h30m", "3d04h". Returns buffer. */
+enum { SW_DURATION_CHARS = 32 };
+const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]);
+
 #endif

@@ -4,7 +4,9 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "io/block.h"
 #include "train/files.h"
+#include "train/progress.h"
 #include "train/trace_file.h"
 
 #include <stdlib.h>
@@ -169,6 +171,23 @@ static sw_status open_engine(struct sw_trainer *trainer) {
     return sw_engine_open(&spec, &trainer->engine);
 }
 
+static void show_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
+    sw_progress_at(context, done_bytes, total_bytes, sw_now_ns());
+}
+
+/* Every byte of a new store is written once, which takes a while where it is large. */
+static sw_status create_with_progress(struct sw_trainer *trainer, const struct sw_store_spec *spec) {
+    struct sw_progress progress =
+        sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns());
+    const sw_status status = sw_store_create(spec, show_progress, &progress, &trainer->store);
+    if (status == SW_OK)
+        sw_progress_end(&progress, sw_store_file_bytes(trainer->store), sw_now_ns());
+    else
+        sw_progress_break(&progress);
+    trainer->made_store = status == SW_OK;
+    return status;
+}
+
 static sw_status create_store(struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_units *units = sw_model_get_units(trainer->model);
@@ -176,6 +195,7 @@ static sw_status create_store(struct sw_trainer *trainer) {
     struct sw_store_spec spec = {.directories = directories,
                                  .unit_count = units->count,
                                  .allow_buffered = settings->allow_buffered,
+                                 .allow_overwrite_device = settings->allow_overwrite_device,
                                  .one_generation = trainer->plan->spec.one_generation};
     SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &spec.directory_count));
     int64_t *grains = calloc((size_t)units->count, sizeof *grains);
@@ -184,14 +204,16 @@ static sw_status create_store(struct sw_trainer *trainer) {
     for (int64_t u = 0; u < units->count; u++)
         grains[u] = units->unit[u].grains;
     spec.unit_grains = grains;
-    const sw_status status = sw_store_create(&spec, NULL, NULL, &trainer->store);
-    trainer->made_store = status == SW_OK;
+    const sw_status status = create_with_progress(trainer, &spec);
     free(grains);
     return status;
 }
 
-/* Paths in run.json must still be right from another directory. */
+/* Paths in run.json must still be right from another directory. A link to a drive stays one: the drive that it leads to
+ * may have another name when the machine has started again. */
 static sw_status make_absolute(char **path) {
+    if (**path == '/' && sw_block_is_one(*path))
+        return SW_OK;
     char *absolute = realpath(*path, NULL);
     if (absolute == NULL)
         return SW_OK;
@@ -222,8 +244,10 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(make_paths_absolute(settings));
     trainer->made_folder = access(trainer->folder, F_OK) != 0;
-    SW_TRY(sw_folder_make(trainer->folder));
+    /* What a run learns, its exports included, is its user's. */
+    SW_TRY(sw_folder_make(trainer->folder, 0700));
     SW_TRY(create_store(trainer));
+    sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     if (settings->trace != NULL)
         SW_TRY(sw_trace_file_check(settings->trace));
@@ -285,8 +309,6 @@ static sw_status check_store(const struct sw_trainer *trainer) {
 
 static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, struct sw_settings *), void *context) {
     struct sw_settings *settings = &trainer->run.settings;
-    const char *directories[SW_STORE_MAX_FILES];
-    int count;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     if (change != NULL)
         SW_TRY(change(context, settings));
@@ -295,12 +317,12 @@ static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, 
     SW_TRY(prepare(trainer));
     if (sw_data_digest(trainer->data) != trainer->run.data_digest)
         return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
-    SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &count));
-    SW_TRY(sw_store_open(directories, count, settings->allow_buffered, &trainer->store));
+    SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, &trainer->store));
     SW_TRY(check_store(trainer));
     SW_TRY(
         sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest, &trainer->position));
     SW_TRY(make_paths_absolute(settings));
+    sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     SW_TRY(open_engine(trainer));
     return sw_engine_restore(trainer->engine);

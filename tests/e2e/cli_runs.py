@@ -251,7 +251,7 @@ def what_is_written_is_private():
     """The store and the log are for the user alone."""
     folder = path(reference())
     return [f"{name} has the mode {os.stat(os.path.join(folder, name)).st_mode & 0o777:o}" for name in
-            (STORE, "log.jsonl") if os.stat(os.path.join(folder, name)).st_mode & 0o077]
+            (STORE, "log.jsonl", ".") if os.stat(os.path.join(folder, name)).st_mode & 0o077]
 
 
 def wrong_exports(run, kept, losses):

@@ -11,7 +11,8 @@ from program import STORE, script_test
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 RECORD_BYTES = 3 * 4 * 16384
-FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list}
+FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list, "bad_records": list}
+RECORD_FIELDS = {"file": str, "offset": int, "earlier": bool, "step": int}
 BAD_FIELDS = {"unit": int, "grain": int, "state": str, "file": str, "offset": int, "reason": str}
 
 
@@ -33,10 +34,13 @@ def found(run):
                 if type(report.get(name)) is not kind]
     problems += [f"a bad grain lacks {name}, or it is no {kind.__name__}" for bad in report["bad"]
                  for name, kind in BAD_FIELDS.items() if type(bad.get(name)) is not kind]
+    problems += [f"a bad record lacks {name}, or it is no {kind.__name__}" for bad in report["bad_records"]
+                 for name, kind in RECORD_FIELDS.items() if type(bad.get(name)) is not kind]
     if report["bytes"] != report["grains"] * RECORD_BYTES or report["grains"] < 2:
         problems.append(f"{report['grains']} grains in {report['bytes']} bytes")
-    if ended.code != (1 if report["bad"] else 0):
-        problems.append(f"status {ended.code} with {len(report['bad'])} bad grains")
+    lost = [record for record in report["bad_records"] if not record["earlier"]]
+    if ended.code != (1 if report["bad"] or lost else 0):
+        problems.append(f"status {ended.code} with {len(report['bad'])} bad grains and {len(lost)} lost records")
     return report, problems
 
 
@@ -60,7 +64,7 @@ def whole_stores():
     run = trained("whole")
     before = program.tree(run)
     report, problems = found(run)
-    if report["bad"] or report["step"] != 3:
+    if report["bad"] or report["bad_records"] or report["step"] != 3:
         problems.append(f"a whole store: {report}")
     ended = program.run("verify", run)
     if ended.code != 0 or ended.err or f"step 3: all {report['grains']} grains" not in ended.out:
@@ -108,6 +112,46 @@ def every_grain_bad():
     return problems + wrong
 
 
+def records(file):
+    """Where the superblocks of the newest commit and of the one before begin."""
+    with open(file, "rb") as store:
+        label, superblock = struct.unpack("<qq", store.read(64)[48:])
+        found = []
+        for place in (label, label + superblock):
+            store.seek(place + 48)
+            found.append((struct.unpack("<q", store.read(8))[0], place))
+    return [place for _, place in sorted(found, reverse=True)]
+
+
+def one_bit_in_a_commit_record():
+    """Of the newest: the step before is opened, by resume too, and which one is lost is said. Of the other: a word."""
+    run = trained("recorded")
+    file = os.path.join(run, STORE)
+    newest, other = records(file)
+    flip(file, other + 5000)
+    report, problems = found(run)
+    if report["step"] != 3 or [record["earlier"] for record in report["bad_records"]] != [True]:
+        problems.append(f"a bit of the record before: {report}")
+    flip(file, other + 5000)
+    flip(file, newest + 5000)
+    report, wrong = found(run)
+    if report["step"] != 2 or report["bad_records"] != [{"file": file, "offset": newest, "earlier": False, "step": 3}]:
+        problems.append(f"a bit of the newest record: {report}")
+    lost = f"warning: {file}: a commit record at offset {newest} is damaged: step 3 is lost"
+    for arguments in (["verify", run], ["export", run, path("of-recorded")], ["resume", run, "--steps", 5]):
+        ended = program.run(*arguments)
+        if lost not in ended.err or ended.code != (1 if arguments[0] == "verify" else 0):
+            problems.append(f"{arguments[0]}: status {ended.code}, {ended.err!r}")
+    expected = trained("unharmed")
+    program.must("resume", expected, "--steps", 5)
+    if program.numbers_of(run) != program.numbers_of(expected):
+        problems.append("the steps after the one that was lost are not those of a run that lost none")
+    report, more = found(run)
+    if report["bad_records"] or report["step"] != 5:
+        problems.append(f"after more commits: {report}")
+    return problems + wrong + more
+
+
 def stores_on_several_folders():
     for name in "de":
         os.mkdir(path(name))
@@ -116,7 +160,13 @@ def stores_on_several_folders():
     if report["bad"]:
         problems.append(f"a striped store: {report}")
     shutil.move(path("e", STORE), path("elsewhere"))
-    return problems + program.refused("a file that is missing", ["verify", run], path("e", STORE))
+    problems += program.refused("a file that is missing", ["verify", run], path("e", STORE), "--nvme")
+    os.mkdir(path("f"))
+    shutil.move(path("elsewhere"), path("f", STORE))
+    ended = program.run("verify", run, "--nvme", path("f"), "--nvme", path("d"))
+    if ended.code != 0 or "step 3: all" not in ended.out:
+        problems.append(f"a file that was moved: {ended}")
+    return problems
 
 
 def what_cannot_be_verified():
@@ -136,5 +186,5 @@ def what_cannot_be_verified():
     return problems + found(run)[1]
 
 
-script_test.run(whole_stores, one_bit_in_either_generation, every_grain_bad, stores_on_several_folders,
+script_test.run(whole_stores, one_bit_in_either_generation, every_grain_bad, one_bit_in_a_commit_record, stores_on_several_folders,
                 what_cannot_be_verified)

@@ -43,6 +43,12 @@ static sw_status commit_steps_to(struct life *self, struct sw_store *store, int6
     return SW_OK;
 }
 
+/* A step that was committed is never lost in silence. */
+static bool is_told(const struct life *self, const struct sw_store *store) {
+    const struct sw_store_bad_record *bad;
+    return sw_store_last_commit(store)->step >= self->committed || sw_store_bad_records(store, &bad) > 0;
+}
+
 /* All that a store does: made, committed to, opened, read, committed to. */
 static sw_status live(struct life *self, struct sw_store **store) {
     self->phase = CREATING;
@@ -55,6 +61,7 @@ static sw_status live(struct life *self, struct sw_store **store) {
     self->phase = READING;
     const int64_t step = sw_store_last_commit(*store)->step;
     CHECK(step == self->committed || (step < self->committed && !must_be_mended(&self->fault)));
+    CHECK(is_told(self, *store));
     self->committed = step;
     SW_TRY(faulty_read(&self->faulty, *store));
     return commit_steps_to(self, *store, STEPS + 1);
@@ -133,6 +140,7 @@ static void check_afterwards(struct life *self) {
         const int64_t step = sw_store_last_commit(store)->step;
         const int64_t least = self->committed - (self->fault.kind == SW_FAULT_FLIP_DISK);
         CHECK(step >= least && step <= self->attempted);
+        CHECK(is_told(self, store));
         self->committed = step;
         const sw_status read = faulty_read(&self->faulty, store);
         if (read == SW_ERR_CORRUPT && self->fault.kind == SW_FAULT_FLIP_DISK) {

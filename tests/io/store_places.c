@@ -1,4 +1,5 @@
 /* The store on devices and files that are unusual: large sectors, a file system that fills up, more than 4 GiB. */
+#include "tests/io/loop.h"
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
@@ -8,7 +9,6 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
-#include <linux/loop.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -23,63 +23,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LARGE_SECTOR_BYTES = 4096, LOOP_ATTEMPTS = 20, LOOP_NAME_CHARS = 32, DISK_BYTES = 48 << 20 };
-
-/* A loop device on a new file, gone with its last user. Gives its descriptor, or -1. */
-static int open_loop(const char *backing, int64_t bytes, char name[LOOP_NAME_CHARS]) {
-    const int file = open(backing, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-    CHECK(file >= 0 && ftruncate(file, bytes) == 0);
-    const struct loop_config config = {
-        .fd = (uint32_t)file, .block_size = LARGE_SECTOR_BYTES, .info.lo_flags = LO_FLAGS_AUTOCLEAR};
-    int loop = -1;
-    /* Another process may take the free one first. */
-    for (int attempt = 0; control >= 0 && loop < 0 && attempt < LOOP_ATTEMPTS; attempt++) {
-        const int number = ioctl(control, LOOP_CTL_GET_FREE);
-        snprintf(name, LOOP_NAME_CHARS, "/dev/loop%d", number);
-        loop = number < 0 ? -1 : open(name, O_RDWR | O_CLOEXEC);
-        if (loop >= 0 && ioctl(loop, LOOP_CONFIGURE, &config) != 0) {
-            close(loop);
-            loop = -1;
-        }
-    }
-    if (control >= 0)
-        close(control);
-    close(file);
-    return loop;
-}
-
-static bool make_file_system(const char *device) {
-    const pid_t child = fork_child();
-    if (child == 0) {
-        execlp("mkfs.ext4", "mkfs.ext4", "-q", "-b", "4096", "-m", "0", device, (char *)NULL);
-        _exit(CHILD_SKIPPED);
-    }
-    int result;
-    CHECK(waitpid(child, &result, 0) == child);
-    return WIFEXITED(result) && WEXITSTATUS(result) == 0;
-}
+enum { LARGE_SECTOR_BYTES = 4096, DISK_BYTES = 48 << 20 };
 
 /* Mounts a small ext4 on a loop device with large sectors where only this process sees it, or skips. */
 static const char *mount_disk(const char *directory) {
     char device[LOOP_NAME_CHARS];
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         _exit(CHILD_SKIPPED);
-    const int loop = open_loop(in_directory(directory, "disk"), DISK_BYTES, device);
+    const int loop = loop_open(in_directory(directory, "disk"), DISK_BYTES, LARGE_SECTOR_BYTES, device);
     const char *point = new_subdirectory(directory, "mounted");
-    if (loop < 0 || !make_file_system(device) || mount(device, point, "ext4", 0, NULL) != 0)
+    if (loop < 0 || !loop_make_file_system(device) || mount(device, point, "ext4", 0, NULL) != 0)
         _exit(CHILD_SKIPPED);
     close(loop);
     return point;
-}
-
-static void run_or_skip(void (*function)(void *context), void *context) {
-    const int result = run_in_child(function, context);
-    if (result == CHILD_SKIPPED) {
-        print_message("no root or loop device: a disk with large sectors cannot be made\n");
-        skip();
-    }
-    CHECK(result == 0);
 }
 
 static struct sw_store *create_direct(const struct store_directories *directories) {
@@ -111,7 +67,7 @@ static void work_on_large_sectors(void *context) {
 }
 
 static void works_on_large_sectors(void **state) {
-    run_or_skip(work_on_large_sectors, *state);
+    loop_run_or_skip(work_on_large_sectors, *state);
 }
 
 /* Takes all that is left of the file system. */
@@ -149,7 +105,7 @@ static void commit_on_full_disk(void *context) {
 }
 
 static void commits_on_a_full_disk(void **state) {
-    run_or_skip(commit_on_full_disk, *state);
+    loop_run_or_skip(commit_on_full_disk, *state);
 }
 
 /* Makes files sparse: the store then takes no room that it does not write to. */

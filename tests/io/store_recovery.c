@@ -51,7 +51,7 @@ static void refuses_a_store_without_a_commit(void **state) {
     check_open_fails(&directories, SW_ERR_ARG, "no finished commit");
     /* The same after a crash within the first commit. */
     overwrite(store_file(&directories, 0), anatomy.super_offset[0], 4096, 0x55);
-    check_open_fails(&directories, SW_ERR_ARG, "no finished commit");
+    check_open_fails(&directories, SW_ERR_CORRUPT, "no finished commit");
     overwrite(store_file(&directories, 0), 0, anatomy.label_bytes, 0);
     check_open_fails(&directories, SW_ERR_CORRUPT, "creation was interrupted");
 }

@@ -1,0 +1,311 @@
+/* Block devices as stripes of a store: used whole, kept from others, and never overwritten unasked. */
+#include "tests/io/loop.h"
+#include "tests/io/store_support.h"
+
+#include "core/size.h"
+#include "io/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SMALL_SECTOR_BYTES = 512, LARGE_SECTOR_BYTES = 4096, KILLS = 6, MAX_KILL_US = 60000 };
+/* Not a multiple of the store's pages, where sectors allow that. */
+#define DEVICE_BYTES (24 * SW_MIB + SMALL_SECTOR_BYTES)
+#define LOOK_BYTES SW_MIB
+
+struct device {
+    char name[LOOP_NAME_CHARS];
+    int fd;
+};
+
+/* A device that lasts as long as this process. */
+static struct device make_device(const char *directory, const char *backing, int64_t bytes, int sector_bytes) {
+    struct device device;
+    const int64_t whole_bytes = bytes / sector_bytes * sector_bytes;
+    device.fd = loop_open(in_directory(directory, backing), whole_bytes, sector_bytes, device.name);
+    if (device.fd < 0)
+        _exit(CHILD_SKIPPED);
+    return device;
+}
+
+static struct sw_store_spec spec_of(const struct store_directories *places) {
+    return (struct sw_store_spec){.directories = places->path,
+                                  .directory_count = places->count,
+                                  .unit_grains = store_unit_grains,
+                                  .unit_count = STORE_UNITS};
+}
+
+static struct sw_store *create_on(const struct store_directories *places) {
+    const struct sw_store_spec spec = spec_of(places);
+    struct sw_store *store;
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    return store;
+}
+
+static struct sw_store *open_on(const struct store_directories *places) {
+    struct sw_store *store;
+    CHECK_OK(sw_store_open(places->path, places->count, false, &store));
+    return store;
+}
+
+static void check_create_fails(const struct store_directories *places, sw_status code, const char *words) {
+    const struct sw_store_spec spec = spec_of(places);
+    struct sw_store *store;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), code, words);
+}
+
+static void copy_device(const char *from, const char *to, int64_t bytes) {
+    char *buf = io_buffer(bytes);
+    const int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(pread(in, buf, (size_t)bytes, 0) == bytes && pwrite(out, buf, (size_t)bytes, 0) == bytes);
+    CHECK(fsync(out) == 0 && close(in) == 0 && close(out) == 0);
+    free(buf);
+}
+
+/* A device and a folder, whose shares then change places by way of a third device and another folder. */
+static void live_on_devices(const char *directory, int sector_bytes) {
+    const struct device device = make_device(directory, "disk", DEVICE_BYTES, sector_bytes);
+    struct store_directories places = make_store_directories(directory, 2);
+    places.path[1] = device.name;
+    struct sw_store *store = create_on(&places);
+    const int64_t bytes[] = {store->files[0].sealed_bytes, store->files[1].sealed_bytes};
+    CHECK(store->files[1].is_device && !store->files[0].is_device);
+    CHECK((fcntl(store->files[1].fd, F_GETFL) & O_DIRECT) != 0);
+    commit_steps(store, 1, 3);
+    check_at_step(store, 3);
+    sw_store_close(store);
+    store = open_on(&places);
+    check_at_step(store, 3);
+    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, SW_FORMAT_PAGE_BYTES));
+    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_ACTS, store_unit_grains, 16 * SW_MIB), SW_ERR_SPACE,
+                "is too small: the store needs");
+    commit_steps(store, 4, 4);
+    sw_store_close(store);
+
+    const struct device other = make_device(directory, "other", DEVICE_BYTES, sector_bytes);
+    struct store_directories moved = make_store_directories(new_subdirectory(directory, "moved"), 2);
+    copy_device(device.name, store_file(&moved, 0), bytes[1]);
+    copy_device(store_file(&places, 0), other.name, bytes[0]);
+    moved.path[1] = other.name;
+    store = open_on(&moved);
+    check_at_step(store, 4);
+    commit_steps(store, 5, 6);
+    sw_store_close(store);
+    store = open_on(&moved);
+    check_at_step(store, 6);
+    sw_store_close(store);
+}
+
+static void live_on_small_sectors(void *context) {
+    live_on_devices(context, SMALL_SECTOR_BYTES);
+}
+
+static void live_on_large_sectors(void *context) {
+    live_on_devices(context, LARGE_SECTOR_BYTES);
+}
+
+static void works_on_small_sectors(void **state) {
+    loop_run_or_skip(live_on_small_sectors, *state);
+}
+
+static void works_on_large_sectors(void **state) {
+    loop_run_or_skip(live_on_large_sectors, *state);
+}
+
+/* What a device holds at its ends; free() frees it. */
+static char *look_at(const struct device *device, int64_t bytes) {
+    char *ends = io_buffer(2 * LOOK_BYTES);
+    CHECK(pread(device->fd, ends, LOOK_BYTES, 0) == LOOK_BYTES);
+    CHECK(pread(device->fd, ends + LOOK_BYTES, LOOK_BYTES, bytes - LOOK_BYTES) == LOOK_BYTES);
+    return ends;
+}
+
+static void put(const struct device *device, int64_t offset_bytes, const void *bytes, size_t count) {
+    CHECK(pwrite(device->fd, bytes, count, offset_bytes) == (ssize_t)count && fsync(device->fd) == 0);
+}
+
+/* Everything that can lie on a device is refused, by name where it has one, and left as it is. */
+static void refuse_what_holds_something(void *context) {
+    static const struct {
+        int64_t offset_bytes; /* from the end, where negative */
+        const char *bytes, *words;
+    } table[] = {
+        {0, "SPILLWAY", "a spillway store that would be overwritten: resume the run"},
+        {0, "XFSB", "an XFS file system"},
+        {65600, "_BHRfS_M", "a Btrfs file system"},
+        {4086, "SWAPSPACE2", "swap space"},
+        {0, "LUKS\xba\xbe", "an encrypted volume"},
+        {512, "LABELONE", "LVM"},
+        {512, "EFI PART", "a partition table"},
+        {4096, "EFI PART", "a partition table"},
+        {510, "\x55\xaa", "a boot sector or partition table"},
+        {LOOK_BYTES - 1, "x", "holds data that would be overwritten"},
+        {-1, "x", "holds data at its end"},
+        {-SMALL_SECTOR_BYTES, "EFI PART", "holds data at its end"},
+    };
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    const struct store_directories places = {.path = {device.name}, .count = 1};
+    static const char zeros[SMALL_SECTOR_BYTES];
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        const int64_t at = table[i].offset_bytes < 0 ? DEVICE_BYTES + table[i].offset_bytes : table[i].offset_bytes;
+        put(&device, at, table[i].bytes, strlen(table[i].bytes));
+        char *before = look_at(&device, DEVICE_BYTES);
+        check_create_fails(&places, SW_ERR_ARG, table[i].words);
+        check_create_fails(&places, SW_ERR_ARG, "--allow-overwrite-device");
+        char *after = look_at(&device, DEVICE_BYTES);
+        CHECK(memcmp(before, after, 2 * LOOK_BYTES) == 0);
+        free(before);
+        free(after);
+        put(&device, at, zeros, strlen(table[i].bytes));
+    }
+    struct sw_store *store = create_on(&places);
+    commit_steps(store, 1, 1);
+    sw_store_close(store);
+    check_create_fails(&places, SW_ERR_ARG, "a spillway store");
+    struct sw_store_spec spec = spec_of(&places);
+    spec.allow_overwrite_device = true;
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    commit_steps(store, 1, 2);
+    check_at_step(store, 2);
+    sw_store_close(store);
+}
+
+static void refuses_what_holds_something(void **state) {
+    loop_run_or_skip(refuse_what_holds_something, *state);
+}
+
+static void refuse_what_is_used(void *context) {
+    struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    struct store_directories places = {.path = {device.name}, .count = 1};
+    struct sw_store *store = create_on(&places), *second;
+    commit_steps(store, 1, 1);
+    CHECK_FAILS(sw_store_open(places.path, 1, false, &second), SW_ERR_BUSY, "is in use by another process");
+    check_at_step(store, 1);
+    sw_store_close(store);
+    store = open_on(&places);
+    sw_store_close(store);
+
+    device = make_device(context, "mountable", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        !loop_make_file_system(device.name))
+        _exit(CHILD_SKIPPED);
+    struct sw_store_spec spec = spec_of(&places);
+    check_create_fails(&places, SW_ERR_ARG, "an ext2, ext3 or ext4 file system");
+    const char *point = new_subdirectory(context, "mounted");
+    CHECK(mount(device.name, point, "ext4", 0, NULL) == 0);
+    spec.allow_overwrite_device = true;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_BUSY, "is mounted or otherwise in use");
+    CHECK_FAILS(sw_store_open(places.path, 1, false, &store), SW_ERR_BUSY, "is mounted or otherwise in use");
+    CHECK(umount(point) == 0);
+}
+
+static void refuses_what_is_used(void **state) {
+    loop_run_or_skip(refuse_what_is_used, *state);
+}
+
+static void refuse_what_cannot_be(void *context) {
+    const struct device small = make_device(context, "small", SW_MIB, SMALL_SECTOR_BYTES);
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    struct store_directories places = {.path = {small.name}, .count = 1};
+    check_create_fails(&places, SW_ERR_SPACE, "and it has 1.00 MiB (1048576 bytes)");
+    struct sw_store *store;
+    CHECK_FAILS(sw_store_open(places.path, 1, false, &store), SW_ERR_CORRUPT, "is not a store");
+    places = (struct store_directories){.path = {device.name, device.name}, .count = 2};
+    check_create_fails(&places, SW_ERR_ARG, "are the same block device");
+    places = (struct store_directories){.path = {"/dev/zero"}, .count = 1};
+    check_create_fails(&places, SW_ERR_ARG, "/dev/zero is no block device");
+    places.path[0] = device.name;
+    struct sw_store_spec spec = spec_of(&places);
+    spec.unnamed = true;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_ARG, "a measurement would overwrite");
+}
+
+static void refuses_what_cannot_be(void **state) {
+    loop_run_or_skip(refuse_what_cannot_be, *state);
+}
+
+/* What was not begun leaves a device as it was; what was begun leaves it looking unused. */
+static void fail_and_leave_nothing(void *context) {
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    const struct device small = make_device(context, "small", SW_MIB, SMALL_SECTOR_BYTES);
+    struct store_directories places = {.path = {device.name, small.name}, .count = 2};
+    struct sw_store_spec spec = spec_of(&places);
+    struct sw_store *store;
+    spec.allow_overwrite_device = true;
+    put(&device, 0, "XFSB", 4);
+    char *before = look_at(&device, DEVICE_BYTES);
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_SPACE, small.name);
+    char *after = look_at(&device, DEVICE_BYTES);
+    CHECK(memcmp(before, after, 2 * LOOK_BYTES) == 0);
+    free(before);
+    free(after);
+    spec.directory_count = places.count = 1;
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    write_generation(store, 0, 1);
+    sw_store_discard(store);
+    struct stat info;
+    CHECK(stat(device.name, &info) == 0 && S_ISBLK(info.st_mode));
+    store = create_on(&places);
+    commit_steps(store, 1, 1);
+    sw_store_discard(store); /* only closes: it has been committed to */
+    store = open_on(&places);
+    check_at_step(store, 1);
+    sw_store_close(store);
+}
+
+static void leaves_nothing_of_what_failed(void **state) {
+    loop_run_or_skip(fail_and_leave_nothing, *state);
+}
+
+/* The one that comes next waits until the writes of the dead have landed, and has the device to itself. */
+static void be_killed_on_a_device(void *context) {
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    const struct store_directories places = {.path = {device.name}, .count = 1};
+    struct sw_store *store = create_on(&places);
+    commit_steps(store, 1, 1);
+    sw_store_close(store);
+    int64_t step = 1;
+    uint64_t draws = 0;
+    for (test_seed = 1; test_seed <= KILLS; test_seed++) {
+        const pid_t child = fork_child();
+        if (child == 0) {
+            store = open_on(&places);
+            commit_steps(store, sw_store_last_commit(store)->step + 1, INT64_MAX - 1);
+        }
+        usleep((useconds_t)(MAX_KILL_US + random_below(&draws, MAX_KILL_US)));
+        int how;
+        CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &how, 0) == child && WIFSIGNALED(how));
+        store = open_on(&places);
+        CHECK(sw_store_last_commit(store)->step >= step);
+        step = sw_store_last_commit(store)->step;
+        check_at_step(store, step);
+        sw_store_close(store);
+    }
+    CHECK(step > 1);
+}
+
+static void resumes_after_kill(void **state) {
+    loop_run_or_skip(be_killed_on_a_device, *state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(works_on_small_sectors, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(works_on_large_sectors, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_what_holds_something, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_what_is_used, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_what_cannot_be, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(leaves_nothing_of_what_failed, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(resumes_after_kill, make_directory, remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+/* Damaged commit records: the other one is opened, and it is said which step may be lost with this one. */
+#include "tests/io/store_support.h"
+
+#include "core/size.h"
+#include "io/store_private.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEADER_BYTES = sizeof(struct sw_super_header), BITS_OF_A_BYTE = 8 };
+
+/* Where the records of the last commit and of the one before begin in a file. */
+struct records {
+    int64_t last, before, bytes;
+};
+
+static struct records make_steps(const struct store_directories *directories, int64_t steps, int file) {
+    struct sw_store *store = create_store(directories);
+    commit_steps(store, 1, steps);
+    const int slot = store->files[file].committed_slot;
+    const struct records records = {.last = sw_super_offset(store, file, slot),
+                                    .before = sw_super_offset(store, file, 1 - slot),
+                                    .bytes = store->files[file].super_bytes};
+    sw_store_close(store);
+    return records;
+}
+
+static void flip(const char *path, int64_t offset_bytes, int bit) {
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    unsigned char byte;
+    CHECK(pread(fd, &byte, 1, offset_bytes) == 1);
+    byte ^= (unsigned char)(1 << bit);
+    CHECK(pwrite(fd, &byte, 1, offset_bytes) == 1 && close(fd) == 0);
+}
+
+/* Opens at the step, with one damaged record in the file or none (offset 0). */
+static struct sw_store_bad_record open_with(const struct store_directories *directories, int64_t step, int file,
+                                            int64_t offset_bytes) {
+    struct sw_store *store = reopen_store(directories);
+    const struct sw_store_bad_record *bad;
+    struct sw_store_bad_record found = {0};
+    CHECK(sw_store_last_commit(store)->step == step);
+    CHECK(sw_store_bad_records(store, &bad) == (offset_bytes > 0 ? 1 : 0));
+    if (offset_bytes > 0) {
+        char name[32];
+        snprintf(name, sizeof name, "nvme%d/" SW_STORE_FILE_NAME, file);
+        CHECK(bad->offset_bytes == offset_bytes && strstr(bad->path, name) != NULL);
+        found = *bad;
+        found.path = NULL; /* which ends with the store */
+    }
+    sw_store_close(store);
+    return found;
+}
+
+static void whole_records_are_not_spoken_of(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    struct sw_store *store = create_store(&directories);
+    for (int64_t step = 1; step <= 3; step++) {
+        commit_steps(store, step, step);
+        sw_store_close(store);
+        open_with(&directories, step, 0, 0);
+        store = reopen_store(&directories);
+    }
+    sw_store_close(store);
+}
+
+/* Whichever bit it is, the step before is opened and a later one is said to be lost. */
+static void a_bit_of_the_last_record(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    /* Of six, one bit makes four or two. */
+    const struct records records = make_steps(&directories, 6, 0);
+    const char *file = store_file(&directories, 0);
+    int told = 0;
+    for (int64_t byte = 0; byte < HEADER_BYTES; byte++)
+        for (int bit = 0; bit < BITS_OF_A_BYTE; bit++) {
+            test_seed = (uint64_t)(byte * BITS_OF_A_BYTE + bit);
+            flip(file, records.last + byte, bit);
+            const struct sw_store_bad_record bad = open_with(&directories, 5, 0, records.last);
+            CHECK(!bad.earlier);
+            told += bad.step == 6;
+            flip(file, records.last + byte, bit);
+        }
+    CHECK(told > HEADER_BYTES * BITS_OF_A_BYTE / 2);
+    const int64_t later[] = {HEADER_BYTES, SW_SUPER_META_OFFSET, SW_SUPER_SUMS_OFFSET, records.bytes - 1};
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
+        flip(file, records.last + later[i], 0);
+        const struct sw_store_bad_record bad = open_with(&directories, 5, 0, records.last);
+        CHECK(!bad.earlier && bad.step == 6);
+        flip(file, records.last + later[i], 0);
+    }
+    /* The next commit takes the place of what was damaged. */
+    flip(file, records.last + SW_SUPER_SUMS_OFFSET, 0);
+    struct sw_store *store = reopen_store(&directories);
+    check_at_step(store, 5);
+    commit_steps(store, 6, 6);
+    sw_store_close(store);
+    open_with(&directories, 6, 0, 0);
+}
+
+static void a_bit_of_the_record_before(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 4, 0);
+    const char *file = store_file(&directories, 0);
+    for (int64_t byte = 0; byte < HEADER_BYTES; byte++) {
+        test_seed = (uint64_t)byte;
+        flip(file, records.before + byte, 1);
+        open_with(&directories, 4, 0, records.before);
+        flip(file, records.before + byte, 1);
+    }
+    flip(file, records.before + SW_SUPER_META_OFFSET, 1);
+    CHECK(open_with(&directories, 4, 0, records.before).earlier);
+}
+
+/* The records of the other files tell which step it was, also where its own record tells nothing. */
+static void a_record_of_one_file_of_several(void **state) {
+    for (int file = 0; file < STORE_MAX_DIRECTORIES; file++) {
+        char name[16] = {(char)('a' + file)};
+        const struct store_directories directories =
+            make_store_directories(new_subdirectory(*state, name), STORE_MAX_DIRECTORIES);
+        const struct records records = make_steps(&directories, 4, file);
+        overwrite(store_file(&directories, file), records.last, records.bytes, 0xff);
+        const struct sw_store_bad_record bad = open_with(&directories, 3, file, records.last);
+        CHECK(!bad.earlier && bad.step == 4);
+        overwrite(store_file(&directories, file), records.last, records.bytes, 0);
+        CHECK(open_with(&directories, 3, file, records.last).step == 4);
+    }
+}
+
+/* What never held a commit is empty; what held one and is empty was lost. */
+static void an_emptied_record(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 4, 0);
+    overwrite(store_file(&directories, 0), records.last, records.bytes, 0);
+    const struct sw_store_bad_record bad = open_with(&directories, 3, 0, records.last);
+    CHECK(!bad.earlier && bad.step == -1);
+}
+
+static void check_open_fails(const struct store_directories *directories, const char *words) {
+    struct sw_store *store;
+    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, &store), SW_ERR_CORRUPT, words);
+}
+
+static void the_only_record(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 1, 0);
+    flip(store_file(&directories, 0), records.last + SW_SUPER_META_OFFSET, 3);
+    check_open_fails(&directories, "has no finished commit: its run ended before its first one, or the record of that "
+                                   "has been damaged since");
+}
+
+static void the_record_of_one_generation(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct sw_store_spec spec = {.directories = directories.path,
+                                       .directory_count = 1,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS,
+                                       .allow_buffered = true,
+                                       .one_generation = true};
+    struct sw_store *store;
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    for (int64_t step = 1; step <= 2; step++) {
+        CHECK_OK(sw_store_withdraw(store));
+        write_generation(store, 0, step);
+        CHECK_OK(sw_store_commit(store, step, 0, "{}"));
+    }
+    const int64_t offset = sw_super_offset(store, 0, store->files[0].committed_slot);
+    sw_store_close(store);
+    open_with(&directories, 2, 0, 0);
+    flip(store_file(&directories, 0), offset + SW_SUPER_META_OFFSET, 3);
+    check_open_fails(&directories, "did not end cleanly, or the record of that end has been damaged since");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(whole_records_are_not_spoken_of, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_bit_of_the_last_record, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_bit_of_the_record_before, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_record_of_one_file_of_several, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(an_emptied_record, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(the_only_record, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(the_record_of_one_generation, make_directory, remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
