@@ -16,8 +16,8 @@ enum { DEPTH = 16, REAP_BATCH = 16, MESSAGE_CHARS = 512, FREE_PART = 4 };
 #define BLOCK_BYTES SW_MIB
 #define FILE_MOST_BYTES (256 * SW_MIB)
 #define PASS_MOST_BYTES SW_GIB
+/* Of writing the files, and of all passes, over all folders. */
 #define FILL_SECONDS 2.0
-/* Of all passes over all folders. */
 #define PASSES_SECONDS 3.0
 enum { PASSES = 3 };
 
@@ -113,17 +113,21 @@ struct rates {
     double read, write, both_read, both_write;
 };
 
-/* What has not been written would be read without the drive. */
-static sw_status measure(int fd, int64_t blocks, double pass_s, char *memory, struct rates *out) {
+/* In this part of the time. What has not been written would be read without the drive. */
+static sw_status measure(int fd, int64_t blocks, double part, char *memory, struct rates *out) {
     char *other = memory + DEPTH * BLOCK_BYTES;
-    struct pass fill = {
-        .fd = fd, .write = true, .memory = memory, .blocks = blocks, .most_blocks = blocks, .most_s = FILL_SECONDS};
+    struct pass fill = {.fd = fd,
+                        .write = true,
+                        .memory = memory,
+                        .blocks = blocks,
+                        .most_blocks = blocks,
+                        .most_s = part * FILL_SECONDS};
     SW_TRY(run_pass(&fill));
     const struct pass base = {.fd = fd,
                               .memory = memory,
                               .blocks = fill.done_blocks,
                               .most_blocks = PASS_MOST_BYTES / BLOCK_BYTES,
-                              .most_s = pass_s};
+                              .most_s = part * PASSES_SECONDS / PASSES};
     struct pass reading = base, writing = base, both_reading = base, both_writing = base;
     writing.write = both_writing.write = true;
     writing.memory = both_writing.memory = other;
@@ -144,7 +148,7 @@ static void fill_random(char *memory, int64_t bytes) {
     }
 }
 
-static sw_status measure_file(int fd, const char *folder, double pass_s, struct rates *out) {
+static sw_status measure_file(int fd, const char *folder, double part, struct rates *out) {
     struct statvfs space;
     struct sw_arena *arena;
     void *memory;
@@ -159,7 +163,7 @@ static sw_status measure_file(int fd, const char *folder, double pass_s, struct 
     sw_status status = sw_arena_take(arena, 2 * DEPTH * BLOCK_BYTES, &memory);
     if (status == SW_OK) {
         fill_random(memory, 2 * DEPTH * BLOCK_BYTES);
-        status = measure(fd, blocks, pass_s, memory, out);
+        status = measure(fd, blocks, part, memory, out);
     }
     sw_arena_destroy(arena);
     return status;
@@ -170,7 +174,7 @@ void sw_doctor_drive_rate(struct sw_doctor *doctor) {
     int fd;
     sw_status status = sw_file_create_unnamed(doctor->folder, false, &fd);
     if (status == SW_OK) {
-        status = measure_file(fd, doctor->folder, PASSES_SECONDS / PASSES / doctor->folder_count, &rates);
+        status = measure_file(fd, doctor->folder, 1.0 / doctor->folder_count, &rates);
         sw_file_close(fd);
     }
     if (status != SW_OK) {
