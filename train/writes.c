@@ -76,7 +76,7 @@ const char *sw_writes_share_text(double bytes, double endurance_tb, char text[SW
     char size[SW_WRITES_CHARS];
     sw_writes_text(bytes, size);
     if (endurance_tb > 0.0)
-        snprintf(text, SW_WRITES_SHARE_CHARS, "%s (%.3g%% of the %g TB that the drives are rated for)", size,
+        snprintf(text, SW_WRITES_SHARE_CHARS, "%s (%.3g%% of the rated %g TB)", size,
                  100.0 * sw_writes_share(bytes, endurance_tb), endurance_tb);
     else
         snprintf(text, SW_WRITES_SHARE_CHARS, "%s", size);

@@ -27,7 +27,7 @@ double sw_writes_share(double bytes, double endurance_tb);
 /* "1.23 TB", as drives are rated: decimal. */
 enum { SW_WRITES_CHARS = 64 };
 const char *sw_writes_text(double bytes, char text[SW_WRITES_CHARS]);
-/* "1.23 TB", and "1.23 TB (0.21% of the 600 TB that the drives are rated for)" where that is known. */
+/* "1.23 TB", and "1.23 TB (0.21% of the rated 600 TB)" where that is known. */
 enum { SW_WRITES_SHARE_CHARS = 160 };
 const char *sw_writes_share_text(double bytes, double endurance_tb, char text[SW_WRITES_SHARE_CHARS]);
 

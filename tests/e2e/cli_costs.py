@@ -43,8 +43,8 @@ def near(found, expected, tolerance):
 
 
 def share_of(text):
-    """The size and the share of "1.23 MB (0.1% of the 2 TB that the drives are rated for)"."""
-    match = re.fullmatch(r"([0-9.]+ \w+) \(([0-9.e+-]+)% of the ([0-9.]+) TB that the drives are rated for\)", text)
+    """The size and the share of "1.23 MB (0.1% of the rated 2 TB)"."""
+    match = re.fullmatch(r"([0-9.]+ \w+) \(([0-9.e+-]+)% of the rated ([0-9.]+) TB\)", text)
     return (size(match[1]), float(match[2]) / 100, float(match[3])) if match else None
 
 
@@ -110,7 +110,7 @@ def shares_of_the_rated_life():
         problems.append(f"shares of what is not known: {unknown}")
     text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, "--place", MIXED,
                         "--endurance", 600).out
-    problems += [f"the table lacks '{words}': {text}" for words in ("a thousand steps", "of the 600 TB", "more every "
+    problems += [f"the table lacks '{words}': {text}" for words in ("a thousand steps", "of the rated 600 TB", "more every "
                                                                     "100 steps", "a save costs") if words not in text]
     return problems + program.refused("a negative life", ["plan", "--model", "gpt2-tiny", "--endurance", "-1"],
                                       "--endurance", status=2)
@@ -142,10 +142,10 @@ def a_save_by_the_rates():
 def resume_keeps_the_rated_life():
     train("halves", MIXED, steps=STEPS // 2)
     err = program.must("resume", path("halves"), "--steps", STEPS).err
-    if f"of the {ENDURANCE} TB" not in err:
+    if f"of the rated {ENDURANCE} TB" not in err:
         return [f"resume forgets the endurance: {err}"]
     err = program.must("resume", path("halves"), "--steps", STEPS + 1, "--endurance", 7).err
-    return [] if "of the 7 TB" in err else [f"resume does not take --endurance: {err}"]
+    return [] if "of the rated 7 TB" in err else [f"resume does not take --endurance: {err}"]
 
 
 def a_drive_that_cannot_be_measured():
