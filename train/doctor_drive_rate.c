@@ -14,6 +14,7 @@
 
 enum { DEPTH = 16, REAP_BATCH = 16, MESSAGE_CHARS = 512, FREE_PART = 4 };
 #define BLOCK_BYTES SW_MIB
+#define PASS_BYTES ((int64_t)DEPTH * BLOCK_BYTES) /* of memory */
 #define FILE_MOST_BYTES (256 * SW_MIB)
 #define PASS_MOST_BYTES SW_GIB
 /* Of writing the files, and of all passes, over all folders. */
@@ -35,7 +36,7 @@ struct pass {
 };
 
 static sw_status open_queue(const struct pass *pass, struct sw_queue **out) {
-    const struct sw_ring_buffer buffer = {.base = pass->memory, .bytes = DEPTH * BLOCK_BYTES};
+    const struct sw_ring_buffer buffer = {.base = pass->memory, .bytes = PASS_BYTES};
     bool warned = true; /* the limit that would be warned of is a finding of its own */
     return sw_queue_open(sw_ring_open_uring, NULL,
                          &(struct sw_ring_spec){.files = &pass->fd,
@@ -115,7 +116,7 @@ struct rates {
 
 /* In this part of the time. What has not been written would be read without the drive. */
 static sw_status measure(int fd, int64_t blocks, double part, char *memory, struct rates *out) {
-    char *other = memory + DEPTH * BLOCK_BYTES;
+    char *other = memory + PASS_BYTES;
     struct pass fill = {.fd = fd,
                         .write = true,
                         .memory = memory,
@@ -159,10 +160,10 @@ static sw_status measure_file(int fd, const char *folder, double part, struct ra
     if (blocks == 0)
         return sw_fail(SW_ERR_SPACE, "there is no room to measure in");
     SW_TRY(sw_file_allocate(fd, folder, blocks * BLOCK_BYTES));
-    SW_TRY(sw_arena_create("measurement", 2 * DEPTH * BLOCK_BYTES, false, NULL, &arena));
-    sw_status status = sw_arena_take(arena, 2 * DEPTH * BLOCK_BYTES, &memory);
+    SW_TRY(sw_arena_create("measurement", 2 * PASS_BYTES, false, NULL, &arena));
+    sw_status status = sw_arena_take(arena, 2 * PASS_BYTES, &memory);
     if (status == SW_OK) {
-        fill_random(memory, 2 * DEPTH * BLOCK_BYTES);
+        fill_random(memory, 2 * PASS_BYTES);
         status = measure(fd, blocks, part, memory, out);
     }
     sw_arena_destroy(arena);
