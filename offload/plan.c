@@ -250,8 +250,8 @@ static sw_status place(struct sw_plan *plan) {
 }
 
 bool sw_program_repeats(sw_program_kind kind) {
-    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_REDO_SPECULATE || kind == SW_PROGRAM_LOSS ||
-           kind == SW_PROGRAM_LOGITS;
+    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_UPDATE_SAVE || kind == SW_PROGRAM_REDO_SPECULATE ||
+           kind == SW_PROGRAM_LOSS || kind == SW_PROGRAM_LOGITS;
 }
 
 static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {

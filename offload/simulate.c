@@ -11,6 +11,7 @@
  * step but one: the pipeline is full by then, and the step after it still takes its share. */
 enum { STEPS = 6, STEPS_IN_FLIGHT = 2, ANSWER = STEPS - 1 };
 static_assert((int)ANSWER > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the pipeline");
+static_assert((int)STEPS == (int)SW_SIMULATE_MOST_STEPS, "times of all steps have room");
 
 /* Longer steps than this are not simulated: rates that make them so are mistaken, and times must fit a trace. */
 #define LONGEST_S 1e9
@@ -49,8 +50,9 @@ struct simulator {
     bool redone;
     struct sw_trace *trace;
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
+    int64_t steps, first, last;       /* how many, and those that answer: after `first`, up to `last` */
     int64_t steps_done;
-    struct totals total, before, after; /* so far, and at both ends of the step that answers */
+    struct totals total, before, after; /* so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
 };
 
@@ -113,7 +115,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
 
 /* The first step that may not have begun. */
 static int64_t steps_begun(const struct simulator *s) {
-    return sw_min_i64(STEPS, s->steps_done + STEPS_IN_FLIGHT);
+    return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
 }
 
 static bool ready(const struct simulator *s, sw_lane which) {
@@ -134,13 +136,13 @@ static bool ready(const struct simulator *s, sw_lane which) {
 }
 
 static void note_steps(struct simulator *s) {
-    int64_t done = STEPS;
+    int64_t done = s->steps;
     for (int which = 0; which < SW_LANES; which++)
         if (s->program->lane_count[which] > 0)
             done = sw_min_i64(done, s->lane[which].done / s->program->lane_count[which]);
-    if (s->steps_done < ANSWER - 1 && done >= ANSWER - 1)
+    if (s->steps_done < s->first && done >= s->first)
         s->before = s->total;
-    if (s->steps_done < ANSWER && done >= ANSWER)
+    if (s->steps_done < s->last && done >= s->last)
         s->after = s->total;
     s->steps_done = done;
 }
@@ -284,24 +286,47 @@ static void conclude(const struct simulator *s, struct sw_simulation *out) {
     name_bottleneck(s, out);
 }
 
+/* Until all steps are done. */
+static sw_status run(struct simulator *s) {
+    while (settle(s), s->steps_done < s->steps) {
+        bool running = false;
+        for (int which = 0; which < SW_LANES; which++)
+            running |= s->lane[which].running;
+        if (!running)
+            return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
+                           (long long)s->steps_done);
+        advance(s);
+        if (!(s->total.now < LONGEST_S))
+            return sw_fail(SW_ERR_ARG, "by these rates %lld steps take more than %.0e seconds", (long long)s->steps,
+                           LONGEST_S);
+    }
+    return SW_OK;
+}
+
 sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
                       struct sw_trace *trace, struct sw_simulation *out) {
     assert(sw_program_repeats(kind) && plan->program[kind].op_count > 0);
-    struct simulator s = {
-        .plan = plan, .program = &plan->program[kind], .rates = rates, .redone = redone, .trace = trace};
+    struct simulator s = {.plan = plan,
+                          .program = &plan->program[kind],
+                          .rates = rates,
+                          .redone = redone,
+                          .trace = trace,
+                          .steps = STEPS,
+                          .first = ANSWER - 1,
+                          .last = ANSWER};
     for (int64_t step = 0; step < STEPS; step++)
         s.times[step] = sw_trace_begin(trace, kind, step + 1, 0);
-    while (settle(&s), s.steps_done < STEPS) {
-        bool running = false;
-        for (int which = 0; which < SW_LANES; which++)
-            running |= s.lane[which].running;
-        if (!running)
-            return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
-                           (long long)s.steps_done);
-        advance(&s);
-        if (!(s.total.now < LONGEST_S))
-            return sw_fail(SW_ERR_ARG, "by these rates %d steps take more than %.0e seconds", STEPS, LONGEST_S);
-    }
+    SW_TRY(run(&s));
+    conclude(&s, out);
+    return SW_OK;
+}
+
+sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
+                            const struct sw_rates *rates, struct sw_simulation *out) {
+    assert(plan->program[kind].op_count > 0 && steps >= 1 && steps <= STEPS);
+    assert(steps == 1 || sw_program_repeats(kind));
+    struct simulator s = {.plan = plan, .program = &plan->program[kind], .rates = rates, .steps = steps, .last = steps};
+    SW_TRY(run(&s));
     conclude(&s, out);
     return SW_OK;
 }
@@ -313,4 +338,22 @@ sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, s
         return SW_OK;
     SW_TRY(sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, false, rates, NULL, &out->speculated));
     return sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, true, rates, NULL, &out->redone);
+}
+
+/* Lanes have nothing left to do when a step with another program begins. So a step with a save runs apart, and the
+ * steps before and after it are the ends of runs of steps, which take longer than as many steps in the middle. */
+sw_status sw_predict_save(const struct sw_plan *plan, const struct sw_rates *rates, int64_t every,
+                          const struct sw_simulation *plain, struct sw_save_price *out) {
+    struct sw_simulation run_of_steps;
+    *out = (struct sw_save_price){0};
+    if (every == 1) {
+        SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE_SAVE, false, rates, NULL, &out->step));
+        out->cost_s = fmax(0.0, out->step.step_s - plain->step_s);
+        return SW_OK;
+    }
+    SW_TRY(sw_simulate_apart(plan, SW_PROGRAM_UPDATE_SAVE, 1, rates, &out->step));
+    SW_TRY(sw_simulate_apart(plan, SW_PROGRAM_UPDATE, STEPS, rates, &run_of_steps));
+    const double ends_s = fmax(0.0, run_of_steps.step_s - STEPS * plain->step_s);
+    out->cost_s = fmax(0.0, out->step.step_s + ends_s - plain->step_s);
+    return SW_OK;
 }

@@ -25,6 +25,12 @@ struct sw_simulation {
 sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
                       struct sw_trace *trace, struct sw_simulation *out);
 
+/* The same of some steps by themselves, from a standstill to a standstill; what *out says is of all of them together.
+ * More than one need a program that can follow itself. */
+enum { SW_SIMULATE_MOST_STEPS = 6 };
+sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
+                            const struct sw_rates *rates, struct sw_simulation *out);
+
 /* A plan's steps in each way that they may run. */
 struct sw_prediction {
     struct sw_simulation plain;      /* updates under the next forward pass */
@@ -33,5 +39,13 @@ struct sw_prediction {
     struct sw_simulation redone;     /* the same, every one redone */
 };
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out);
+
+/* Where not every step commits: a step that carries a save, one in `every`, beside the plain one. */
+struct sw_save_price {
+    struct sw_simulation step;
+    double cost_s; /* by which it makes the training longer, with what the steps before and after it lose */
+};
+sw_status sw_predict_save(const struct sw_plan *plan, const struct sw_rates *rates, int64_t every,
+                          const struct sw_simulation *plain, struct sw_save_price *out);
 
 #endif

@@ -1,21 +1,13 @@
-#include "core/machine.h"
-#include "core/size.h"
-#include "kernels/device.h"
 #include "train/commands.h"
+#include "train/doctor.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <liburing.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 struct doctor_options {
     struct sw_option_list nvme;
-    bool json;
+    bool quick, json;
 };
 
 #define AT(member) .offset = offsetof(struct doctor_options, member)
@@ -25,6 +17,7 @@ static const struct sw_option options[] = {
      AT(nvme),
      .value = "DIR",
      .what = "folder to look at, repeatable; default: the current one"},
+    {.name = "--quick", .kind = SW_OPTION_FLAG, AT(quick), .what = "measure nothing, which takes some seconds"},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {.command = "doctor",
@@ -32,116 +25,105 @@ static const struct sw_command_line line = {.command = "doctor",
                                             .options = options,
                                             .option_count = sizeof options / sizeof options[0]};
 
-/* A finding: what was looked at, what was found, and the fix where something is wrong. */
-struct report {
-    json_t *findings;
-    bool json;
-    int problems;
+struct check {
+    const char *what;
+    void (*look)(struct sw_doctor *doctor);
+    bool measures;
 };
 
-static void find(struct report *report, const char *what, const char *found, const char *fix) {
-    report->problems += fix != NULL;
-    json_array_append_new(report->findings, json_pack("{s:s, s:s, s:s?}", "what", what, "found", found, "fix", fix));
-    if (report->json)
-        return;
-    printf("%s %-12s %s\n", fix == NULL ? "ok  " : "FIX ", what, found);
-    if (fix != NULL)
-        printf("%18s%s\n", "", fix);
+static const struct check of_machine[] = {
+    {"processor", sw_doctor_processor, false},
+    {"memory", sw_doctor_memory, false},
+    {"memory limit", sw_doctor_limit, false},
+    {"swap", sw_doctor_swap, false},
+    {"memlock", sw_doctor_memlock, false},
+    {"huge pages", sw_doctor_huge_pages, false},
+    {"device", sw_doctor_device, false},
+    {"gpu", sw_doctor_gpu, false},
+    {"io_uring", sw_doctor_io_uring, false},
+    {"memory rate", sw_doctor_memory_rate, true},
+    {"compute rate", sw_doctor_compute_rate, true},
+};
+static const struct check of_folder[] = {
+    {"space", sw_doctor_space, false},          {"file system", sw_doctor_file_system, false},
+    {"O_DIRECT", sw_doctor_direct, false},      {"drive", sw_doctor_drive, false},
+    {"scheduler", sw_doctor_scheduler, false},  {"write cache", sw_doctor_write_cache, false},
+    {"drive rate", sw_doctor_drive_rate, true},
+};
+#define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
+enum { FOUND_CHARS = 4608 };
+
+json_t *sw_fact_text(const char *text) {
+    return text == NULL || text[0] == '\0' ? json_null() : json_string(text);
 }
 
-static void look_at_machine(struct report *report) {
-    struct sw_machine machine;
-    char text[256], all[SW_SIZE_CHARS], available[SW_SIZE_CHARS];
-    if (sw_machine_read(&machine) != SW_OK) {
-        find(report, "memory", sw_error_message(SW_ERR_UNSUPPORTED), "mount /proc");
-        sw_error_clear();
-        return;
-    }
-    snprintf(text, sizeof text, "%d cores, %d NUMA node%s, %s", machine.cores, machine.numa_nodes,
-             machine.numa_nodes == 1 ? "" : "s", machine.cpu);
-    find(report, "processor", text, NULL);
-    snprintf(text, sizeof text, "%s, %s available", sw_format_size(machine.memory_bytes, all),
-             sw_format_size(machine.available_bytes, available));
-    find(report, "memory", text, NULL);
-    const bool unlimited = machine.memlock_bytes == INT64_MAX;
-    snprintf(text, sizeof text, "%s may be locked",
-             unlimited ? "all memory" : sw_format_size(machine.memlock_bytes, all));
-    find(report, "memlock", text,
-         unlimited || geteuid() == 0
-             ? NULL
-             : "registered I/O buffers need more: `ulimit -l unlimited`, or memlock in /etc/security/limits.conf");
+json_t *sw_fact_number(int64_t number) {
+    return number < 0 ? json_null() : json_integer((json_int_t)number);
 }
 
-static void look_at_device(struct report *report) {
-    struct sw_device *device;
-    char text[256];
-    if (sw_device_open("cpu", 0, &device) != SW_OK) {
-        find(report, "device", sw_error_message(SW_ERR_UNSUPPORTED), "see the message");
-        sw_error_clear();
+void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding, const char *format, ...) {
+    static const char *const states[] = {
+        [SW_FOUND_FINE] = "ok", [SW_FOUND_PROBLEM] = "fix", [SW_FOUND_UNKNOWN] = "unknown"};
+    static const char *const marks[] = {[SW_FOUND_FINE] = "ok", [SW_FOUND_PROBLEM] = "FIX", [SW_FOUND_UNKNOWN] = "?"};
+    const sw_found state = finding.fix != NULL ? SW_FOUND_PROBLEM : finding.unknown ? SW_FOUND_UNKNOWN : SW_FOUND_FINE;
+    char found[FOUND_CHARS];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(found, sizeof found, format, args);
+    va_end(args);
+    doctor->problems += state == SW_FOUND_PROBLEM;
+    json_array_append_new(doctor->findings,
+                          json_pack("{s:s, s:s?, s:s, s:s, s:s?, s:o}", "what", doctor->what, "folder", doctor->folder,
+                                    "state", states[state], "found", found, "fix", finding.fix, "facts",
+                                    finding.facts != NULL ? finding.facts : json_object()));
+    if (doctor->json)
         return;
-    }
-    const struct sw_device_info info = sw_device_info(device);
-    snprintf(text, sizeof text, "cpu, %s, %s", info.isa,
-             info.bf16_fast ? "fast bf16" : "no bf16 instructions: fp32 is the default");
-    find(report, "device", text, NULL);
-    find(report, "gpu", "this version computes on the CPU only", NULL);
-    sw_device_close(device);
+    printf("%-3s %-12s %s%s%s\n", marks[state], doctor->what, doctor->folder != NULL ? doctor->folder : "",
+           doctor->folder != NULL ? ": " : "", found);
+    if (finding.fix != NULL)
+        printf("%17s%s\n", "", finding.fix);
+    fflush(stdout);
 }
 
-static void look_at_io_uring(struct report *report) {
-    struct io_uring ring;
-    char text[256];
-    const int error = io_uring_queue_init(8, &ring, 0);
-    if (error == 0) {
-        io_uring_queue_exit(&ring);
-        find(report, "io_uring", "allowed", NULL);
-        return;
+static void look_at_all(struct sw_doctor *doctor, const struct check *checks, int count, const char *folder,
+                        bool measures) {
+    doctor->folder = folder;
+    for (int i = 0; i < count; i++) {
+        doctor->what = checks[i].what;
+        if (measures || !checks[i].measures)
+            checks[i].look(doctor);
     }
-    snprintf(text, sizeof text, "not available: %s", strerror(-error));
-    find(report, "io_uring", text,
-         error == -ENOMEM
-             ? "raise the memlock limit: `ulimit -l 8192` or more"
-             : "`sysctl kernel.io_uring_disabled=0`; in a container, a seccomp profile that allows io_uring");
 }
 
-static void look_at_folder(struct report *report, const char *folder) {
-    char text[4200], size[SW_SIZE_CHARS];
-    struct statvfs space;
-    if (statvfs(folder, &space) != 0) {
-        snprintf(text, sizeof text, "%s: %s", folder, strerror(errno));
-        find(report, "folder", text, "name a folder that exists");
-        return;
-    }
-    snprintf(text, sizeof text, "%s: %s free", folder,
-             sw_format_size((int64_t)space.f_bavail * (int64_t)space.f_frsize, size));
-    find(report, "space", text, NULL);
-    const int file = open(folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
-    snprintf(text, sizeof text, "%s: %s", folder, file >= 0 ? "direct I/O works" : strerror(errno));
-    find(report, "O_DIRECT", text,
-         file >= 0 ? NULL : "use a folder on ext4 or xfs that you may write to, or --allow-buffered, which is slower");
-    if (file >= 0)
-        close(file);
+static void examine(struct sw_doctor *doctor, bool measures) {
+    doctor->machine_known = sw_machine_read(&doctor->machine) == SW_OK;
+    sw_error_clear();
+    look_at_all(doctor, of_machine, COUNT(of_machine), NULL, measures);
+    for (int i = 0; i < doctor->folder_count; i++)
+        look_at_all(doctor, of_folder, COUNT(of_folder), doctor->folders[i], measures);
+}
+
+static void print_json(const struct sw_doctor *doctor) {
+    json_t *root = json_pack("{s:i, s:O}", "problems", doctor->problems, "findings", doctor->findings);
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
 }
 
 int sw_command_doctor(int argc, char **argv) {
+    static const char *const here[] = {"."};
     struct doctor_options given = {0};
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct report report = {.findings = json_array(), .json = given.json};
-        look_at_machine(&report);
-        look_at_device(&report);
-        look_at_io_uring(&report);
-        for (int i = 0; i < given.nvme.count; i++)
-            look_at_folder(&report, given.nvme.items[i]);
-        if (given.nvme.count == 0)
-            look_at_folder(&report, ".");
-        if (given.json) {
-            json_t *root = json_pack("{s:i, s:O}", "problems", report.problems, "findings", report.findings);
-            json_dumpf(root, stdout, JSON_INDENT(2));
-            putchar('\n');
-            json_decref(root);
-        }
-        json_decref(report.findings);
+        struct sw_doctor doctor = {.root = "",
+                                   .folders = given.nvme.count > 0 ? (const char *const *)given.nvme.items : here,
+                                   .folder_count = given.nvme.count > 0 ? given.nvme.count : 1,
+                                   .json = given.json,
+                                   .findings = json_array()};
+        examine(&doctor, !given.quick);
+        if (given.json)
+            print_json(&doctor);
+        json_decref(doctor.findings);
         code = SW_EXIT_DONE;
     }
     sw_options_release(&line, &given);

@@ -5,6 +5,7 @@
 #include "train/trace_file.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,9 +34,33 @@ static void print_simulation(const struct sw_planned *p, const char *name, const
     putchar('\n');
 }
 
+/* What saves add to the time of plain steps. */
+static double save_share(const struct sw_planned *p) {
+    return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
+}
+
+static void print_writes(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
+    printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
+    if (p->writes.save_every > 0)
+        printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
+               (long long)p->writes.save_every);
+    printf("\n  %-26s%s\n  ", "a thousand steps",
+           sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
+    printf("the whole run of %-9lld%s\n", (long long)s->steps,
+           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all));
+}
+
 static void print_prediction(const struct sw_planned *p) {
     printf("predicted step, by %s\n", p->settings.rates != NULL ? p->settings.rates : "rates measured now");
     print_simulation(p, "update under forward", &p->prediction.plain);
+    if (p->may_save) {
+        print_simulation(p, "the same with a save", &p->save.step);
+        printf("  a save costs %.3f s with what the steps beside it lose: every %lld steps, %.1f%% more time\n",
+               p->save.cost_s, (long long)p->writes.save_every, 100.0 * save_share(p));
+    }
     if (!p->prediction.may_speculate)
         return;
     print_simulation(p, "speculated in backward", &p->prediction.speculated);
@@ -48,6 +73,7 @@ static void print_text(const struct sw_planned *p) {
            (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
            (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)));
     sw_plan_print(p->plan, stdout);
+    print_writes(p);
     print_prediction(p);
 }
 
@@ -98,13 +124,39 @@ static json_t *prediction_json(const struct sw_planned *p) {
         json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings.batch_tokens));
         json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings.batch_tokens));
     }
+    if (p->may_save)
+        json_object_set_new(object, "saving", simulation_json(&p->save.step, p->settings.batch_tokens));
     return object;
+}
+
+/* Null where there is nothing of it. */
+static json_t *saves_json(const struct sw_planned *p) {
+    if (!p->may_save)
+        return json_null();
+    return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->writes.save_every, "cost_s", p->save.cost_s,
+                     "share", save_share(p));
+}
+
+static json_t *real_or_null(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *writes_json(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    const double thousand = sw_writes_per_thousand(&p->writes), all = sw_writes_of_run(&p->writes, s->steps);
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:o, s:o, s:o}", "start_bytes",
+                     (json_int_t)p->writes.start_bytes, "step_bytes", (json_int_t)p->writes.step_bytes, "save_bytes",
+                     (json_int_t)p->writes.save_bytes, "save_every", (json_int_t)p->writes.save_every,
+                     "bytes_per_1000_steps", thousand, "steps", (json_int_t)s->steps, "run_bytes", all, "endurance_tb",
+                     s->endurance > 0.0 ? json_real(s->endurance) : json_null(), "share_per_1000_steps",
+                     real_or_null(sw_writes_share(thousand, s->endurance)), "run_share",
+                     real_or_null(sw_writes_share(all, s->endurance)));
 }
 
 static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o}", "model",
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o, s:o, s:o}", "model",
         p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)), "batch_tokens",
         (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recomputed_blocks",
@@ -112,7 +164,8 @@ static sw_status print_json(const struct sw_planned *p) {
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
         placement_json(plan), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
-        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p));
+        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
+        writes_json(p));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));

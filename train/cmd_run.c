@@ -42,6 +42,7 @@ static void say_start(const struct sw_trainer *trainer) {
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
                 sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
+    sw_costs_say_start(trainer);
     if (trainer->position.step > 0)
         sw_log_info("going on after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);
@@ -86,6 +87,7 @@ int sw_run_to_end(const char *command, struct sw_trainer *trainer) {
     if (status != SW_OK)
         return sw_command_fail(command, status);
     say_result(trainer, &to_beat);
+    sw_costs_say_end(trainer);
     static const char *const endings[] = {[SW_END_DONE] = "all steps are done",
                                           [SW_END_STOPPED] = "stopped on request",
                                           [SW_END_TIME_LIMIT] = "the time is up"};

@@ -24,6 +24,7 @@ struct loop {
     double longest_pause_seconds; /* of evaluations between steps */
     bool out_of_time;
     int64_t nvme_bytes;
+    bool saves[SW_ENGINE_STEPS_AHEAD]; /* whether a step that is begun carries a save, by its number */
 };
 
 double sw_trainer_mean_loss(const struct sw_step_result *result) {
@@ -74,6 +75,7 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
         .loss_tokens = sw_max_i64(1, loss_tokens),
         .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
+    loop->saves[step % SW_ENGINE_STEPS_AHEAD] = input.save;
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
     loop->begun = step;
     return SW_OK;
@@ -120,6 +122,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .tokens_per_second = (double)tokens / result->seconds,
         .mfu = NAN,
         .skipped = result->skipped,
+        .saved = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
         .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
         .lanes = {.compute = busy[SW_LANE_COMPUTE],
                   .upload = busy[SW_LANE_UPLOAD],
@@ -145,7 +148,9 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     /* While the loss scale is on its way down, overflows are what finds it. */
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
-    return sw_steplog_step(loop->log, record_of(loop, &result));
+    const struct sw_step_record record = record_of(loop, &result);
+    sw_costs_note(&loop->trainer->costs, record.saved, record.seconds, record.bytes.nvme_write);
+    return sw_steplog_step(loop->log, record);
 }
 
 /* Mean loss over the whole validation part. The engine is idle. */
@@ -172,6 +177,7 @@ static sw_status evaluate(struct loop *loop, int64_t step) {
 /* An evaluation, or an export with one, between a step and the next. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
+    loop->trainer->costs.paused = true;
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
     if (validates)
         SW_TRY(evaluate(loop, step));

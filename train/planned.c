@@ -1,5 +1,7 @@
 #include "train/planned.h"
 
+#include "core/log.h"
+
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
@@ -29,6 +31,17 @@ void sw_planned_directories(const struct sw_planned *p, const char *const **out,
     *out_count = nvme->count > 0 ? nvme->count : 1;
 }
 
+/* Of a plan that has nothing on NVMe the drives matter only for what saves cost, so it can do without them. */
+static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+    const bool uses = sw_plan_uses_nvme(p->plan), saves = p->plan->program[SW_PROGRAM_UPDATE_SAVE].op_count > 0;
+    const sw_status status = sw_rates_measure(target, uses || saves, &p->rates);
+    if (status == SW_OK || uses || !saves)
+        return status;
+    sw_log_warn("what a save takes is not predicted: %s", sw_error_message(status));
+    sw_error_clear();
+    return sw_rates_measure(target, false, &p->rates);
+}
+
 sw_status sw_planned_predict(struct sw_planned *p) {
     struct sw_rates_target target = {
         .settings = &p->settings, .model = p->model, .device = p->device, .ring_chunks = p->plan->spec.ring_chunks};
@@ -36,8 +49,12 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     if (p->settings.rates != NULL)
         SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
     else
-        SW_TRY(sw_rates_measure(&target, sw_plan_uses_nvme(p->plan), &p->rates));
-    return sw_predict(p->plan, &p->rates.rates, &p->prediction);
+        SW_TRY(measure_rates(p, &target));
+    p->writes = sw_writes_of(p->plan, p->settings.save_every);
+    SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
+    p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
+    return p->may_save ? sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save)
+                       : SW_OK;
 }
 
 void sw_planned_release(struct sw_planned *p) {

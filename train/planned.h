@@ -5,6 +5,7 @@
 #include "offload/simulate.h"
 #include "train/rates.h"
 #include "train/trainer.h"
+#include "train/writes.h"
 
 struct sw_planned {
     struct sw_settings settings; /* filled before sw_planned_make, which resolves them */
@@ -14,6 +15,9 @@ struct sw_planned {
     struct sw_plan *plan;
     struct sw_machine_rates rates;
     struct sw_prediction prediction;
+    struct sw_writes writes;
+    bool may_save; /* not every step commits, and the drives' rates are known */
+    struct sw_save_price save;
 };
 
 /* Device, model and plan. */

@@ -142,6 +142,22 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
         .int_max = 1024, .allow_auto = true                                                                            \
     }
 
+/* How often mixed placements commit, and what the drives bear: what is written follows from both. */
+#define WRITES_OPTIONS                                                                                                 \
+    {.name = "--save-every",                                                                                           \
+     .kind = SW_OPTION_INT,                                                                                            \
+     AT(save_every),                                                                                                   \
+     .initial = "100",                                                                                                 \
+     .value = "steps",                                                                                                 \
+     .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",              \
+     .int_min = 1},                                                                                                    \
+    {                                                                                                                  \
+        .name = "--endurance", .kind = SW_OPTION_REAL, AT(endurance), .initial = "0", .value = "TBW",                  \
+        .what = "terabytes that the store's drives together are rated to have written, to show what part a run uses; " \
+                "0: not known",                                                                                        \
+        .real_min = 0, .real_max = 1e9                                                                                 \
+    }
+
 #define RUNNING_OPTIONS                                                                                                \
     {.name = "--nvme",                                                                                                 \
      .kind = SW_OPTION_LIST,                                                                                           \
@@ -156,13 +172,7 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "steps",                                                                                             \
          .what = "steps between evaluations; 0: only at the end",                                                      \
          .int_min = 0},                                                                                                \
-        {.name = "--save-every",                                                                                       \
-         .kind = SW_OPTION_INT,                                                                                        \
-         AT(save_every),                                                                                               \
-         .initial = "100",                                                                                             \
-         .value = "steps",                                                                                             \
-         .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",          \
-         .int_min = 1},                                                                                                \
+        WRITES_OPTIONS,                                                                                                \
         {.name = "--export-every",                                                                                     \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(export_every),                                                                                             \
@@ -372,6 +382,14 @@ static const struct sw_option plan_options[] = {
      .required = true},
     SHAPE_OPTIONS,
     BUDGET_OPTIONS,
+    {.name = "--steps",
+     .kind = SW_OPTION_INT,
+     AT(steps),
+     .initial = "1000",
+     .value = "N",
+     .what = "optimizer steps, for what the whole run writes",
+     .int_min = 1},
+    WRITES_OPTIONS,
     {.name = "--nvme",
      .kind = SW_OPTION_LIST,
      AT(nvme),

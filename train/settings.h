@@ -38,6 +38,7 @@ struct sw_settings {
     int64_t eval_every, save_every, export_every, keep, time_limit;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
+    double endurance; /* terabytes that the drives are rated for; 0: not known */
     bool allow_buffered, allow_overwrite_device;
     bool json;
 };

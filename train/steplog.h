@@ -20,6 +20,7 @@ struct sw_step_record {
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
     bool skipped;
+    bool saved; /* it carried a save, where not every step commits */
     double eta_seconds;
     struct {
         double compute, upload, download, read, write, update, comm;

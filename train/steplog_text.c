@@ -34,7 +34,7 @@ static const struct member peak_members[] = {
 };
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 10, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 11, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
                   SW_STEPLOG_LINE_CHARS,
@@ -112,6 +112,8 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     put_real(&writer, "mfu", record->mfu);
     put_name(&writer, "skipped");
     put(&writer, record->skipped ? "true" : "false");
+    put_name(&writer, "saved");
+    put(&writer, record->saved ? "true" : "false");
     put_real(&writer, "eta_seconds", record->eta_seconds);
     put_name(&writer, "lanes");
     put(&writer, "{");
@@ -163,6 +165,8 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
     put(&writer, "step %" PRId64 "/%" PRId64 "  loss %.4f", record->step, total_steps, record->loss);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");
+    if (record->saved)
+        put(&writer, "  with a save");
     if (isfinite(record->tokens_per_second))
         put(&writer, "  %.0f tokens/s", record->tokens_per_second);
     if (isfinite(record->eta_seconds)) {

@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "offload/engine.h"
+#include "train/costs.h"
 #include "train/data.h"
 #include "train/model.h"
 #include "train/run.h"
@@ -25,6 +26,7 @@ struct sw_trainer {
     struct sw_run_position position;                /* of the last commit at the start */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
     double validation_loss;                         /* the last one measured, in nats a token; 0: none */
+    struct sw_costs costs;                          /* of this start */
     int64_t start_ns;
     bool made_folder, made_store;
 };

@@ -16,7 +16,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
 STEPS, HALF = 12, 5
 PLACES = {"device": "grads=device,optimizer=device", "host": "grads=host,optimizer=host",
           "nvme": "grads=nvme,optimizer=nvme"}
-STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped",
+STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
                "eta_seconds", "lanes", "bytes", "peak"}
 PARTS = {"lanes": {"compute", "upload", "download", "read", "write", "update", "comm"},
          "bytes": {"nvme_read", "nvme_write", "upload", "download", "comm"}, "peak": {"device", "host", "nvme"}}
@@ -68,10 +68,10 @@ def the_log():
 
 
 def wrong_step(line):
-    names = line.keys() - {"skipped", "mfu", *PARTS}
+    names = line.keys() - {"skipped", "saved", "mfu", *PARTS}
     right = (line.keys() == STEP_FIELDS and all(line[part].keys() == names for part, names in PARTS.items()) and
              all(isinstance(line[name], (int, float)) and math.isfinite(line[name]) for name in names) and
-             all(value >= 0 for part in PARTS for value in line[part].values()) and line["skipped"] is False and
+             all(value >= 0 for part in PARTS for value in line[part].values()) and line["skipped"] is False and line["saved"] is False and
              line["tokens"] == 512 and line["seconds"] > 0)
     return [] if right else [f"a wrong line: {line}"]
 

@@ -163,11 +163,70 @@ static void a_slow_commit(void **state) {
     sw_units_destroy(units);
 }
 
+/* Everything stays in memory, and only what a save writes takes time: 24 grains of 196,608 bytes, and the commit. It
+ * runs apart from the steps around it, unless every step carries one. */
+static void a_save(void **state) {
+    (void)state;
+    struct sw_units *units = make_three_units(8);
+    struct sw_plan *plan = plan_three_units(units, "weights=device,grads=device,optimizer=device:50%/host,acts=device");
+    struct made_up m;
+    struct sw_simulation plain;
+    struct sw_save_price price;
+    const struct sw_rate fast = {.bytes_per_s = 1e15};
+    set_plain_machine(&m);
+    m.rates.upload = m.rates.download = m.rates.update = m.rates.update_on_device = m.rates.finish = m.rates.zero =
+        fast;
+    m.rates.write = (struct sw_rate){.bytes_per_s = 1e6};
+    m.rates.commit_s = 2.0;
+    for (int u = 0; u < UNITS; u++)
+        m.forward_s[u] = m.backward_s[u] = 1e-3;
+    const double save_s = 24 * 196608e-6 + 2.0;
+    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &plain));
+    assert_true(plain.step_s < 0.05);
+    for (int every = 1; every <= 100; every += 99) {
+        must(sw_predict_save(plan, &m.rates, every, &plain, &price));
+        assert_near(price.step.step_s, save_s, 0.01, "the step");
+        assert_near(price.cost_s, save_s, 0.01, "what it costs");
+        assert_string_equal(price.step.bottleneck, "drive");
+        assert_near(price.step.lane_busy_s[SW_LANE_WRITE], save_s, 0.01, "the write lane");
+    }
+    sw_plan_destroy(plan);
+    sw_units_destroy(units);
+}
+
+/* A run of steps loses at its ends what steps in the middle overlap: here, what is read ahead beside the arithmetic of
+ * the step before. */
+static void the_ends_of_runs_of_steps(void **state) {
+    (void)state;
+    struct sw_units *units = make_three_units(8);
+    struct sw_plan *plan = plan_three_units(units, "weights=host,grads=host,optimizer=host:50%/nvme,acts=device");
+    struct made_up m;
+    struct sw_simulation plain, six;
+    struct sw_save_price price;
+    set_plain_machine(&m);
+    m.rates.cores = 8.0;
+    m.rates.read.bytes_per_s = 1e5;
+    m.rates.write.bytes_per_s = 1e7;
+    m.rates.commit_s = 0.1;
+    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &plain));
+    must(sw_simulate_apart(plan, SW_PROGRAM_UPDATE, SW_SIMULATE_MOST_STEPS, &m.rates, &six));
+    const double ends_s = six.step_s - SW_SIMULATE_MOST_STEPS * plain.step_s;
+    assert_true(ends_s > 0.01);
+    assert_near(six.lane_busy_s[SW_LANE_READ], 6 * plain.lane_busy_s[SW_LANE_READ], 1e-6, "the reads");
+    must(sw_predict_save(plan, &m.rates, 10, &plain, &price));
+    assert_true(price.step.step_s > plain.step_s);
+    assert_near(price.cost_s, price.step.step_s + ends_s - plain.step_s, 1e-6, "what a save costs");
+    sw_plan_destroy(plan);
+    sw_units_destroy(units);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_on_the_device),
         cmocka_unit_test(the_drive_alone),
         cmocka_unit_test(a_slow_commit),
+        cmocka_unit_test(a_save),
+        cmocka_unit_test(the_ends_of_runs_of_steps),
     };
     return cmocka_run_group_tests_name("offload simulate", tests, NULL, NULL);
 }

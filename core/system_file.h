@@ -1,0 +1,20 @@
+/* What the kernel says in small text files, under /proc and /sys. */
+#ifndef SW_CORE_SYSTEM_FILE_H
+#define SW_CORE_SYSTEM_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The longest path of such a file. */
+enum { SW_SYSTEM_PATH_CHARS = 4608 };
+
+/* The first line of the file at root + path, without its end. False, and an empty text, where it cannot be read: a
+ * container need not have /proc or /sys. root: "" for this machine, or a folder that holds a copy of another's. */
+__attribute__((format(printf, 4, 5))) bool sw_system_line(const char *root, char *out, size_t chars, const char *path,
+                                                          ...);
+
+/* The number with which it begins, or -1 where there is none. */
+__attribute__((format(printf, 2, 3))) int64_t sw_system_number(const char *root, const char *path, ...);
+
+#endif

@@ -1,0 +1,157 @@
+/* Memory limits, from captured trees of both versions of cgroups. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/cgroup.h"
+#include "core/machine.h"
+
+enum { FILES = 16, PATH_CHARS = 1024 };
+
+/* Paths below a root, each with what it holds. */
+struct file {
+    const char *path, *text;
+};
+
+struct tree {
+    const char *what;
+    struct file file[FILES];
+    int64_t limit, room;
+    const char *setting; /* its end */
+};
+
+static const struct tree trees[] = {
+    {.what = "no /proc", .limit = INT64_MAX, .room = INT64_MAX},
+    {.what = "version 2, its own limit",
+     .file = {{"proc/self/cgroup", "0::/user.slice/app.scope\n"},
+              {"sys/fs/cgroup/user.slice/app.scope/memory.max", "1000000\n"},
+              {"sys/fs/cgroup/user.slice/app.scope/memory.current", "400000\n"},
+              {"sys/fs/cgroup/user.slice/app.scope/memory.stat", "anon 1\ninactive_file 50000\nactive_file 50000\n"},
+              {"sys/fs/cgroup/user.slice/memory.max", "max\n"}},
+     .limit = 1000000,
+     .room = 700000,
+     .setting = "user.slice/app.scope/memory.max"},
+    {.what = "version 2, an outer group limits, and a further one is fuller",
+     .file = {{"proc/self/cgroup", "0::/a/b/c\n"},
+              {"sys/fs/cgroup/a/b/c/memory.max", "max\n"},
+              {"sys/fs/cgroup/a/b/memory.max", "3000000\n"},
+              {"sys/fs/cgroup/a/b/memory.current", "1000000\n"},
+              {"sys/fs/cgroup/a/memory.max", "4000000\n"},
+              {"sys/fs/cgroup/a/memory.current", "3900000\n"}},
+     .limit = 3000000,
+     .room = 100000,
+     .setting = "/a/b/memory.max"},
+    {.what = "version 2, a limit that slows down",
+     .file = {{"proc/self/cgroup", "0::/a\n"},
+              {"sys/fs/cgroup/a/memory.max", "3000000\n"},
+              {"sys/fs/cgroup/a/memory.high", "2000000\n"},
+              {"sys/fs/cgroup/a/memory.current", "2500000\n"}},
+     .limit = 2000000,
+     .room = 0,
+     .setting = "memory.high"},
+    {.what = "version 2, a container that sees its group as the outermost",
+     .file = {{"proc/self/cgroup", "0::/../../other\n"},
+              {"sys/fs/cgroup/memory.max", "5000000\n"},
+              {"sys/fs/cgroup/memory.current", "1\n"}},
+     .limit = 5000000,
+     .room = 4999999,
+     .setting = "/sys/fs/cgroup/memory.max"},
+    {.what = "version 1, an outer group, beside version 2 without controllers",
+     .file = {{"proc/self/cgroup", "9:name=systemd:/\n5:cpu,memory:/x/y\n0::/x\n"},
+              {"sys/fs/cgroup/memory/x/y/memory.limit_in_bytes", "9223372036854771712\n"},
+              {"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "2000000\n"},
+              {"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "600000\n"},
+              {"sys/fs/cgroup/memory/x/memory.stat", "total_active_file 100000\n"}},
+     .limit = 2000000,
+     .room = 1500000,
+     .setting = "memory/x/memory.limit_in_bytes"},
+    {.what = "version 1, an outer group that does not limit those within",
+     .file = {{"proc/self/cgroup", "4:memory:/x/y\n"},
+              {"sys/fs/cgroup/memory/x/y/memory.limit_in_bytes", "3000000\n"},
+              {"sys/fs/cgroup/memory/x/y/memory.usage_in_bytes", "1000000\n"},
+              {"sys/fs/cgroup/memory/x/memory.use_hierarchy", "0\n"},
+              {"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1000\n"}},
+     .limit = 3000000,
+     .room = 2000000,
+     .setting = "x/y/memory.limit_in_bytes"},
+    {.what = "version 1, a container that is told a path from further out",
+     .file = {{"proc/self/cgroup", "4:memory:/docker/0123\n"},
+              {"sys/fs/cgroup/memory/memory.limit_in_bytes", "1500000\n"},
+              {"sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n"}},
+     .limit = 1500000,
+     .room = 1000000,
+     .setting = "memory/memory.limit_in_bytes"},
+    {.what = "damaged files",
+     .file = {{"proc/self/cgroup", "0:\n:\nx\n0::/a\n"},
+              {"sys/fs/cgroup/a/memory.max", "lots\n"},
+              {"sys/fs/cgroup/a/memory.high", ""}},
+     .limit = INT64_MAX,
+     .room = INT64_MAX},
+};
+
+static void write_tree(const char *root, const struct tree *tree) {
+    char path[PATH_CHARS];
+    for (int i = 0; i < FILES && tree->file[i].path != NULL; i++) {
+        const size_t start = (size_t)snprintf(path, sizeof path, "%s/%s", root, tree->file[i].path);
+        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+            *slash = '\0';
+            mkdir(path, 0700);
+            *slash = '/';
+        }
+        assert_true(start < sizeof path);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(tree->file[i].text, file);
+        fclose(file);
+    }
+}
+
+static void remove_tree(const char *root) {
+    char command[PATH_CHARS];
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void all_levels_limit(void **state) {
+    (void)state;
+    const char *parent = getenv("TMPDIR");
+    for (size_t i = 0; i < sizeof trees / sizeof trees[0]; i++) {
+        const struct tree *tree = &trees[i];
+        struct sw_memory_limit found;
+        char root[PATH_CHARS];
+        snprintf(root, sizeof root, "%s/spillway-cgroup-XXXXXX", parent != NULL ? parent : ".");
+        assert_non_null(mkdtemp(root));
+        write_tree(root, tree);
+        sw_memory_limit_read(root, &found);
+        remove_tree(root);
+        if (found.limit_bytes != tree->limit || found.room_bytes != tree->room)
+            fail_msg("%s: %lld bytes, %lld of them left, instead of %lld and %lld", tree->what,
+                     (long long)found.limit_bytes, (long long)found.room_bytes, (long long)tree->limit,
+                     (long long)tree->room);
+        if (tree->setting != NULL && strstr(found.setting, tree->setting) == NULL)
+            fail_msg("%s: set by %s", tree->what, found.setting);
+    }
+}
+
+static void this_machine(void **state) {
+    (void)state;
+    struct sw_machine machine;
+    if (sw_machine_read(&machine) != SW_OK)
+        fail_msg("%s", sw_error_message(SW_ERR_UNSUPPORTED));
+    assert_true(machine.cores >= 1 && machine.all_cores >= machine.cores && machine.numa_nodes >= 1);
+    assert_true(machine.memory_bytes > 0 && machine.memory_bytes <= machine.physical_bytes);
+    assert_true(machine.available_bytes >= 0 && machine.available_bytes <= machine.memory_bytes);
+    assert_true(machine.swap_used_bytes >= 0 && machine.swap_used_bytes <= machine.swap_bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_levels_limit), cmocka_unit_test(this_machine)};
+    return cmocka_run_group_tests_name("core cgroup", tests, NULL, NULL);
+}

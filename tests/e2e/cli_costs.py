@@ -1,0 +1,163 @@
+"""What steps write and what saves take: predicted by `plan`, counted in the log, told at the start and the end. No speed
+is asserted."""
+
+import json
+import os
+import re
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(9, 20000))
+STEPS, EVERY, ENDURANCE = 8, 3, 0.5
+MIXED = "grads=host,optimizer=host:60%/nvme"
+PLACES = {"device": "grads=device,optimizer=device", "mixed": MIXED, "mixed grads": "grads=nvme,optimizer=host",
+          "nvme": "weights=nvme,grads=nvme,optimizer=nvme"}
+UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+WRITES = {"start_bytes", "step_bytes", "save_bytes", "save_every", "bytes_per_1000_steps", "steps", "run_bytes",
+          "endurance_tb", "share_per_1000_steps", "run_share"}
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def plan(place, *more, every=EVERY):
+    return json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, "--place", place,
+                                   "--steps", STEPS, "--save-every", every, "--json", *more).out)
+
+
+def train(run, place, *more, steps=STEPS):
+    return program.must("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
+                        *program.SHAPE, "--place", place, "--save-every", EVERY, "--endurance", ENDURANCE, *more)
+
+
+def size(text):
+    number, unit = text.split()
+    return float(number) * UNITS[unit]
+
+
+def near(found, expected, tolerance):
+    return abs(found - expected) <= tolerance * expected + 1
+
+
+def share_of(text):
+    """The size and the share of "1.23 MB (0.1% of the rated 2 TB)"."""
+    match = re.fullmatch(r"([0-9.]+ \w+) \(([0-9.e+-]+)% of the rated ([0-9.]+) TB\)", text)
+    return (size(match[1]), float(match[2]) / 100, float(match[3])) if match else None
+
+
+def wrong_start(err, writes):
+    match = re.search(r"to be written: (.*) a step, (.*) a thousand steps with their saves, (.*) in all (\d+) steps", err)
+    if match is None:
+        return ["the start does not say what will be written"]
+    thousand, run = share_of(match[2]), share_of(match[3])
+    right = (near(size(match[1]), writes["step_bytes"], 0.01) and int(match[4]) == STEPS and
+             near(thousand[0], writes["bytes_per_1000_steps"], 0.01) and near(run[0], writes["run_bytes"], 0.01) and
+             abs(run[1] / writes["run_share"] - 1) < 0.01 and run[2] == ENDURANCE)
+    return [] if right else [f"at the start '{match[0]}', planned {writes}"]
+
+
+def wrong_end(err, writes, lines):
+    match = re.search(r"written since the start: (.*); by the steps, (.*) a thousand steps", err)
+    if match is None:
+        return ["the end does not say what was written"]
+    written, thousand = share_of(match[1]), share_of(match[2])
+    counted = sum(line["bytes"]["nvme_write"] for line in lines)
+    # Labels and superblocks are not planned; of so small a model they are some percents.
+    right = (near(written[0], writes["run_bytes"], 0.05) and written[0] >= 0.99 * writes["run_bytes"] and
+             near(thousand[0], 1000 * counted / STEPS, 0.01))
+    return [] if right else [f"at the end '{match[0]}', planned {writes}, counted {counted}"]
+
+
+def what_is_planned_is_written():
+    problems = []
+    for name, place in PLACES.items():
+        planned = plan(place, "--endurance", ENDURANCE)
+        writes = planned["writes"]
+        err = train(name, place).err
+        lines = program.steps_of(path(name))
+        saving = [line["step"] for line in lines if line["saved"]]
+        expected = [] if name == "nvme" else [step for step in range(2, STEPS + 1) if (step - 1) % EVERY == 0]
+        if saving != expected or (writes["save_every"], planned["saves"] is None) != (EVERY * bool(expected),
+                                                                                      not expected):
+            problems.append(f"{name}: steps {saving} carried a save; planned {planned['saves']}, {writes}")
+        # The first step has no update to write.
+        for line in lines[1:]:
+            if line["bytes"]["nvme_write"] != writes["step_bytes"] + line["saved"] * writes["save_bytes"]:
+                problems.append(f"{name}: step {line['step']} wrote {line['bytes']}, planned {writes}")
+        problems += [f"{name}: {problem}" for problem in wrong_start(err, writes) + wrong_end(err, writes, lines)]
+        told = re.search(r"steps with a save took [0-9.]+ s, others [0-9.]+ s: .* a save costs -?[0-9.]+ s", err)
+        if (told is None) != (not expected) or err.count("with a save  ") != len(expected):
+            problems.append(f"{name}: of saves it says {told and told[0]!r}: {err}")
+    return problems
+
+
+def shares_of_the_rated_life():
+    known, unknown = plan(MIXED, "--endurance", ENDURANCE)["writes"], plan(MIXED)["writes"]
+    problems = [f"fields of {writes}" for writes in (known, unknown) if writes.keys() != WRITES]
+    saves = 1 + (STEPS - 1) // EVERY
+    run = known["start_bytes"] + STEPS * known["step_bytes"] + saves * known["save_bytes"]
+    thousand = 1000 * known["step_bytes"] + 1000 / EVERY * known["save_bytes"]
+    if not near(known["run_bytes"], run, 1e-9) or not near(known["bytes_per_1000_steps"], thousand, 1e-9):
+        problems.append(f"{known} is not {run} bytes, {thousand} a thousand steps")
+    if abs(known["run_share"] * ENDURANCE * 1e12 / run - 1) > 1e-9 or known["endurance_tb"] != ENDURANCE:
+        problems.append(f"the share of the run is {known['run_share']}")
+    if abs(known["share_per_1000_steps"] * ENDURANCE * 1e12 / thousand - 1) > 1e-9:
+        problems.append(f"the share of a thousand steps is {known['share_per_1000_steps']}")
+    if any(unknown[name] is not None for name in ("endurance_tb", "share_per_1000_steps", "run_share")):
+        problems.append(f"shares of what is not known: {unknown}")
+    text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, "--place", MIXED,
+                        "--endurance", 600).out
+    problems += [f"the table lacks '{words}': {text}" for words in ("a thousand steps", "of the rated 600 TB", "more every "
+                                                                    "100 steps", "a save costs") if words not in text]
+    return problems + program.refused("a negative life", ["plan", "--model", "gpt2-tiny", "--endurance", "-1"],
+                                      "--endurance", status=2)
+
+
+def a_save_by_the_rates():
+    """Where only writing takes time, a save costs what it writes, whether or not it runs apart."""
+    program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, "--rates", path("rates.json"))
+    rates = program.read_json(path("rates.json"))
+    free = {"bytes_per_s": 1e18, "cores": 0}
+    rates.update({name: free for name in "upload download update update_on_device finish zero read".split()})
+    rates.update({name: [1e-6] * len(rates[name]) for name in ("forward_s", "backward_s", "recompute_s")})
+    rates.update(op_s=0, commit_s=0, io_latency_s=0, write={"bytes_per_s": 1e6, "cores": 0})
+    program.write(path("rates.json"), json.dumps(rates))
+    problems = []
+    for every in (1, 50):
+        found = plan(PLACES["device"], "--rates", path("rates.json"), every=every)
+        save_s = found["writes"]["save_bytes"] / 1e6
+        if not near(found["predicted"]["saving"]["step_s"] * 1e6, save_s * 1e6, 0.01):
+            problems.append(f"every {every} steps: {found['predicted']}, not {save_s} s")
+        saves, plain_s = found["saves"], found["predicted"]["plain"]["step_s"]
+        if saves.keys() != {"every_steps", "cost_s", "share"} or saves["every_steps"] != every or not near(
+                saves["cost_s"] * 1e6, save_s * 1e6, 0.01) or not near(saves["share"], saves["cost_s"] / every /
+                                                                       plain_s, 1e-6):
+            problems.append(f"every {every} steps: {saves}")
+    return problems
+
+
+def resume_keeps_the_rated_life():
+    train("halves", MIXED, steps=STEPS // 2)
+    err = program.must("resume", path("halves"), "--steps", STEPS).err
+    if f"of the rated {ENDURANCE} TB" not in err:
+        return [f"resume forgets the endurance: {err}"]
+    err = program.must("resume", path("halves"), "--steps", STEPS + 1, "--endurance", 7).err
+    return [] if "of the rated 7 TB" in err else [f"resume does not take --endurance: {err}"]
+
+
+def a_drive_that_cannot_be_measured():
+    """A plan that has nothing on it needs it for nothing else, and is made."""
+    if not os.path.isdir("/dev/shm"):
+        raise script_test.Skip("no root or loop device")
+    ended = program.run("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", "/dev/shm", "--place",
+                        PLACES["device"], "--json")
+    found = json.loads(ended.out) if ended.code == 0 else {"saves": ended.err, "predicted": {}}
+    right = found["saves"] is None and found["predicted"].keys() == {"plain"} and "not predicted" in ended.err
+    return [] if right else [f"status {ended.code}: {found['saves']}, {ended.err!r}"]
+
+
+script_test.run(what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates, resume_keeps_the_rated_life,
+                a_drive_that_cannot_be_measured)
