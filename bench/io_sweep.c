@@ -164,22 +164,29 @@ static void rest(const struct sw_io_report *report) {
     usleep((useconds_t)(report->fio.start_s * 1e6));
 }
 
+static sw_status run_contender(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, int who,
+                               int round) {
+    struct sw_io_best *best = &report->best[way];
+    const struct sw_io_cell *cell = who == SW_IO_FIO_BEST ? &best->fio->cell : &best->ours->cell;
+    struct sw_io_rate rate;
+    if (who == SW_IO_OURS) {
+        rest(report);
+        SW_TRY(run_ours(bench, cell, bench->given->seconds * LONGER, &rate));
+    } else {
+        SW_TRY(run_fio(report, bench, cell, &rate));
+    }
+    note(best, who, round, &rate);
+    return SW_OK;
+}
+
+/* Every second round goes the other way round: what one leaves the drive with, the other finds as often. */
 static sw_status compare(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
     struct sw_io_best *best = &report->best[way];
+    const int contenders = report->fio.version[0] == '\0' ? 1 : SW_IO_CONTENDERS;
     best->rates.rounds = best->cores.rounds = (int)bench->given->rounds;
-    for (int round = 0; round < best->rates.rounds; round++) {
-        struct sw_io_rate rate;
-        rest(report);
-        SW_TRY(run_ours(bench, &best->ours->cell, bench->given->seconds * LONGER, &rate));
-        note(best, SW_IO_OURS, round, &rate);
-        if (report->fio.version[0] == '\0')
-            continue;
-        SW_TRY(run_fio(report, bench, &best->ours->cell, &rate));
-        note(best, SW_IO_FIO, round, &rate);
-        if (best->fio != best->ours)
-            SW_TRY(run_fio(report, bench, &best->fio->cell, &rate));
-        note(best, SW_IO_FIO_BEST, round, &rate);
-    }
+    for (int round = 0; round < best->rates.rounds; round++)
+        for (int i = 0; i < contenders; i++)
+            SW_TRY(run_contender(report, bench, way, round % 2 == 0 ? i : contenders - 1 - i, round));
     return SW_OK;
 }
 

@@ -271,6 +271,7 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
     if (status == SW_OK) {
         *out = context->result;
         out->loss_sum = sw_engine_loss_sum(engine, context);
+        out->loss_tokens = context->input.loss_tokens;
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
         if (context->steady && context->input.kind == SW_STEP_TRAIN && !out->redone)

@@ -63,7 +63,7 @@ struct sw_step_input {
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
     double clip;           /* largest gradient norm; 0: none */
-    int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these */
+    int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these; at least 1 */
     /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
      * step's update waits (sw_engine_may_save). */
     bool save;
@@ -85,6 +85,7 @@ enum { SW_SCALE_STEPS = 1000 };
 struct sw_step_result {
     int64_t step;
     double loss_sum;                      /* over loss_tokens */
+    int64_t loss_tokens;                  /* of the input */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
     bool by_plan;                         /* of a commit's text: it is made while the step after runs */

@@ -151,6 +151,7 @@ static sw_status run_norm(struct sw_engine *engine, struct step_context *context
         .result = {.step = result->step,
                    .by_plan = true,
                    .loss_sum = sw_engine_loss_sum(engine, context),
+                   .loss_tokens = context->input.loss_tokens,
                    .grad_norm = result->grad_norm,
                    .skipped = result->skipped,
                    .redone = result->redone,

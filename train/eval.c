@@ -1,6 +1,8 @@
 /* A step's worth of windows at a time. */
 #include "train/eval.h"
 
+#include "core/size.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -15,7 +17,7 @@ static int64_t count_targets(int32_t *targets, int64_t seq, int64_t limit) {
     return counted;
 }
 
-/* Fills the tokens of one pass; windows beyond the end count for nothing. Returns the tokens that count. */
+/* Fills the tokens of one pass; windows beyond the end count for nothing. Counts the tokens that count. */
 static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, int64_t limit, int64_t *out_tokens) {
     const int64_t windows = sw_data_validation_windows(e->data);
     *out_tokens = 0;
@@ -45,7 +47,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         int64_t pass_tokens;
         struct sw_step_result result;
         SW_TRY(fill_pass(e, first, e->max_tokens - tokens, &pass_tokens));
-        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
+        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));
         loss_sum += result.loss_sum;

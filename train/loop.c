@@ -26,15 +26,23 @@ struct loop {
     int64_t nvme_bytes;
 };
 
-static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step) {
+double sw_trainer_mean_loss(const struct sw_step_result *result) {
+    return result->loss_sum / (double)result->loss_tokens;
+}
+
+/* Counts the targets that masks leave. */
+static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    *out_loss_tokens = 0;
     for (int64_t m = 0; m < micros; m++) {
         int32_t *inputs = sw_engine_tokens(trainer->engine, m), *targets = inputs + batch * seq;
         for (int64_t b = 0; b < batch; b++) {
             const int64_t position = ((step - 1) * micros + m) * batch + b;
             SW_TRY(sw_data_train_window(trainer->data, (uint64_t)position, inputs + b * seq, targets + b * seq));
         }
+        for (int64_t t = 0; t < batch * seq; t++)
+            *out_loss_tokens += targets[t] >= 0;
     }
     return SW_OK;
 }
@@ -52,6 +60,8 @@ static bool saves_after(const struct loop *loop, int64_t step) {
 
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
+    int64_t loss_tokens;
+    SW_TRY(fill_tokens(loop->trainer, step, &loss_tokens));
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
         .step = step,
@@ -61,10 +71,9 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
                   .eps = settings->eps,
                   .weight_decay = settings->weight_decay},
         .clip = settings->clip,
-        .loss_tokens = settings->batch_tokens,
+        .loss_tokens = sw_max_i64(1, loss_tokens),
         .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
-    SW_TRY(fill_tokens(loop->trainer, step));
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
     loop->begun = step;
     return SW_OK;
@@ -103,7 +112,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     const int64_t *bytes = result->lane_bytes;
     return (struct sw_step_record){
         .step = result->step,
-        .loss = sw_trainer_mean_loss(trainer, result),
+        .loss = sw_trainer_mean_loss(result),
         .grad_norm = result->grad_norm,
         .lr = sw_schedule_lr(&loop->schedule, result->step),
         .tokens = tokens,

@@ -18,7 +18,7 @@ enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 25
 
 struct source {
     char *path;
-    int fd;
+    int fd, mask_fd; /* -1: no mask */
     int width_bytes;
     int64_t first; /* in the stream */
     int64_t tokens;
@@ -52,26 +52,46 @@ static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
                    path);
 }
 
-/* A mask or document file beside the data changes what is learnt; to pass over it would be wrong in silence. */
-static sw_status refuse_companions(const char *path) {
-    static const char *const suffixes[] = {".mask", ".doc"};
-    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
-        char *companion = NULL;
-        if (asprintf(&companion, "%s%s", path, suffixes[i]) < 0)
-            return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
-        const bool exists = access(companion, F_OK) == 0;
-        free(companion);
-        if (exists)
-            return sw_fail(SW_ERR_UNSUPPORTED, "%s%s exists, but this version does not use such files; move it away",
-                           path, suffixes[i]);
-    }
+/* The companion of a data file, if there is one: fd -1 where not. */
+static sw_status open_companion(const char *path, const char *suffix, int *out_fd) {
+    char *companion = NULL;
+    if (asprintf(&companion, "%s%s", path, suffix) < 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+    *out_fd = open(companion, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const sw_status status = *out_fd < 0 && errno != ENOENT
+                                 ? sw_fail(SW_ERR_IO, "%s cannot be opened: %s", companion, strerror(errno))
+                                 : SW_OK;
+    free(companion);
+    return status;
+}
+
+/* To pass over document starts would be wrong in silence. */
+static sw_status refuse_documents(const char *path) {
+    int fd;
+    SW_TRY(open_companion(path, ".doc", &fd));
+    if (fd < 0)
+        return SW_OK;
+    close(fd);
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s.doc exists, but this version does not use such files; move it away", path);
+}
+
+static sw_status open_mask(struct source *source) {
+    struct stat info;
+    SW_TRY(open_companion(source->path, ".mask", &source->mask_fd));
+    if (source->mask_fd < 0)
+        return SW_OK;
+    if (fstat(source->mask_fd, &info) != 0)
+        return sw_fail(SW_ERR_IO, "%s.mask cannot be read: %s", source->path, strerror(errno));
+    if (!S_ISREG(info.st_mode) || info.st_size != source->tokens)
+        return sw_fail(SW_ERR_ARG, "%s.mask has %lld bytes, but %s has %lld tokens; give it one byte a token",
+                       source->path, (long long)info.st_size, source->path, (long long)source->tokens);
     return SW_OK;
 }
 
 static sw_status open_source(const char *path, int64_t vocab, struct source *out) {
     SW_TRY(width_of(path, vocab, &out->width_bytes));
     assert(out->width_bytes > 0);
-    SW_TRY(refuse_companions(path));
+    SW_TRY(refuse_documents(path));
     out->path = strdup(path);
     if (out->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
@@ -90,7 +110,7 @@ static sw_status open_source(const char *path, int64_t vocab, struct source *out
             "vocabulary of %lld); it is cut off or was made for another vocabulary",
             path, (long long)info.st_size, out->width_bytes, (long long)vocab);
     out->tokens = info.st_size / out->width_bytes;
-    return SW_OK;
+    return open_mask(out);
 }
 
 sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_stream **out) {
@@ -105,7 +125,7 @@ sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t
     }
     stream->sources = sources;
     for (int i = 0; i < file_count; i++) {
-        sources[i].fd = -1;
+        sources[i].fd = sources[i].mask_fd = -1;
         stream->source_count = i + 1;
         const sw_status status = open_source(files[i], vocab, &sources[i]);
         if (status != SW_OK) {
@@ -125,6 +145,8 @@ void sw_token_stream_close(struct sw_token_stream *stream) {
     for (int i = 0; i < stream->source_count; i++) {
         if (stream->sources[i].fd >= 0)
             close(stream->sources[i].fd);
+        if (stream->sources[i].mask_fd >= 0)
+            close(stream->sources[i].mask_fd);
         free(stream->sources[i].path);
     }
     free(stream->sources);
@@ -167,17 +189,19 @@ static void widen(const unsigned char *from, int width_bytes, int64_t count, int
     }
 }
 
-static sw_status read_bytes(const struct source *source, unsigned char *to, int64_t bytes, int64_t offset) {
+static sw_status read_bytes(const struct source *source, int fd, unsigned char *to, int64_t bytes, int64_t offset) {
+    const char *suffix = fd == source->mask_fd ? ".mask" : "";
     int64_t done = 0;
     while (done < bytes) {
-        const ssize_t got = pread(source->fd, to + done, (size_t)(bytes - done), offset + done);
+        const ssize_t got = pread(fd, to + done, (size_t)(bytes - done), offset + done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return sw_fail(SW_ERR_IO, "the data file %s cannot be read at byte %lld: %s", source->path,
+            return sw_fail(SW_ERR_IO, "the data file %s%s cannot be read at byte %lld: %s", source->path, suffix,
                            (long long)(offset + done), strerror(errno));
         if (got == 0)
-            return sw_fail(SW_ERR_IO, "the data file %s became shorter while it was in use; restore it", source->path);
+            return sw_fail(SW_ERR_IO, "the data file %s%s became shorter while it was in use; restore it", source->path,
+                           suffix);
         done += got;
     }
     return SW_OK;
@@ -189,8 +213,33 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
         const struct source *source = source_of(stream, first);
         const int64_t index = first - source->first;
         const int64_t piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES / source->width_bytes);
-        SW_TRY(read_bytes(source, stream->bounce, piece * source->width_bytes, index * source->width_bytes));
+        SW_TRY(
+            read_bytes(source, source->fd, stream->bounce, piece * source->width_bytes, index * source->width_bytes));
         widen(stream->bounce, source->width_bytes, piece, out);
+        first += piece;
+        count -= piece;
+        out += piece;
+    }
+    return SW_OK;
+}
+
+bool sw_token_stream_masked(const struct sw_token_stream *stream) {
+    bool masked = false;
+    for (int i = 0; i < stream->source_count; i++)
+        masked |= stream->sources[i].mask_fd >= 0;
+    return masked;
+}
+
+sw_status sw_token_stream_read_mask(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out) {
+    assert(first >= 0 && count >= 0 && count <= stream->tokens - first);
+    while (count > 0) {
+        const struct source *source = source_of(stream, first);
+        const int64_t index = first - source->first, piece = sw_min_i64(count, source->tokens - index);
+        memset(out, 1, (size_t)piece);
+        if (source->mask_fd >= 0)
+            SW_TRY(read_bytes(source, source->mask_fd, out, piece, index));
+        for (int64_t i = 0; i < piece; i++)
+            out[i] = out[i] != 0;
         first += piece;
         count -= piece;
         out += piece;

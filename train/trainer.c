@@ -96,10 +96,6 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
-double sw_trainer_mean_loss(const struct sw_trainer *trainer, const struct sw_step_result *result) {
-    return result->loss_sum / (double)trainer->run.settings.batch_tokens;
-}
-
 /* The tiers of a CPU device are this machine's memory, which may be less than the budgets allow. */
 static sw_status check_memory(const struct sw_plan *plan) {
     struct sw_machine machine;
@@ -136,7 +132,7 @@ static sw_status prepare(struct sw_trainer *trainer) {
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
     memmove(trainer->recent, trainer->recent + 1, sizeof trainer->recent - sizeof trainer->recent[0]);
     trainer->recent[SW_RUN_RECENT_STEPS - 1] = (struct sw_run_step){.step = result->step,
-                                                                    .loss = sw_trainer_mean_loss(trainer, result),
+                                                                    .loss = sw_trainer_mean_loss(result),
                                                                     .grad_norm = result->grad_norm,
                                                                     .skipped = result->skipped};
 }

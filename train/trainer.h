@@ -38,7 +38,7 @@ sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *contex
 void sw_trainer_close(struct sw_trainer *trainer);
 
 /* Of a training step, in nats a token. */
-double sw_trainer_mean_loss(const struct sw_trainer *trainer, const struct sw_step_result *result);
+double sw_trainer_mean_loss(const struct sw_step_result *result);
 
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;

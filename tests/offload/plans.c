@@ -82,6 +82,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .recompute = plans_draw(random, 0, 1) == 1,
         .chunk_grains = plans_draw(random, 1, 3),
         .ring_chunks = plans_draw(random, 1, 4),
+        .ring_auto = plans_draw(random, 0, 3) == 0,
         .unit_slots = plans_draw(random, 2, 4),
         .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX},
     };

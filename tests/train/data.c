@@ -185,6 +185,13 @@ static void test_validation(void **state) {
     check_validation(data, 700, 33);
     assert_int_not_equal(sw_data_digest(data), part_digest);
     sw_data_close(data);
+
+    /* Nothing to train on. */
+    file.spec.file_count = 0;
+    data = open_or_fail(&file);
+    assert_int_equal(sw_data_train_tokens(data), 0);
+    check_validation(data, 700, 33);
+    sw_data_close(data);
 }
 
 static void test_text_and_wide_tokens(void **state) {
@@ -240,11 +247,11 @@ static void test_bad_files(void **state) {
     add_file(state, &missing, "gone.txt", "hello", 5);
     assert_int_equal(unlink(missing.paths[0]), 0);
     expect_refused(&missing, SW_ERR_IO, "No such file");
-    struct fixture masked = {.spec = {.vocab = 256, .seq = 4}};
-    add_file(state, &masked, "text.txt", "hello", 5);
+    struct fixture documents = {.spec = {.vocab = 256, .seq = 4}};
+    add_file(state, &documents, "text.txt", "hello", 5);
     char path[SUPPORT_PATH_CHARS];
-    support_write(state, "text.txt.mask", "11111", 5, path);
-    expect_refused(&masked, SW_ERR_UNSUPPORTED, "text.txt.mask exists");
+    support_write(state, "text.txt.doc", "\0\0\0\0\0\0\0\0", 8, path);
+    expect_refused(&documents, SW_ERR_UNSUPPORTED, "text.txt.doc exists");
 }
 
 static void test_bad_spec(void **state) {
@@ -269,6 +276,7 @@ static void test_bad_spec(void **state) {
     fixture.spec.seq = 4;
     fixture.spec.validation_file = "nowhere.txt";
     expect_refused(&fixture, SW_ERR_IO, "nowhere.txt");
+    fixture.spec.validation_file = NULL;
     fixture.spec.file_count = 0;
     expect_refused(&fixture, SW_ERR_ARG, "no data file");
 }
