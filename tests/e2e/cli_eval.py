@@ -106,6 +106,18 @@ def the_first_tokens_only():
     return problems
 
 
+def masks_take_tokens_out():
+    """Two masks that take out what the other leaves give together the loss of the whole."""
+    expected, sums, tokens = evaluated(run()), 0.0, 0
+    for name, kept in (("odd", 1), ("even", 0)):
+        data = program.write(path(f"{name}.txt"), HELD)
+        program.write(data + ".mask", bytes(place % 2 == kept for place in range(len(HELD))))
+        found = evaluated(run(), data=data)
+        sums, tokens = sums + found["loss"] * found["tokens"], tokens + found["tokens"]
+    both = (tokens, expected["tokens"])
+    return [] if both[0] == both[1] and not far(sums / tokens, expected["loss"]) else [f"{sums / tokens} over {both}"]
+
+
 def a_model_that_knows_nothing():
     """Weights of zero give every token the same probability."""
     named = {name: (shape, [0.0] * len(values)) for name, (shape, values) in hf_folder.tensors(1).items()}
@@ -142,5 +154,5 @@ def refused():
     return problems + program.refused("no data", ["eval", run()], "--data", status=2, watched=[SCRATCH])
 
 
-script_test.run(what_training_measured, fields, ways_to_the_same_loss, the_first_tokens_only, a_model_that_knows_nothing,
-                refused)
+script_test.run(what_training_measured, fields, ways_to_the_same_loss, the_first_tokens_only, masks_take_tokens_out,
+                a_model_that_knows_nothing, refused)

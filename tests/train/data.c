@@ -185,6 +185,13 @@ static void test_validation(void **state) {
     check_validation(data, 700, 33);
     assert_int_not_equal(sw_data_digest(data), part_digest);
     sw_data_close(data);
+
+    /* Nothing to train on. */
+    file.spec.file_count = 0;
+    data = open_or_fail(&file);
+    assert_int_equal(sw_data_train_tokens(data), 0);
+    check_validation(data, 700, 33);
+    sw_data_close(data);
 }
 
 static void test_text_and_wide_tokens(void **state) {
