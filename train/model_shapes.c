@@ -166,7 +166,8 @@ sw_status sw_model_prepare(struct sw_model *model) {
         .kv_heads = c->kv_heads / model->tiles,
         .head_dim = c->head_dim,
         .q_stride = 3 * wide,
-        .kv_stride = 3 * wide,
+        .k_stride = 3 * wide,
+        .v_stride = 3 * wide,
         .o_stride = wide,
         .scale = (float)(1.0 / sqrt((double)c->head_dim)),
     };
