@@ -121,6 +121,8 @@ static void assert_same(const struct sw_model_config *a, const struct sw_model_c
     assert_true(a->norm_epsilon == b->norm_epsilon && a->init_std == b->init_std);
     assert_int_equal(a->activation, b->activation);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
+    assert_int_equal(a->norm, b->norm);
+    assert_int_equal(a->positions, b->positions);
 }
 
 static void assert_round_trip(const struct sw_model_config *config) {
