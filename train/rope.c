@@ -74,7 +74,7 @@ void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *tab
     for (int64_t i = 0; i < half; i++) {
         const float frequency = (float)frequency_of(config, i);
         for (int64_t t = 0; t < seq; t++) {
-            const float angle = frequency * (float)t;
+            const double angle = frequency * (float)t; /* rounded to fp32 before it is widened */
             table[t * config->head_dim + i] = (float)(cos(angle) * amplitude);
             table[t * config->head_dim + half + i] = (float)(sin(angle) * amplitude);
         }
