@@ -78,15 +78,47 @@ sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t
                                 const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
                                 void *dx, float *gamma_acc, float *beta_acc);
 
+/* Rows of a root-mean-square norm. `groups` of them lie side by side, such as the heads of a token: row r of x begins
+ * at (r / groups)·x_stride + (r % groups)·cols, and of y likewise with y_stride. */
+struct sw_rmsnorm {
+    int64_t rows, cols;
+    int64_t groups;
+    int64_t x_stride, y_stride;
+    float epsilon;
+};
+/* y = x·rstd·gamma with rstd = 1/sqrt(average(x²) + epsilon), fp32, one a row, kept for the backward pass.
+ * (torch.nn.RMSNorm) */
+sw_status sw_rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
+                             const void *gamma, void *y, float *rstd);
+/* As sw_layernorm_backward; dy lies as y does, dx as x. */
+sw_status sw_rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy,
+                              const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
+                              float *gamma_acc);
+
+/* Rotary positions. Token t of sequence b is row b·seq+t of x, rows are `stride` elements apart, and each of its
+ * `heads` side by side is turned in place: of the pair (x[i], x[i + head_dim/2]) the first becomes x[i]·c - x[i +
+ * head_dim/2]·s and the second x[i + head_dim/2]·c + x[i]·s, with c = table[t][i] and s = table[t][i + head_dim/2],
+ * fp32 [seq, head_dim]. `back` turns the other way, which takes gradients from the result to x. */
+struct sw_rotation {
+    int64_t batch, seq;
+    int64_t heads, head_dim; /* the latter even */
+    int64_t stride;
+    bool back;
+};
+sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
+                    void *x);
+
 /* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
- * whose rows are q_stride, kv_stride and o_stride elements apart; head h occupies columns [h·head_dim, (h+1)·head_dim).
- * Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v in fp32. log_sum_exp[batch, heads, seq] is kept
- * for the backward pass. Scores are never whole: memory is linear in seq. */
+ * whose rows are q_stride, k_stride, v_stride and o_stride elements apart; head h occupies columns [h·head_dim,
+ * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v in fp32. A query sees itself
+ * and the tokens before it, at most `window` in all where that is not 0. log_sum_exp[batch, heads, seq] is kept for the
+ * backward pass. Scores are never whole: memory is linear in seq. */
 enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
 struct sw_attention {
     int64_t batch, seq;
     int64_t heads, kv_heads, head_dim;
-    int64_t q_stride, kv_stride, o_stride;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    int64_t window;
     float scale;
 };
 /* Scratch of a forward or backward call, device memory. */
@@ -98,12 +130,19 @@ sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const s
                                 const void *q, const void *k, const void *v, const void *o, const void *d_o,
                                 const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);
 
-typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2 } sw_activation;
+typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2, SW_SILU = 3 } sw_activation;
 sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                 const void *x, void *y);
 /* dx = dy · f'(x). dx may be dy. */
 sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                  const void *x, const void *dy, void *dx);
+
+/* Gated: a row of x holds `cols` gates and then `cols` values, y[row][col] = f(gate)·value. */
+sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                           const void *x, void *y);
+/* dx [rows, 2·cols] from dy [rows, cols]. */
+sw_status sw_gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                            const void *x, const void *dy, void *dx);
 
 /* y = a + b; y may be a or b. */
 sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);

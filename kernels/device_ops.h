@@ -28,6 +28,14 @@ struct sw_device_ops {
                                     const void *x, const void *gamma, const float *mean, const float *rstd,
                                     bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc);
 
+    sw_status (*rmsnorm_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
+                                 const void *gamma, void *y, float *rstd);
+    sw_status (*rmsnorm_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
+                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
+                                  void *dx, float *gamma_acc);
+    sw_status (*rotate)(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
+                        void *x);
+
     int64_t (*attention_scratch_bytes)(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
     sw_status (*attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                    const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
@@ -40,6 +48,10 @@ struct sw_device_ops {
                                     const void *x, void *y);
     sw_status (*activation_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                      const void *x, const void *dy, void *dx);
+    sw_status (*gated_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                               const void *x, void *y);
+    sw_status (*gated_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
+                                int64_t cols, const void *x, const void *dy, void *dx);
     sw_status (*add)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
     sw_status (*bias_gradient)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
                                float *acc);

@@ -30,12 +30,45 @@ sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t
                                                                  add_to_dx, dx, gamma_acc, beta_acc));
 }
 
+static void check_rmsnorm(const struct sw_rmsnorm *shape) {
+    assert(shape->rows >= 0 && shape->cols > 0 && shape->epsilon >= 0.0f);
+    assert(shape->groups > 0 && shape->rows % shape->groups == 0);
+    assert(shape->x_stride >= shape->groups * shape->cols && shape->y_stride >= shape->groups * shape->cols);
+    (void)shape;
+}
+
+sw_status sw_rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
+                             const void *gamma, void *y, float *rstd) {
+    check_rmsnorm(shape);
+    assert(x != NULL && gamma != NULL && y != NULL && rstd != NULL);
+    return record(stream, stream->device->ops.rmsnorm_forward(stream, type, shape, x, gamma, y, rstd));
+}
+
+sw_status sw_rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy,
+                              const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
+                              float *gamma_acc) {
+    check_rmsnorm(shape);
+    assert(dy != NULL && x != NULL && gamma != NULL && rstd != NULL && dx != NULL && gamma_acc != NULL && dx != dy);
+    return record(stream, stream->device->ops.rmsnorm_backward(stream, type, shape, dy, x, gamma, rstd, add_to_dx, dx,
+                                                               gamma_acc));
+}
+
+sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
+                    void *x) {
+    assert(shape->batch >= 0 && shape->seq >= 0 && shape->heads > 0);
+    assert(shape->head_dim > 0 && shape->head_dim % 2 == 0 && shape->stride >= shape->heads * shape->head_dim);
+    assert(table != NULL && x != NULL);
+    return record(stream, stream->device->ops.rotate(stream, type, shape, table, x));
+}
+
 static void check_attention(const struct sw_attention *shape) {
     assert(shape->batch > 0 && shape->seq > 0 && shape->heads > 0 && shape->kv_heads > 0);
     assert(shape->head_dim > 0 && shape->head_dim <= SW_ATTENTION_MAX_HEAD_DIM);
     assert(shape->heads % shape->kv_heads == 0);
     assert(shape->q_stride >= shape->heads * shape->head_dim && shape->o_stride >= shape->heads * shape->head_dim);
-    assert(shape->kv_stride >= shape->kv_heads * shape->head_dim);
+    assert(shape->k_stride >= shape->kv_heads * shape->head_dim &&
+           shape->v_stride >= shape->kv_heads * shape->head_dim);
+    assert(shape->window >= 0);
     (void)shape;
 }
 
@@ -72,6 +105,18 @@ sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_act
                                  const void *x, const void *dy, void *dx) {
     assert(elems >= 0 && x != NULL && dy != NULL && dx != NULL);
     return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx));
+}
+
+sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                           const void *x, void *y) {
+    assert(rows >= 0 && cols > 0 && x != NULL && y != NULL && x != y);
+    return record(stream, stream->device->ops.gated_forward(stream, type, which, rows, cols, x, y));
+}
+
+sw_status sw_gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                            const void *x, const void *dy, void *dx) {
+    assert(rows >= 0 && cols > 0 && x != NULL && dy != NULL && dx != NULL && dx != dy);
+    return record(stream, stream->device->ops.gated_backward(stream, type, which, rows, cols, x, dy, dx));
 }
 
 sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {

@@ -58,7 +58,7 @@ sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, con
             : (struct sw_part){.rows = whole_elems / cols, .cols = cols, .block_cols = cols, .block_stride = cols};
     assert(part_is_inside(&tensor, whole_elems));
     tensor.elems = tensor.part.rows * tensor.part.cols;
-    tensor.offset = sw_round_up(unit->elems, SW_TENSOR_ALIGN_ELEMS);
+    tensor.offset = tensor.part.joined ? unit->elems : sw_round_up(unit->elems, SW_TENSOR_ALIGN_ELEMS);
     if (!sw_add_i64(tensor.offset, tensor.elems, &unit->elems) || unit->elems > INT64_MAX / 64)
         return sw_fail(SW_ERR_ARG, "the unit of tensor %s is too large", name);
     struct sw_tensor *grown = realloc(unit->tensor, (size_t)(unit->tensor_count + 1) * sizeof *grown);

@@ -1,7 +1,7 @@
 /* Units: what is fetched, computed and updated at once, each one flat vector of parameters.
  *
- * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS; the vector is padded with zeros to whole
- * grains. Padding has no gradient and no decay, so it stays zero. */
+ * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
+ * zeros to whole grains. Padding has no gradient and no decay, so it stays zero. */
 #ifndef SW_OFFLOAD_UNIT_H
 #define SW_OFFLOAD_UNIT_H
 
@@ -15,10 +15,12 @@
 enum { SW_TENSOR_NAME_CHARS = 96, SW_TENSOR_MAX_DIMS = 4, SW_UNIT_NAME_CHARS = 32 };
 
 /* A unit may hold a part of a tensor: some rows, and of these some columns, in blocks of block_cols that begin
- * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. */
+ * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. A
+ * joined part begins where the tensor before it ends, unaligned, so that one product takes both as one matrix. */
 struct sw_part {
     int64_t first_row, rows;
     int64_t first_col, cols, block_cols, block_stride;
+    bool joined;
 };
 
 struct sw_tensor {

@@ -23,7 +23,6 @@ import torch
 import transformers
 
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
-PREFIX = "transformer."
 PROJECTIONS = 8
 SAMPLES = 64
 LOGIT_SAMPLES = 128
@@ -55,6 +54,26 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Family:
+    """The classes of an architecture, and what its tensors' names in transformers begin with where that may be left out."""
+
+    config: type
+    model: type
+    prefix: str = ""
+    settings: dict = dataclasses.field(default_factory=dict)  # no dropout
+
+
+FAMILIES = {
+    "gpt2": Family(transformers.GPT2Config, transformers.GPT2LMHeadModel, "transformer.",
+                   {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "llama": Family(transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": Family(transformers.MistralConfig, transformers.MistralForCausalLM),
+    "qwen2": Family(transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": Family(transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
     """A model's shape, how its file is written, and the batches that it is trained on."""
 
@@ -62,11 +81,27 @@ class Case:
     seed: int
     config: dict
     weight_std: float  # large enough that some steps clip
-    published_form: bool  # names without PREFIX and with the causal masks, as in the first published GPT-2 files
+    # As files were first published: GPT-2's without the prefix and with causal masks, the others' rope_theta and
+    # rope_scaling apart.
+    published_form: bool
     micro_batches: int
     batch: int
     seq: int
     optimizer: Optimizer
+    family: str = "gpt2"
+
+    @property
+    def prefix(self):
+        return FAMILIES[self.family].prefix
+
+
+LLAMA_SHAPE = {"vocab_size": 256, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+
+
+def ten_steps(clip):
+    return Optimizer(steps=10, warmup=3, clip=clip)
+
 
 
 CASES = (
@@ -92,6 +127,95 @@ CASES = (
         batch=3,
         seq=33,
         optimizer=Optimizer(lr=2e-3, min_lr=1e-4),
+    ),
+    # Llama 2: as many key heads as heads, own output table.
+    Case(
+        name="llama-a",
+        family="llama",
+        seed=20240603,
+        config=LLAMA_SHAPE | {"num_key_value_heads": 4, "rms_norm_eps": 1e-5},
+        weight_std=0.14,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Llama 3: grouped heads of a size apart from the hidden one, its scaling, tied; and every bias. The rotation is fast
+    # enough here that softmax does not ignore the key biases, see undetermined().
+    Case(
+        name="llama-b",
+        family="llama",
+        seed=20240604,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 515, "hidden_size": 52, "head_dim": 22, "tie_word_embeddings": True, "attention_bias": True,
+            "mlp_bias": True, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
+        weight_std=0.1,
+        published_form=True,
+        micro_batches=2,
+        batch=3,
+        seq=53,
+        optimizer=ten_steps(1.3),
+    ),
+    # More than 4,096 tokens.
+    Case(
+        name="llama-long",
+        family="llama",
+        seed=20240605,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 4608, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}},
+        weight_std=0.25,
+        published_form=False,
+        micro_batches=1,
+        batch=1,
+        seq=4200,
+        optimizer=ten_steps(1.2),
+    ),
+    Case(
+        name="mistral-a",
+        family="mistral",
+        seed=20240606,
+        config=LLAMA_SHAPE | {"sliding_window": 9, "head_dim": 14, "max_position_embeddings": 200,
+                              "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+        weight_std=0.14,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=150,
+        optimizer=ten_steps(1.315),
+    ),
+    # The last of three layers has a window.
+    Case(
+        name="qwen2-a",
+        family="qwen2",
+        seed=20240607,
+        config=LLAMA_SHAPE | {"num_hidden_layers": 3, "tie_word_embeddings": True, "use_sliding_window": True,
+                              "sliding_window": 20, "max_window_layers": 2, "rope_parameters": {
+                                  "rope_type": "default", "rope_theta": 50.0}},
+        weight_std=0.12,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    Case(
+        name="qwen3-a",
+        family="qwen3",
+        seed=20240618,
+        config=LLAMA_SHAPE | {"head_dim": 32, "tie_word_embeddings": True, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}},
+        weight_std=0.12,
+        published_form=False,
+        micro_batches=2,
+        batch=3,
+        seq=60,
+        optimizer=ten_steps(1.54),
     ),
 )
 
@@ -148,15 +272,15 @@ def splitmix64(values):
 
 def make_model(case, generator):
     """A model whose every parameter is random, so that no bias is zero and no scale is one."""
-    config = transformers.GPT2Config(
-        **case.config, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None)
-    model = transformers.GPT2LMHeadModel(config)
+    family = FAMILIES[case.family]
+    config = family.config(**case.config, **family.settings, bos_token_id=None, eos_token_id=None)
+    model = family.model(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim >= 2:
                 parameter.copy_(case.weight_std * noise)
-            elif ".ln_" in name and name.endswith(".weight"):
+            elif (".ln_" in name or "norm" in name) and name.endswith(".weight"):
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
                 parameter.copy_(0.05 * noise)
@@ -165,14 +289,20 @@ def make_model(case, generator):
 
 def save_model(case, model, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    model.config.architectures = ["GPT2LMHeadModel"]
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    if case.published_form:
+    if case.published_form and case.family == "gpt2":
         positions = case.config["n_positions"]
         mask = torch.tril(torch.ones(positions, positions)).reshape(1, 1, positions, positions)
-        tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+        tensors = {name.removeprefix(case.prefix): tensor for name, tensor in tensors.items()}
         tensors |= {f"h.{layer}.attn.bias": mask.clone() for layer in range(case.config["n_layer"])}
+    elif case.published_form:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        config["rope_scaling"] = config.pop("rope_parameters")
+        config["rope_theta"] = config["rope_scaling"].pop("rope_theta")
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -194,13 +324,13 @@ class Run:
 
     def __init__(self, case, folder, dtype):
         self.case = case
-        self.model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
+        self.model = FAMILIES[case.family].model.from_pretrained(folder, dtype=torch.float32)
         self.model.eval()
         master_type = torch.float64 if dtype == torch.float64 else torch.float32
-        self.master = {name.removeprefix(PREFIX): parameter.detach().to(master_type).clone()
+        self.master = {name.removeprefix(case.prefix): parameter.detach().to(master_type).clone()
                        for name, parameter in self.model.named_parameters()}
         self.model.to(dtype)
-        self.compute = {name.removeprefix(PREFIX): parameter for name, parameter in self.model.named_parameters()}
+        self.compute = {name.removeprefix(case.prefix): parameter for name, parameter in self.model.named_parameters()}
         o = case.optimizer
         groups = [
             {"params": [p for p in self.master.values() if p.ndim >= 2], "weight_decay": o.weight_decay},
@@ -336,7 +466,7 @@ def model_golden(case, out):
         "versions": versions(),
         "model": case.name,
         "seed": case.seed,
-        "prefix": "" if case.published_form else PREFIX,
+        "prefix": "" if case.published_form else case.prefix,
         "micro_batches": case.micro_batches,
         "batch": case.batch,
         "seq": case.seq,

@@ -1,5 +1,5 @@
-/* One transformer block, forward and backward (GPT-2: pre-norm, fused query-key-value, biases everywhere); its parts
- * also serve the tiles of a block. */
+/* One transformer block, forward and backward: norm, attention, norm, MLP, with what the configuration says of each.
+ * Its parts also serve the tiles of a block. */
 #include "train/model_private.h"
 
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
@@ -9,6 +9,9 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
         .norm1_rstd = area_at(call->saved, at->norm1_rstd),
         .norm1_out = area_at(call->saved, at->norm1_out),
         .qkv = area_at(call->saved, at->qkv),
+        .q_rstd = area_at(call->saved, at->q_rstd),
+        .k_rstd = area_at(call->saved, at->k_rstd),
+        .heads = area_at(call->saved, at->heads),
         .log_sum_exp = area_at(call->saved, at->log_sum_exp),
         .attention_out = area_at(call->saved, at->attention_out),
         .residual = area_at(call->saved, at->residual),
@@ -20,90 +23,228 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
     };
 }
 
+static struct sw_rmsnorm rms_shape(const struct sw_model *model, int64_t rows) {
+    const int64_t hidden = model->config.hidden;
+    return (struct sw_rmsnorm){.rows = rows,
+                               .cols = hidden,
+                               .groups = 1,
+                               .x_stride = hidden,
+                               .y_stride = hidden,
+                               .epsilon = (float)model->config.norm_epsilon};
+}
+
+sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
+                                const void *x, void *y) {
+    const struct sw_model_config *c = &model->config;
+    const struct sw_rmsnorm shape = rms_shape(model, norm->rows);
+    if (c->norm == SW_NORM_RMS)
+        return sw_rmsnorm_forward(stream, model->shape.type, &shape, x, norm->scale, y, norm->rstd);
+    return sw_layernorm_forward(stream, model->shape.type, norm->rows, c->hidden, (float)c->norm_epsilon, x,
+                                norm->scale, norm->bias, y, norm->mean, norm->rstd);
+}
+
+sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream *stream,
+                                 const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
+                                 void *dx) {
+    const struct sw_rmsnorm shape = rms_shape(model, norm->rows);
+    if (model->config.norm == SW_NORM_RMS)
+        return sw_rmsnorm_backward(stream, model->shape.type, &shape, dy, x, norm->scale, norm->rstd, add_to_dx, dx,
+                                   norm->scale_acc);
+    return sw_layernorm_backward(stream, model->shape.type, norm->rows, model->config.hidden, dy, x, norm->scale,
+                                 norm->mean, norm->rstd, add_to_dx, dx, norm->scale_acc, norm->bias_acc);
+}
+
+/* NULL where the unit has no such tensor. */
 static const void *weights_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
-    return tensor_at(model, call, block_tensor_in(model, call->unit, (enum block_tensor)tensor));
+    const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    return at < 0 ? NULL : tensor_at(model, call, at);
 }
 
 static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
-    return acc_at(model, call, block_tensor_in(model, call->unit, (enum block_tensor)tensor));
-}
-
-/* The bias of a sum over tiles is in the first one. */
-static bool has_bias(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor weight) {
-    return (int)weight + 1 < sw_block_range(sw_tile_of(model->tiles, call->unit).kind).end;
+    const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    return at < 0 ? NULL : acc_at(model, call, at);
 }
 
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                            enum block_tensor weight, const void *x, void *y) {
+                            enum sw_block_tensor weight, const void *x, void *y) {
     const struct linear *linear = &model->linear[name];
-    const bool bias = has_bias(model, call, weight);
-    return sw_gemm(call->stream, bias ? &linear->forward : &linear->forward_plain, x, weights_of(model, call, weight),
-                   bias ? weights_of(model, call, (int)weight + 1) : NULL, y, area_at(call->work, model->work.scratch));
+    /* The bias of a sum over tiles is in the first one. */
+    const void *bias = weights_of(model, call, (int)weight + 1);
+    return sw_gemm(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
+                   weights_of(model, call, weight), bias, y, area_at(call->work, model->work.scratch));
 }
 
 /* Gradients of weight and bias (the tensor after it), then of the input. dx may not be dy. */
 static sw_status linear_backward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                                 enum block_tensor weight, const void *x, const void *dy, void *dx) {
+                                 enum sw_block_tensor weight, const void *x, const void *dy, void *dx) {
     const struct linear *linear = &model->linear[name];
+    const bool out_first = model->config.out_first;
     void *scratch = area_at(call->work, model->work.scratch);
-    SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, x, dy, NULL, acc_of(model, call, weight), scratch));
-    if (has_bias(model, call, weight))
-        SW_TRY(sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy,
-                                acc_of(model, call, (int)weight + 1)));
+    float *bias_acc = acc_of(model, call, (int)weight + 1);
+    SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL,
+                   acc_of(model, call, weight), scratch));
+    if (bias_acc != NULL)
+        SW_TRY(sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy, bias_acc));
     return sw_gemm(call->stream, &linear->input_gradient, dy, weights_of(model, call, weight), NULL, dx, scratch);
 }
 
-sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
+static struct sw_norm_call norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                     enum sw_block_tensor scale, float *mean, float *rstd) {
+    return (struct sw_norm_call){.rows = model->rows,
+                                 .scale = weights_of(model, call, scale),
+                                 .bias = weights_of(model, call, (int)scale + 1),
+                                 .mean = mean,
+                                 .rstd = rstd};
+}
+
+sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd) {
-    return sw_layernorm_forward(call->stream, model->shape.type, model->rows, model->config.hidden,
-                                (float)model->config.norm_epsilon, x, weights_of(model, call, scale),
-                                weights_of(model, call, (int)scale + 1), y, mean, rstd);
+    const struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
+    return sw_model_norm_forward(model, call->stream, &norm, x, y);
 }
 
-sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
-                           const void *dy, const void *x, const float *mean, const float *rstd) {
-    return sw_layernorm_backward(call->stream, model->shape.type, model->rows, model->config.hidden, dy, x,
-                                 weights_of(model, call, scale), mean, rstd, true, call->grad,
-                                 acc_of(model, call, scale), acc_of(model, call, (int)scale + 1));
+sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                           const void *dy, const void *x, float *mean, float *rstd) {
+    struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
+    norm.scale_acc = acc_of(model, call, scale);
+    norm.bias_acc = acc_of(model, call, (int)scale + 1);
+    return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
-static char *third(const struct sw_model *model, char *qkv, int64_t which) {
-    return qkv + which * model->attention.o_stride * sw_dtype_bytes(model->shape.type);
+/* What attention reads, or its gradients: queries and keys, normalised or as the product made them, and values. */
+struct head_rows {
+    char *q, *k, *v;
+};
+
+static struct head_rows head_rows(const struct sw_model *model, char *qkv, char *heads) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type), q = model->widths.q * typed, kv = model->widths.kv * typed;
+    char *first = model->config.qk_norm ? heads : qkv;
+    return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
+}
+
+/* The window of the unit's layer; one that no query reaches is none. */
+static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    const struct sw_model_config *c = &model->config;
+    struct sw_attention attention = model->attention;
+    if (sw_tile_of(model->tiles, call->unit).layer >= c->window_first_layer && c->window < model->shape.seq)
+        attention.window = c->window;
+    return attention;
+}
+
+/* Turns queries and keys, which lie side by side. */
+static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
+    const struct sw_attention *a = &model->attention;
+    const struct sw_rotation shape = {.batch = a->batch,
+                                      .seq = a->seq,
+                                      .heads = a->heads + a->kv_heads,
+                                      .head_dim = a->head_dim,
+                                      .stride = a->q_stride,
+                                      .back = back};
+    void *table = area_at(call->work, model->work.rotation);
+    if (model->rotation == NULL)
+        return SW_OK;
+    SW_TRY(sw_copy_to_device(call->stream, table, model->rotation,
+                             a->seq * a->head_dim * (int64_t)sizeof *model->rotation));
+    return sw_rotate(call->stream, model->shape.type, &shape, table, q);
+}
+
+/* The norm of queries or keys: its rows in the product's result and in what attention reads, and its tensors. */
+struct head_norm {
+    struct sw_rmsnorm shape;
+    int64_t offset_bytes; /* of a row, in both */
+    enum sw_block_tensor scale;
+    float *rstd;
+};
+
+enum { HEAD_NORMS = 2 };
+static void head_norms(const struct sw_model *model, const struct saved *s, struct head_norm out[HEAD_NORMS]) {
+    const struct sw_attention *a = &model->attention;
+    const struct sw_rmsnorm shape = {.cols = a->head_dim,
+                                     .x_stride = model->widths.qkv,
+                                     .y_stride = a->q_stride,
+                                     .epsilon = (float)model->config.norm_epsilon};
+    out[0] = (struct head_norm){.shape = shape, .scale = Q_NORM, .rstd = s->q_rstd};
+    out[1] = (struct head_norm){.shape = shape,
+                                .scale = K_NORM,
+                                .rstd = s->k_rstd,
+                                .offset_bytes = model->widths.q * sw_dtype_bytes(model->shape.type)};
+    out[0].shape.groups = a->heads;
+    out[1].shape.groups = a->kv_heads;
+    for (int i = 0; i < HEAD_NORMS; i++)
+        out[i].shape.rows = model->rows * out[i].shape.groups;
+}
+
+static sw_status norm_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    struct head_norm norm[HEAD_NORMS];
+    if (!model->config.qk_norm)
+        return SW_OK;
+    head_norms(model, s, norm);
+    for (int i = 0; i < HEAD_NORMS; i++)
+        SW_TRY(sw_rmsnorm_forward(call->stream, model->shape.type, &norm[i].shape, s->qkv + norm[i].offset_bytes,
+                                  weights_of(model, call, norm[i].scale), s->heads + norm[i].offset_bytes,
+                                  norm[i].rstd));
+    return SW_OK;
+}
+
+static sw_status norm_heads_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                                     const struct saved *s, const char *d_heads, char *d_qkv) {
+    struct head_norm norm[HEAD_NORMS];
+    if (!model->config.qk_norm)
+        return SW_OK;
+    head_norms(model, s, norm);
+    for (int i = 0; i < HEAD_NORMS; i++)
+        SW_TRY(sw_rmsnorm_backward(call->stream, model->shape.type, &norm[i].shape, d_heads + norm[i].offset_bytes,
+                                   s->qkv + norm[i].offset_bytes, weights_of(model, call, norm[i].scale), norm[i].rstd,
+                                   false, d_qkv + norm[i].offset_bytes, acc_of(model, call, norm[i].scale)));
+    return SW_OK;
 }
 
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s) {
+    const struct sw_attention attention = attention_of(model, call);
+    const struct head_rows rows = head_rows(model, s->qkv, s->heads);
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, s->qkv));
-    return sw_attention_forward(call->stream, model->shape.type, &model->attention, s->qkv, third(model, s->qkv, 1),
-                                third(model, s->qkv, 2), s->attention_out, s->log_sum_exp,
-                                area_at(call->work, model->work.scratch));
+    SW_TRY(norm_heads(model, call, s));
+    SW_TRY(rotate(model, call, rows.q, false));
+    return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
+                                s->log_sum_exp, area_at(call->work, model->work.scratch));
 }
 
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn) {
+    const struct sw_attention attention = attention_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
-    char *d_qkv = area_at(call->work, model->work.wide);
+    char *d_qkv = area_at(call->work, model->work.wide), *d_heads = area_at(call->work, model->work.heads);
+    const struct head_rows rows = head_rows(model, s->qkv, s->heads), grads = head_rows(model, d_qkv, d_heads);
     SW_TRY(linear_backward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, call->grad, narrow));
-    SW_TRY(sw_attention_backward(call->stream, model->shape.type, &model->attention, s->qkv, third(model, s->qkv, 1),
-                                 third(model, s->qkv, 2), s->attention_out, narrow, s->log_sum_exp, d_qkv,
-                                 third(model, d_qkv, 1), third(model, d_qkv, 2),
+    SW_TRY(sw_attention_backward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
+                                 narrow, s->log_sum_exp, grads.q, grads.k, grads.v,
                                  area_at(call->work, model->work.scratch)));
+    SW_TRY(rotate(model, call, grads.q, true));
+    SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
     return linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn);
 }
 
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                          const struct saved *s) {
+    const sw_activation activation = model->config.activation;
     SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
-    return sw_activation_forward(call->stream, model->shape.type, model->config.activation,
-                                 model->rows * model->linear[LINEAR_UP].forward.n, s->up, s->activated);
+    return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
+                                                  model->widths.ffn, s->up, s->activated)
+                               : sw_activation_forward(call->stream, model->shape.type, activation,
+                                                       model->rows * model->widths.ffn, s->up, s->activated);
 }
 
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn) {
+    const sw_activation activation = model->config.activation;
     void *wide = area_at(call->work, model->work.wide);
-    SW_TRY(linear_backward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad, wide));
-    SW_TRY(sw_activation_backward(call->stream, model->shape.type, model->config.activation,
-                                  model->rows * model->linear[LINEAR_UP].forward.n, s->up, wide, wide));
+    void *inner = model->config.gated ? area_at(call->work, model->work.inner) : wide;
+    SW_TRY(linear_backward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad, inner));
+    SW_TRY(model->config.gated ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows,
+                                                   model->widths.ffn, s->up, inner, wide)
+                               : sw_activation_backward(call->stream, model->shape.type, activation,
+                                                        model->rows * model->widths.ffn, s->up, inner, wide));
     return linear_backward(model, call, LINEAR_UP, UP_WEIGHT, n, wide, dn);
 }
 

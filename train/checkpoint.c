@@ -57,7 +57,7 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
 /* Buffers that transformers once stored with the weights, and a tied table stored twice. */
 static bool is_harmless(const struct sw_units *units, const char *name) {
     const size_t length = strlen(name);
-    const char *const endings[] = {".attn.bias", ".attn.masked_bias"};
+    const char *const endings[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
         if (length > strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
             return true;

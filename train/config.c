@@ -76,7 +76,7 @@ static const struct sw_preset *find_preset(const char *name) {
 }
 
 static sw_status fail_unknown_model(const char *model, bool is_folder) {
-    char names[512] = "";
+    char names[1024] = "";
     size_t used = 0;
     const struct sw_preset *preset = NULL;
     for (int i = 0; (preset = sw_preset_at(i)) != NULL && used < sizeof names; i++)

@@ -16,6 +16,27 @@ enum { SW_CONFIG_NAME_CHARS = 64 };
 #define SW_CONFIG_MAX_VOCAB (INT64_C(1) << 24)
 #define SW_CONFIG_MAX_POSITIONS (INT64_C(1) << 22)
 
+typedef enum { SW_NORM_LAYER = 0, SW_NORM_RMS = 1 } sw_norm;
+typedef enum { SW_POSITIONS_LEARNED = 0, SW_POSITIONS_ROTARY = 1 } sw_positions;
+typedef enum {
+    SW_ROPE_DEFAULT = 0,
+    SW_ROPE_LINEAR = 1,
+    SW_ROPE_LLAMA3 = 2,
+    SW_ROPE_YARN = 3,
+    SW_ROPE_KINDS
+} sw_rope_kind;
+
+/* Rotary positions, with the names of config.json; 0 where a number is not given. */
+struct sw_rope {
+    sw_rope_kind kind;
+    double theta, factor;
+    double low_freq_factor, high_freq_factor;                              /* llama3 */
+    int64_t original_positions;                                            /* llama3, yarn */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* yarn */
+    bool truncate;                                                         /* yarn */
+};
+
+/* A model is this description and nothing else; the family only says how it is written in files. */
 struct sw_model_config {
     char family[SW_CONFIG_NAME_CHARS]; /* "gpt2" */
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions;
@@ -23,6 +44,14 @@ struct sw_model_config {
     double init_std;
     sw_activation activation;
     bool tied_embeddings;
+    sw_norm norm;
+    sw_positions positions;
+    bool gated;                               /* the MLP's inner layer is f(gate)·value */
+    bool out_first;                           /* matrices are stored [out, in] */
+    bool qkv_bias, projection_bias, mlp_bias; /* where the family leaves them open */
+    bool qk_norm;                             /* queries and keys are normalised, head by head */
+    int64_t window, window_first_layer;       /* tokens that layers from that one on attend to; 0: all */
+    struct sw_rope rope;
 };
 
 /* model: a folder that holds config.json, a config.json itself, or a preset's name. Every field of config.json is used,

@@ -1,46 +1,68 @@
-#include "train/config_gpt2.h"
+#include "train/family.h"
 
-#include <jansson.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *activation_text(sw_activation activation) {
-    for (size_t i = 0; i < SW_GPT2_ACTIVATIONS; i++) {
-        if (sw_gpt2_activations[i].activation == activation)
-            return sw_gpt2_activations[i].name;
+enum { LEAST_DIGITS = 6, MOST_DIGITS = 17 };
+
+int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config) {
+    for (const struct sw_config_field *field = fields; field->name != NULL; field++) {
+        const void *from = (const char *)config + field->offset;
+        json_t *value = NULL;
+        if (field->kind == SW_FIELD_INT)
+            value = json_integer(*(const int64_t *)from);
+        else if (field->kind == SW_FIELD_REAL)
+            value = json_real(*(const double *)from);
+        else
+            value = json_boolean(*(const bool *)from);
+        /* 0 where a number cannot be 0 says that it is not given. */
+        const bool may_be_0 = field->kind == SW_FIELD_BOOL || (field->kind == SW_FIELD_REAL && field->real_min == 0.0);
+        const bool given = may_be_0 || json_number_value(value) != 0.0;
+        if (field->read_only || !given)
+            json_decref(value);
+        else if (json_object_set_new(object, field->name, value) != 0)
+            return -1;
     }
-    return NULL;
+    return 0;
 }
 
-/* The fewest digits that give both numbers back, so that 1e-05 is not written with its rounding error. */
-static size_t exact_digits(double a, double b) {
-    size_t digits = 6;
-    for (; digits < 17; digits++) {
-        char text_a[32], text_b[32];
-        snprintf(text_a, sizeof text_a, "%.*g", (int)digits, a);
-        snprintf(text_b, sizeof text_b, "%.*g", (int)digits, b);
-        if (strtod(text_a, NULL) == a && strtod(text_b, NULL) == b)
-            break;
+static bool is_exact(double value, int digits) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*g", digits, value);
+    return strtod(text, NULL) == value;
+}
+
+/* The fewest digits, from `digits` on, that give all numbers back, so that 1e-05 is not written with its rounding
+ * error.
+ */
+static int exact_digits(json_t *value, int digits) {
+    const char *name = NULL;
+    json_t *inner = NULL;
+    if (json_is_real(value)) {
+        while (digits < MOST_DIGITS && !is_exact(json_real_value(value), digits))
+            digits++;
+    } else if (json_is_object(value)) {
+        json_object_foreach(value, name, inner) digits = exact_digits(inner, digits);
     }
     return digits;
 }
 
+static const char *activation_text(const struct sw_family *family, sw_activation activation) {
+    const struct sw_config_activation *known = family->activations;
+    while (known->name != NULL && known->activation != activation)
+        known++;
+    return known->name;
+}
+
 sw_status sw_config_to_json(const struct sw_model_config *config, char **out) {
-    /* Only GPT-2's own vocabulary has an end of text; elsewhere null keeps transformers from using its default. */
-    const bool has_end = config->vocab == SW_GPT2_VOCAB;
-    json_t *root =
-        json_pack("{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:b, s:b, s:f, s:f, s:f, s:o, s:o}",
-                  "model_type", "gpt2", "architectures", SW_GPT2_ARCHITECTURE, "vocab_size", (json_int_t)config->vocab,
-                  "n_positions", (json_int_t)config->max_positions, "n_embd", (json_int_t)config->hidden, "n_layer",
-                  (json_int_t)config->layers, "n_head", (json_int_t)config->heads, "n_inner", (json_int_t)config->ffn,
-                  "activation_function", activation_text(config->activation), "layer_norm_epsilon",
-                  config->norm_epsilon, "initializer_range", config->init_std, "tie_word_embeddings",
-                  (int)config->tied_embeddings, "scale_attn_weights", 1, "resid_pdrop", 0.0, "embd_pdrop", 0.0,
-                  "attn_pdrop", 0.0, "bos_token_id", has_end ? json_integer(SW_GPT2_END_OF_TEXT) : json_null(),
-                  "eos_token_id", has_end ? json_integer(SW_GPT2_END_OF_TEXT) : json_null());
-    if (root == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to write a config.json");
-    *out = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(config->norm_epsilon, config->init_std)));
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    json_t *root = json_pack("{s:s, s:[s], s:s}", "model_type", family->name, "architectures", family->architecture,
+                             family->activation_field, activation_text(family, config->activation));
+    const bool failed =
+        root == NULL || sw_config_write_fields(root, family->fields, config) != 0 || family->write(root, config) != 0;
+    *out = failed ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
     json_decref(root);
     return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write a config.json");
 }

@@ -4,10 +4,15 @@
 
 #include <string.h>
 
+static bool has_position_table(const struct sw_model *model) {
+    return model->config.positions == SW_POSITIONS_LEARNED;
+}
+
 struct gathered_layout sw_gathered_layout(const struct sw_model *model) {
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     const int64_t positions = sw_round_up(model->rows * row_bytes, SW_BUFFER_ALIGN_BYTES);
-    const int64_t numbers = positions + sw_round_up(model->shape.seq * row_bytes, SW_BUFFER_ALIGN_BYTES);
+    const int64_t position_rows = has_position_table(model) ? model->shape.seq : 0;
+    const int64_t numbers = positions + sw_round_up(position_rows * row_bytes, SW_BUFFER_ALIGN_BYTES);
     return (struct gathered_layout){
         .positions = positions, .numbers = numbers, .bytes = numbers + model->rows * (int64_t)sizeof(int32_t)};
 }
@@ -29,7 +34,7 @@ void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *ca
     char *out = call->out;
     for (int64_t r = 0; r < model->rows; r++)
         gather_row(model, call, tensor[TOKEN_TABLE].offset + call->tokens[r] * hidden, out + r * row_bytes);
-    for (int64_t t = 0; t < model->shape.seq; t++)
+    for (int64_t t = 0; has_position_table(model) && t < model->shape.seq; t++)
         gather_row(model, call, tensor[POSITION_TABLE].offset + t * hidden, out + at.positions + t * row_bytes);
     int32_t *numbers = area_at(out, at.numbers);
     for (int64_t r = 0; r < model->rows; r++)
@@ -41,7 +46,7 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
     const char *rows = call->rows;
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers), rows,
-                                rows + at.positions, call->out);
+                                has_position_table(model) ? rows + at.positions : NULL, call->out);
 }
 
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -49,31 +54,50 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
         return forward_gathered(model, call);
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, call->tokens, tensor_at(model, call, TOKEN_TABLE),
-                                tensor_at(model, call, POSITION_TABLE), call->out);
+                                has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out);
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
     return sw_embedding_backward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                  model->config.hidden, call->tokens, call->grad, acc_at(model, call, TOKEN_TABLE),
-                                 acc_at(model, call, POSITION_TABLE));
+                                 has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL);
+}
+
+/* Tensors of the head: the final norm's scale, its bias where it has one, the output table where it is not tied. */
+enum { FINAL_NORM_SCALE = 0, FINAL_NORM_BIAS = 1 };
+
+static bool has_norm_bias(const struct sw_model *model) {
+    return model->config.norm == SW_NORM_LAYER;
+}
+
+static int own_table(const struct sw_model *model) {
+    return has_norm_bias(model) ? FINAL_NORM_BIAS + 1 : FINAL_NORM_SCALE + 1;
 }
 
 /* The table that turns hidden rows into logits, and its gradient's accumulator. A tied one is the embedding's first
  * tensor. */
 static const void *output_table(const struct sw_model *model, const struct sw_unit_call *call) {
-    return model->config.tied_embeddings ? call->table : tensor_at(model, call, OUTPUT_TABLE);
+    return model->config.tied_embeddings ? call->table : tensor_at(model, call, own_table(model));
 }
 
 static float *output_table_acc(const struct sw_model *model, const struct sw_unit_call *call) {
-    return model->config.tied_embeddings ? call->table_acc : acc_at(model, call, OUTPUT_TABLE);
+    return model->config.tied_embeddings ? call->table_acc : acc_at(model, call, own_table(model));
+}
+
+static struct sw_norm_call final_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                           int64_t rows) {
+    return (struct sw_norm_call){
+        .rows = rows,
+        .scale = tensor_at(model, call, FINAL_NORM_SCALE),
+        .bias = has_norm_bias(model) ? tensor_at(model, call, FINAL_NORM_BIAS) : NULL,
+        .mean = area_at(call->work, model->work.norm_mean),
+        .rstd = area_at(call->work, model->work.norm_rstd),
+    };
 }
 
 static sw_status final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in) {
-    const struct work_layout *w = &model->work;
-    return sw_layernorm_forward(call->stream, model->shape.type, rows, model->config.hidden,
-                                (float)model->config.norm_epsilon, in, tensor_at(model, call, FINAL_NORM_SCALE),
-                                tensor_at(model, call, FINAL_NORM_BIAS), area_at(call->work, w->norm_out),
-                                area_at(call->work, w->norm_mean), area_at(call->work, w->norm_rstd));
+    const struct sw_norm_call norm = final_norm_call(model, call, rows);
+    return sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out));
 }
 
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols) {
@@ -202,12 +226,12 @@ static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *ca
 }
 
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call) {
-    const struct work_layout *w = &model->work;
+    struct sw_norm_call norm = final_norm_call(model, call, model->rows);
+    norm.scale_acc = acc_at(model, call, FINAL_NORM_SCALE);
+    norm.bias_acc = has_norm_bias(model) ? acc_at(model, call, FINAL_NORM_BIAS) : NULL;
     SW_TRY(run_tiles(model, call, true));
-    return sw_layernorm_backward(
-        call->stream, model->shape.type, model->rows, model->config.hidden, area_at(call->work, w->norm_grad), call->in,
-        tensor_at(model, call, FINAL_NORM_SCALE), area_at(call->work, w->norm_mean), area_at(call->work, w->norm_rstd),
-        false, call->grad, acc_at(model, call, FINAL_NORM_SCALE), acc_at(model, call, FINAL_NORM_BIAS));
+    return sw_model_norm_backward(model, call->stream, &norm, area_at(call->work, model->work.norm_grad), call->in,
+                                  false, call->grad);
 }
 
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call) {

@@ -31,7 +31,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
                        (long long)config->max_positions);
     int64_t widest;
     if (!sw_mul_i64(shape->batch, shape->seq, &widest) ||
-        !sw_mul_i64(widest, 64 * sw_max_i64(config->ffn, config->hidden), &widest))
+        !sw_mul_i64(widest, 64 * sw_max_i64(config->ffn, config->hidden), &widest) ||
+        !sw_mul_i64(widest, 4 * config->head_dim, &widest))
         return sw_fail(SW_ERR_ARG, "a micro-batch of %lld sequences is too large", (long long)shape->batch);
     struct sw_model *model = calloc(1, sizeof *model);
     if (model == NULL)
@@ -58,6 +59,7 @@ void sw_model_destroy(struct sw_model *model) {
     if (model == NULL)
         return;
     sw_units_destroy(model->units);
+    free(model->rotation);
     free(model->boundary_bytes);
     free(model->saved_bytes);
     free(model->shares_input);
@@ -127,16 +129,34 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .gather = gather};
 }
 
+/* Keys that a query sees in the mean, counting half of a triangle as the field does. */
+static double keys_seen(const struct sw_model_config *config, int64_t layer, int64_t seq) {
+    const bool windowed = config->window > 0 && layer >= config->window_first_layer;
+    const double all = (double)seq, window = windowed ? (double)sw_min_i64(config->window, seq) : all;
+    return window * (1.0 - window / (2.0 * all));
+}
+
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq) {
-    const double hidden = (double)config->hidden;
-    const double block = hidden * (4.0 * hidden + 2.0 * (double)config->ffn);
-    const double multiplying = (double)config->layers * block + (double)config->vocab * hidden;
-    return 6.0 * multiplying + 6.0 * (double)config->layers * hidden * (double)seq;
+    const double hidden = (double)config->hidden, q = (double)(config->heads * config->head_dim);
+    const double kv = (double)(config->kv_heads * config->head_dim);
+    const double block = hidden * (2.0 * q + 2.0 * kv + (config->gated ? 3.0 : 2.0) * (double)config->ffn);
+    double keys = 0.0;
+    for (int64_t layer = 0; layer < config->layers; layer++)
+        keys += keys_seen(config, layer, seq);
+    return 6.0 * ((double)config->layers * block + (double)config->vocab * hidden) + 12.0 * q * keys;
 }
 
 static bool ends_with(const char *text, const char *end) {
     const size_t text_length = strlen(text), end_length = strlen(end);
     return text_length >= end_length && strcmp(text + text_length - end_length, end) == 0;
+}
+
+static bool adds_to_residual(const char *name) {
+    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight"};
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (ends_with(name, endings[i]))
+            return true;
+    return false;
 }
 
 /* The stream of a tensor's random numbers: its name, hashed (FNV-1a), so that it does not depend on the tensor's place.
@@ -165,7 +185,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
             out[i] = value;
         return SW_OK;
     }
-    const bool into_residual = ends_with(tensor->name, "c_proj.weight");
+    const bool into_residual = adds_to_residual(tensor->name);
     const double std =
         into_residual ? init->config->init_std / sqrt(2.0 * (double)init->config->layers) : init->config->init_std;
     const uint64_t stream = stream_of(tensor->name);

@@ -55,7 +55,7 @@ enum { SW_MODEL_MAX_PRODUCTS = 24 };
 int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
 /* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
- * 6·layers·hidden·seq for causal attention; recomputation is not counted. */
+ * 6·layers·hidden·seq for causal attention, less where it has a window; recomputation is not counted. */
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
 
 /* Fresh weights as GPT-2 is initialised: normal with init_std, projections into the residual over sqrt(2·layers), norms

@@ -2,26 +2,10 @@
 #ifndef SW_TRAIN_MODEL_PRIVATE_H
 #define SW_TRAIN_MODEL_PRIVATE_H
 
+#include "train/family.h"
 #include "train/model.h"
 
-/* Tensors of a block, in order of their place in the unit. */
-enum block_tensor {
-    NORM1_SCALE,
-    NORM1_BIAS,
-    QKV_WEIGHT,
-    QKV_BIAS,
-    PROJECTION_WEIGHT,
-    PROJECTION_BIAS,
-    NORM2_SCALE,
-    NORM2_BIAS,
-    UP_WEIGHT,
-    UP_BIAS,
-    DOWN_WEIGHT,
-    DOWN_BIAS,
-    BLOCK_TENSORS
-};
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
-enum head_tensor { FINAL_NORM_SCALE, FINAL_NORM_BIAS, OUTPUT_TABLE };
 
 /* What a unit between embedding and head is: a block, or a tile of one of its halves. Each has a range of the block's
  * tensors. */
@@ -30,6 +14,8 @@ struct sw_block_range {
     int first, end;
 };
 struct sw_block_range sw_block_range(enum block_kind kind);
+/* Pieces of a block's tensor that a model of this configuration has; 0: it has none. */
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
 
 struct sw_tile {
     enum block_kind kind;
@@ -40,15 +26,18 @@ struct sw_tile sw_tile_of(int64_t tiles, int64_t unit);
 
 /* Byte offsets of the intermediates of a unit in the saved area. */
 struct saved_layout {
-    int64_t norm1_mean, norm1_rstd, norm1_out, qkv, log_sum_exp, attention_out;
+    int64_t norm1_mean, norm1_rstd, norm1_out, qkv, q_rstd, k_rstd, heads, log_sum_exp, attention_out;
     int64_t residual, norm2_mean, norm2_rstd, norm2_out, up, activated;
     int64_t bytes;
 };
 
 /* Byte offsets in the work area; block and head use it in turn. */
 struct work_layout {
-    int64_t wide;                                      /* rows × the larger of inner layer and query-key-value */
-    int64_t narrow;                                    /* rows × hidden */
+    int64_t wide;                                      /* rows × the widest result of a block's product */
+    int64_t narrow;                                    /* rows × the larger of hidden and query */
+    int64_t inner;                                     /* rows × inner layer, where it is gated */
+    int64_t heads;                                     /* rows × query and key, where these are normalised */
+    int64_t rotation;                                  /* the table of rotary positions */
     int64_t scratch;                                   /* of matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
     int64_t logits, logits_grad, losses;               /* head, one tile, or its rows */
@@ -57,7 +46,8 @@ struct work_layout {
     int64_t bytes;
 };
 
-/* The products of a block: y = x·W + b (or without b), dx = dy·Wᵀ, dW += xᵀ·dy. */
+/* The products of a block: y = x·W + b (or without b), dx = dy·Wᵀ, dW += xᵀ·dy; where W is stored [out, in],
+ * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. */
 struct linear {
     struct sw_gemm forward, forward_plain, input_gradient, weight_gradient;
 };
@@ -76,6 +66,12 @@ struct head_products {
     struct sw_gemm logits, input_gradient, table_gradient;
 };
 
+/* Columns of a tile's activations: queries; keys, and values likewise; all three; the inner layer, and what makes it.
+ */
+struct widths {
+    int64_t q, kv, qkv, ffn, up;
+};
+
 struct sw_model {
     struct sw_model_config config;
     struct sw_model_shape shape;
@@ -83,7 +79,9 @@ struct sw_model {
     struct sw_units *units;
     int64_t rows;                  /* batch · seq */
     int64_t tiles;                 /* of each half of a block; 1: not cut */
-    struct sw_attention attention; /* of a tile */
+    struct widths widths;          /* of a tile */
+    struct sw_attention attention; /* of a tile; the window is a layer's */
+    float *rotation;               /* the table of rotary positions; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
@@ -103,10 +101,8 @@ static inline float *acc_at(const struct sw_model *model, const struct sw_unit_c
     return call->acc + model->units->unit[call->unit].tensor[tensor].offset;
 }
 
-/* The same by a block's tensor, wherever it is in a unit that has only some of them. */
-static inline int block_tensor_in(const struct sw_model *model, int64_t unit, enum block_tensor tensor) {
-    return (int)tensor - sw_block_range(sw_tile_of(model->tiles, unit).kind).first;
-}
+/* The number of a block's tensor in a unit that may have only some of them; -1 where it has not this one. */
+int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor);
 
 static inline void *area_at(void *area, int64_t offset_bytes) {
     return (char *)area + offset_bytes;
@@ -128,24 +124,37 @@ int64_t sw_norm_offset(const struct sw_model *model);
 
 /* Addresses of a unit's intermediates. */
 struct saved {
-    float *norm1_mean, *norm1_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
-    char *norm1_out, *qkv, *attention_out, *residual, *norm2_out, *up, *activated;
+    float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
+    char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
 };
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
 
+/* A norm over rows of the hidden size, as the configuration has it. Means and biases are a LayerNorm's. */
+struct sw_norm_call {
+    int64_t rows;
+    const void *scale, *bias;
+    float *scale_acc, *bias_acc; /* of the backward pass */
+    float *mean, *rstd;
+};
+sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
+                                const void *x, void *y);
+sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream *stream,
+                                 const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
+                                 void *dx);
+
 /* What a block and its tiles share. */
-sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
+sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd);
 /* Adds to call->grad. */
-sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum block_tensor scale,
-                           const void *dy, const void *x, const float *mean, const float *rstd);
+sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                           const void *dy, const void *x, float *mean, float *rstd);
 /* From the normalised input to what the half's last product multiplies; and that product. */
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s);
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                          const struct saved *s);
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                            enum block_tensor weight, const void *x, void *y);
+                            enum sw_block_tensor weight, const void *x, void *y);
 /* From call->grad at the half's output to the gradient at its normalised input. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);

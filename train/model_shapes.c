@@ -2,8 +2,10 @@
 #include "core/size.h"
 #include "kernels/tiling.h"
 #include "train/model_private.h"
+#include "train/rope.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Logits and their gradient of one tile of the head; tiles depend on the model and micro-batch alone, so that budgets
  * never change bits. */
@@ -20,37 +22,42 @@ static int64_t place(int64_t *used_bytes, int64_t bytes) {
     return at;
 }
 
-static bool has(enum block_kind kind, enum block_tensor tensor) {
+static bool has(enum block_kind kind, enum sw_block_tensor tensor) {
     const struct sw_block_range range = sw_block_range(kind);
     return range.first <= (int)tensor && (int)tensor < range.end;
 }
 
 static void lay_saved(const struct sw_model *model, enum block_kind kind, struct saved_layout *s) {
     const struct sw_model_config *c = &model->config;
-    const int64_t typed = sw_dtype_bytes(model->shape.type);
-    const int64_t hidden_bytes = model->rows * c->hidden * typed;
-    const int64_t wide_bytes = hidden_bytes / model->tiles, ffn_bytes = model->rows * c->ffn * typed / model->tiles;
+    const struct widths *w = &model->widths;
+    const int64_t typed = sw_dtype_bytes(model->shape.type), typed_rows = model->rows * typed;
     const int64_t row_bytes = model->rows * (int64_t)sizeof(float);
+    const int64_t mean_bytes = c->norm == SW_NORM_LAYER ? row_bytes : 0;
     if (has(kind, NORM1_SCALE)) {
-        s->norm1_mean = place(&s->bytes, row_bytes);
+        s->norm1_mean = place(&s->bytes, mean_bytes);
         s->norm1_rstd = place(&s->bytes, row_bytes);
-        s->norm1_out = place(&s->bytes, hidden_bytes);
+        s->norm1_out = place(&s->bytes, typed_rows * c->hidden);
     }
     if (has(kind, QKV_WEIGHT)) {
-        s->qkv = place(&s->bytes, 3 * wide_bytes);
-        s->log_sum_exp = place(&s->bytes, row_bytes * c->heads / model->tiles);
-        s->attention_out = place(&s->bytes, wide_bytes);
+        s->qkv = place(&s->bytes, typed_rows * w->qkv);
+        if (c->qk_norm) {
+            s->q_rstd = place(&s->bytes, row_bytes * model->attention.heads);
+            s->k_rstd = place(&s->bytes, row_bytes * model->attention.kv_heads);
+            s->heads = place(&s->bytes, typed_rows * (w->q + w->kv));
+        }
+        s->log_sum_exp = place(&s->bytes, row_bytes * model->attention.heads);
+        s->attention_out = place(&s->bytes, typed_rows * w->q);
     }
     if (kind == BLOCK_WHOLE)
-        s->residual = place(&s->bytes, hidden_bytes);
+        s->residual = place(&s->bytes, typed_rows * c->hidden);
     if (has(kind, NORM2_SCALE)) {
-        s->norm2_mean = place(&s->bytes, row_bytes);
+        s->norm2_mean = place(&s->bytes, mean_bytes);
         s->norm2_rstd = place(&s->bytes, row_bytes);
-        s->norm2_out = place(&s->bytes, hidden_bytes);
+        s->norm2_out = place(&s->bytes, typed_rows * c->hidden);
     }
     if (has(kind, UP_WEIGHT)) {
-        s->up = place(&s->bytes, ffn_bytes);
-        s->activated = place(&s->bytes, ffn_bytes);
+        s->up = place(&s->bytes, typed_rows * w->up);
+        s->activated = place(&s->bytes, typed_rows * w->ffn);
     }
 }
 
@@ -64,8 +71,15 @@ static void lay_work(struct sw_model *model) {
                   tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     int64_t block = w->bytes, head = w->bytes;
-    w->wide = place(&block, model->rows * sw_max_i64(c->ffn, 3 * c->hidden) / model->tiles * typed);
-    w->narrow = place(&block, hidden_bytes);
+    const struct widths *wide = &model->widths;
+    w->wide = place(&block, model->rows * sw_max_i64(wide->up, wide->qkv) * typed);
+    w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
+    if (c->gated)
+        w->inner = place(&block, model->rows * wide->ffn * typed);
+    if (c->qk_norm)
+        w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);
+    if (c->positions == SW_POSITIONS_ROTARY)
+        w->rotation = place(&block, model->shape.seq * c->head_dim * (int64_t)sizeof(float));
     w->norm_mean = place(&head, row_bytes);
     w->norm_rstd = place(&head, row_bytes);
     w->norm_out = place(&head, hidden_bytes);
@@ -90,16 +104,24 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
-static sw_status prepare_linear(struct sw_model *model, enum linear_name name, int64_t in, int64_t out) {
+static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
+                                int64_t out) {
     const sw_dtype type = model->shape.type;
+    const bool out_first = model->config.out_first, has_bias = sw_block_pieces(&model->config, bias) > 0;
     struct linear *linear = &model->linear[name];
-    linear->forward = (struct sw_gemm){.m = model->rows, .n = out, .k = in, .bias = true, .in = type, .out = type};
+    linear->forward = (struct sw_gemm){
+        .m = model->rows, .n = out, .k = in, .transpose_b = out_first, .bias = has_bias, .in = type, .out = type};
     linear->forward_plain = linear->forward;
     linear->forward_plain.bias = false;
     linear->input_gradient =
-        (struct sw_gemm){.m = model->rows, .n = in, .k = out, .transpose_b = true, .in = type, .out = type};
-    linear->weight_gradient = (struct sw_gemm){
-        .m = in, .n = out, .k = model->rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32};
+        (struct sw_gemm){.m = model->rows, .n = in, .k = out, .transpose_b = !out_first, .in = type, .out = type};
+    linear->weight_gradient = (struct sw_gemm){.m = out_first ? out : in,
+                                               .n = out_first ? in : out,
+                                               .k = model->rows,
+                                               .transpose_a = true,
+                                               .accumulate = true,
+                                               .in = type,
+                                               .out = SW_F32};
     SW_TRY(prepare(model, &linear->forward));
     if (model->tiles > 1)
         SW_TRY(prepare(model, &linear->forward_plain));
@@ -150,26 +172,48 @@ static sw_status prepare_head_tiles(struct sw_model *model) {
     return prepare(model, &row.logits);
 }
 
-sw_status sw_model_prepare(struct sw_model *model) {
+static void measure_widths(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
-    const int64_t wide = c->hidden / model->tiles, ffn = c->ffn / model->tiles;
-    cut_head(model);
-    SW_TRY(prepare_linear(model, LINEAR_QKV, c->hidden, 3 * wide));
-    SW_TRY(prepare_linear(model, LINEAR_PROJECTION, wide, c->hidden));
-    SW_TRY(prepare_linear(model, LINEAR_UP, c->hidden, ffn));
-    SW_TRY(prepare_linear(model, LINEAR_DOWN, ffn, c->hidden));
-    SW_TRY(prepare_head_tiles(model));
+    const int64_t q = c->heads * c->head_dim / model->tiles, kv = c->kv_heads * c->head_dim / model->tiles;
+    const int64_t ffn = c->ffn / model->tiles;
+    const struct widths widths = {.q = q, .kv = kv, .qkv = q + 2 * kv, .ffn = ffn, .up = c->gated ? 2 * ffn : ffn};
+    const int64_t heads_stride = c->qk_norm ? q + kv : widths.qkv;
+    model->widths = widths;
     model->attention = (struct sw_attention){
         .batch = model->shape.batch,
         .seq = model->shape.seq,
         .heads = c->heads / model->tiles,
         .kv_heads = c->kv_heads / model->tiles,
         .head_dim = c->head_dim,
-        .q_stride = 3 * wide,
-        .kv_stride = 3 * wide,
-        .o_stride = wide,
+        .q_stride = heads_stride,
+        .k_stride = heads_stride,
+        .v_stride = widths.qkv,
+        .o_stride = q,
         .scale = (float)(1.0 / sqrt((double)c->head_dim)),
     };
+}
+
+static sw_status make_rotation(struct sw_model *model) {
+    if (model->config.positions != SW_POSITIONS_ROTARY)
+        return SW_OK;
+    model->rotation = calloc((size_t)(model->shape.seq * model->config.head_dim), sizeof *model->rotation);
+    if (model->rotation == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the positions of %lld tokens", (long long)model->shape.seq);
+    sw_rope_table(&model->config, model->shape.seq, model->rotation);
+    return SW_OK;
+}
+
+sw_status sw_model_prepare(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const struct widths *w = &model->widths;
+    measure_widths(model);
+    cut_head(model);
+    SW_TRY(make_rotation(model));
+    SW_TRY(prepare_linear(model, LINEAR_QKV, QKV_BIAS, c->hidden, w->qkv));
+    SW_TRY(prepare_linear(model, LINEAR_PROJECTION, PROJECTION_BIAS, w->q, c->hidden));
+    SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
+    SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
+    SW_TRY(prepare_head_tiles(model));
     model->scratch_bytes = sw_max_i64(model->scratch_bytes,
                                       sw_attention_scratch_bytes(model->device, &model->attention, model->shape.type));
     for (int kind = 0; kind < BLOCK_KINDS; kind++)

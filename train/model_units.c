@@ -2,28 +2,28 @@
 #include "core/size.h"
 #include "train/model_private.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 enum { DIVISORS_CHARS = 256 };
 
-/* How the tiles of a block cut a tensor. */
-enum cut {
-    NOT_CUT, /* in the first tile of its half */
-    ROWS,
-    COLUMNS,
-    THIRDS /* columns of each of query, key and value */
-};
+/* How the tiles of a block cut a tensor: not at all, and it is in the first tile of its half; or by what goes into its
+ * product, or comes out of it. */
+enum cut { NOT_CUT, CUT_IN, CUT_OUT };
+/* A vector is of the hidden size, of a head, or has an element for each output. */
+enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
 
 static const struct {
-    const char *name;
+    enum form form;
     enum cut cut;
 } block_tensors[BLOCK_TENSORS] = {
-    [NORM1_SCALE] = {"ln_1.weight", NOT_CUT},           [NORM1_BIAS] = {"ln_1.bias", NOT_CUT},
-    [QKV_WEIGHT] = {"attn.c_attn.weight", THIRDS},      [QKV_BIAS] = {"attn.c_attn.bias", THIRDS},
-    [PROJECTION_WEIGHT] = {"attn.c_proj.weight", ROWS}, [PROJECTION_BIAS] = {"attn.c_proj.bias", NOT_CUT},
-    [NORM2_SCALE] = {"ln_2.weight", NOT_CUT},           [NORM2_BIAS] = {"ln_2.bias", NOT_CUT},
-    [UP_WEIGHT] = {"mlp.c_fc.weight", COLUMNS},         [UP_BIAS] = {"mlp.c_fc.bias", COLUMNS},
-    [DOWN_WEIGHT] = {"mlp.c_proj.weight", ROWS},        [DOWN_BIAS] = {"mlp.c_proj.bias", NOT_CUT},
+    [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [QKV_WEIGHT] = {MATRIX, CUT_OUT},         [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [Q_NORM] = {HEAD_VECTOR, NOT_CUT},        [K_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},   [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [UP_WEIGHT] = {MATRIX, CUT_OUT},          [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [DOWN_WEIGHT] = {MATRIX, CUT_IN},         [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
 };
 
 /* Tiles after the first have neither the norm nor the bias of the sum. */
@@ -53,35 +53,71 @@ struct sw_tile sw_tile_of(int64_t tiles, int64_t unit) {
     };
 }
 
-static void block_shape(const struct sw_model_config *c, enum block_tensor tensor, int *dims, int64_t dim[2]) {
-    const int64_t shapes[BLOCK_TENSORS][2] = {
-        [NORM1_SCALE] = {c->hidden},
-        [NORM1_BIAS] = {c->hidden},
-        [QKV_WEIGHT] = {c->hidden, 3 * c->hidden},
-        [QKV_BIAS] = {3 * c->hidden},
-        [PROJECTION_WEIGHT] = {c->hidden, c->hidden},
-        [PROJECTION_BIAS] = {c->hidden},
-        [NORM2_SCALE] = {c->hidden},
-        [NORM2_BIAS] = {c->hidden},
-        [UP_WEIGHT] = {c->hidden, c->ffn},
-        [UP_BIAS] = {c->ffn},
-        [DOWN_WEIGHT] = {c->ffn, c->hidden},
-        [DOWN_BIAS] = {c->hidden},
-    };
-    dim[0] = shapes[tensor][0];
-    dim[1] = shapes[tensor][1];
-    *dims = dim[1] == 0 ? 1 : 2;
+static const struct sw_tensor_names *names_of(const struct sw_model_config *config) {
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    return family->names;
 }
 
-/* Tile `index` of a tensor that is cut so. */
-static struct sw_part part_of(enum cut cut, int dims, const int64_t *dim, int64_t tiles, int64_t index) {
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor) {
+    const struct sw_tensor_piece *piece = names_of(config)->piece[tensor];
+    int count = 0;
+    while (count < SW_MOST_PIECES && piece[count].name != NULL &&
+           (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
+        count++;
+    return count;
+}
+
+int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
+    const struct sw_block_range range = sw_block_range(sw_tile_of(model->tiles, unit).kind);
+    int before = 0;
+    if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0)
+        return -1;
+    for (int t = range.first; t < (int)tensor; t++)
+        before += sw_block_pieces(&model->config, (enum sw_block_tensor)t);
+    return before;
+}
+
+/* Columns that a product of the block makes, or of one of the pieces that it is stored in. */
+static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
+        return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
+    return tensor == UP_WEIGHT || tensor == UP_BIAS ? c->ffn : c->hidden;
+}
+
+static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor) {
+    return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
+}
+
+/* Returns how many dimensions it has. */
+static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
+                    int64_t dim[2]) {
+    const enum form form = block_tensors[tensor].form;
+    const int64_t in = inputs_of(c, tensor), out = outputs_of(c, tensor, pieces, piece);
+    if (form != MATRIX) {
+        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? c->head_dim : out;
+        return 1;
+    }
+    dim[0] = c->out_first ? out : in;
+    dim[1] = c->out_first ? in : out;
+    return 2;
+}
+
+/* Tile `index` of a tensor that is cut so. What one tensor holds of queries, keys and values is cut in each of them. */
+static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
+                              const int64_t *dim, int64_t tiles, int64_t index) {
+    const enum cut cut = tiles == 1 ? NOT_CUT : block_tensors[tensor].cut;
+    const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
     const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
-    const int64_t blocks = cut == THIRDS ? 3 : 1, stride = cols / blocks;
+    const int64_t stride = cols / (fused ? 3 : 1);
     struct sw_part part = {.rows = rows, .cols = cols, .block_cols = cols, .block_stride = cols};
-    if (cut == ROWS) {
+    if (cut == NOT_CUT)
+        return part;
+    if (dims > 1 && (cut == CUT_OUT) == c->out_first) {
         part.rows = rows / tiles;
         part.first_row = index * part.rows;
-    } else if (cut != NOT_CUT) {
+    } else {
         part.cols = cols / tiles;
         part.block_cols = stride / tiles;
         part.block_stride = stride;
@@ -90,16 +126,17 @@ static struct sw_part part_of(enum cut cut, int dims, const int64_t *dim, int64_
     return part;
 }
 
-static sw_status add_block_tensors(struct sw_unit *unit, const struct sw_model_config *c, int64_t tiles,
-                                   struct sw_tile tile) {
-    const struct sw_block_range range = sw_block_range(tile.kind);
-    for (int t = range.first; t < range.end; t++) {
+static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, int64_t tiles,
+                                  struct sw_tile tile, enum sw_block_tensor tensor) {
+    const struct sw_tensor_names *names = names_of(c);
+    const int pieces = sw_block_pieces(c, tensor);
+    for (int piece = 0; piece < pieces; piece++) {
         char name[SW_TENSOR_NAME_CHARS];
-        int dims;
         int64_t dim[2];
-        block_shape(c, (enum block_tensor)t, &dims, dim);
-        snprintf(name, sizeof name, "transformer.h.%lld.%s", (long long)tile.layer, block_tensors[t].name);
-        const struct sw_part part = part_of(tiles == 1 ? NOT_CUT : block_tensors[t].cut, dims, dim, tiles, tile.index);
+        const int dims = shape_of(c, tensor, pieces, piece, dim);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, tiles, tile.index);
+        part.joined = piece > 0;
+        snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
     }
     return SW_OK;
@@ -116,19 +153,24 @@ static void name_block(struct sw_unit *unit, int64_t tiles, struct sw_tile tile)
 
 static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_config *c, int64_t tiles) {
     struct sw_unit *embedding = &units->unit[0], *head = &units->unit[units->count - 1];
+    const struct sw_tensor_names *names = names_of(c);
     snprintf(embedding->name, sizeof embedding->name, "embedding");
-    SW_TRY(sw_unit_add_tensor(embedding, "transformer.wte.weight", 2, (int64_t[]){c->vocab, c->hidden}, true));
-    SW_TRY(sw_unit_add_tensor(embedding, "transformer.wpe.weight", 2, (int64_t[]){c->max_positions, c->hidden}, true));
+    SW_TRY(sw_unit_add_tensor(embedding, names->token_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
+    if (c->positions == SW_POSITIONS_LEARNED)
+        SW_TRY(sw_unit_add_tensor(embedding, names->position_table, 2, (int64_t[]){c->max_positions, c->hidden}, true));
     for (int64_t u = 1; u + 1 < units->count; u++) {
         const struct sw_tile tile = sw_tile_of(tiles, u);
+        const struct sw_block_range range = sw_block_range(tile.kind);
         name_block(&units->unit[u], tiles, tile);
-        SW_TRY(add_block_tensors(&units->unit[u], c, tiles, tile));
+        for (int t = range.first; t < range.end; t++)
+            SW_TRY(add_block_tensor(&units->unit[u], c, tiles, tile, (enum sw_block_tensor)t));
     }
     snprintf(head->name, sizeof head->name, "head");
-    SW_TRY(sw_unit_add_tensor(head, "transformer.ln_f.weight", 1, &c->hidden, false));
-    SW_TRY(sw_unit_add_tensor(head, "transformer.ln_f.bias", 1, &c->hidden, false));
+    SW_TRY(sw_unit_add_tensor(head, names->final_norm_scale, 1, &c->hidden, false));
+    if (c->norm == SW_NORM_LAYER)
+        SW_TRY(sw_unit_add_tensor(head, names->final_norm_bias, 1, &c->hidden, false));
     if (!c->tied_embeddings)
-        SW_TRY(sw_unit_add_tensor(head, "lm_head.weight", 2, (int64_t[]){c->vocab, c->hidden}, true));
+        SW_TRY(sw_unit_add_tensor(head, names->output_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
     return SW_OK;
 }
 
@@ -145,6 +187,10 @@ static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
     const int64_t common = common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn);
     char divisors[DIVISORS_CHARS] = "";
     size_t used = 0;
+    if (tiles > 1 && c->qk_norm)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
+                       (long long)tiles, c->family);
     if (tiles >= 1 && common % tiles == 0)
         return SW_OK;
     for (int64_t d = 1; d <= common && used + SW_SIZE_CHARS < sizeof divisors; d++)

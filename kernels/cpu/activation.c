@@ -55,6 +55,19 @@ SW_INLINE sw_vec relu_slope(sw_vec x) {
     return sw_vec_select((sw_vec_bits)(x > 0.0f), sw_vec_splat(1.0f), (sw_vec){0});
 }
 
+SW_INLINE sw_vec silu_gate(sw_vec x) {
+    return 1.0f / (1.0f + sw_vec_exp2(x * -SW_LOG2_E));
+}
+
+SW_INLINE sw_vec silu(sw_vec x) {
+    return x / (1.0f + sw_vec_exp2(x * -SW_LOG2_E));
+}
+
+SW_INLINE sw_vec silu_slope(sw_vec x) {
+    const sw_vec gate = silu_gate(x);
+    return sw_vec_fma(sw_vec_fma(-gate, gate, gate), x, gate);
+}
+
 /* y = function(x), and dx = dy·slope(x), for a tile of `count` elements from `at` on. Rounding is a second loop,
  * because the long chain of a function and what waits for its end would fill the processor's window. */
 SW_INLINE void map(const sw_dtype type, sw_vec (*const function)(sw_vec), int64_t at, int64_t count, const void *x,
@@ -82,6 +95,8 @@ static void forward_tile(sw_dtype type, sw_activation which, int64_t at, int64_t
         SW_FOR_TYPE(map, type, gelu_tanh, at, count, x, y);
     else if (which == SW_GELU_ERF)
         SW_FOR_TYPE(map, type, gelu_erf, at, count, x, y);
+    else if (which == SW_SILU)
+        SW_FOR_TYPE(map, type, silu, at, count, x, y);
     else
         SW_FOR_TYPE(map, type, relu, at, count, x, y);
 }
@@ -92,6 +107,8 @@ static void backward_tile(sw_dtype type, sw_activation which, int64_t at, int64_
         SW_FOR_TYPE(map_back, type, gelu_tanh_slope, at, count, x, dy, dx);
     else if (which == SW_GELU_ERF)
         SW_FOR_TYPE(map_back, type, gelu_erf_slope, at, count, x, dy, dx);
+    else if (which == SW_SILU)
+        SW_FOR_TYPE(map_back, type, silu_slope, at, count, x, dy, dx);
     else
         SW_FOR_TYPE(map_back, type, relu_slope, at, count, x, dy, dx);
 }
@@ -114,7 +131,90 @@ static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw
     return SW_OK;
 }
 
+/* The same gated, for a tile of one row: gates at gate_at of x, their values `apart` elements behind them. */
+SW_INLINE void gate(const sw_dtype type, sw_vec (*const function)(sw_vec), int64_t gate_at, int64_t apart, int64_t at,
+                    int64_t count, const void *x, void *y) {
+    struct sw_tile tile;
+    float *out = sw_tile_target(type, y, at, &tile);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const sw_vec value = sw_load_up_to(type, x, gate_at + apart + i, count - i, 0.0f);
+        sw_store_up_to(SW_F32, out, i, count - i,
+                       function(sw_load_up_to(type, x, gate_at + i, count - i, 0.0f)) * value);
+    }
+    sw_tile_store(type, y, at, count, &tile);
+}
+
+SW_INLINE void gate_back(const sw_dtype type, sw_vec (*const function)(sw_vec), sw_vec (*const slope)(sw_vec),
+                         int64_t gate_at, int64_t apart, int64_t at, int64_t count, const void *x, const void *dy,
+                         void *dx) {
+    struct sw_tile gate_tile, value_tile;
+    float *gate_out = sw_tile_target(type, dx, gate_at, &gate_tile);
+    float *value_out = sw_tile_target(type, dx, gate_at + apart, &value_tile);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const int64_t rest = count - i;
+        const sw_vec gradient = sw_load_up_to(type, dy, at + i, rest, 0.0f);
+        const sw_vec before = sw_load_up_to(type, x, gate_at + i, rest, 0.0f);
+        const sw_vec value = sw_load_up_to(type, x, gate_at + apart + i, rest, 0.0f);
+        sw_store_up_to(SW_F32, gate_out, i, rest, gradient * value * slope(before));
+        sw_store_up_to(SW_F32, value_out, i, rest, gradient * function(before));
+    }
+    sw_tile_store(type, dx, gate_at, count, &gate_tile);
+    sw_tile_store(type, dx, gate_at + apart, count, &value_tile);
+}
+
+static void gate_tile(sw_dtype type, sw_activation which, int64_t gate_at, int64_t apart, int64_t at, int64_t count,
+                      const void *x, void *y) {
+    if (which == SW_SILU)
+        SW_FOR_TYPE(gate, type, silu, gate_at, apart, at, count, x, y);
+    else if (which == SW_GELU_TANH)
+        SW_FOR_TYPE(gate, type, gelu_tanh, gate_at, apart, at, count, x, y);
+    else if (which == SW_GELU_ERF)
+        SW_FOR_TYPE(gate, type, gelu_erf, gate_at, apart, at, count, x, y);
+    else
+        SW_FOR_TYPE(gate, type, relu, gate_at, apart, at, count, x, y);
+}
+
+static void gate_back_tile(sw_dtype type, sw_activation which, int64_t gate_at, int64_t apart, int64_t at,
+                           int64_t count, const void *x, const void *dy, void *dx) {
+    if (which == SW_SILU)
+        SW_FOR_TYPE(gate_back, type, silu, silu_slope, gate_at, apart, at, count, x, dy, dx);
+    else if (which == SW_GELU_TANH)
+        SW_FOR_TYPE(gate_back, type, gelu_tanh, gelu_tanh_slope, gate_at, apart, at, count, x, dy, dx);
+    else if (which == SW_GELU_ERF)
+        SW_FOR_TYPE(gate_back, type, gelu_erf, gelu_erf_slope, gate_at, apart, at, count, x, dy, dx);
+    else
+        SW_FOR_TYPE(gate_back, type, relu, relu_slope, gate_at, apart, at, count, x, dy, dx);
+}
+
+static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                               const void *x, void *y) {
+    const int threads = stream->device->info.threads;
+    const int64_t tiles = sw_div_up(cols, SW_TILE_ELEMS);
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t i = 0; i < rows * tiles; i++) {
+        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
+        gate_tile(type, which, 2 * row * cols + col, cols, row * cols + col, sw_min_i64(SW_TILE_ELEMS, cols - col), x,
+                  y);
+    }
+    return SW_OK;
+}
+
+static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
+                                int64_t cols, const void *x, const void *dy, void *dx) {
+    const int threads = stream->device->info.threads;
+    const int64_t tiles = sw_div_up(cols, SW_TILE_ELEMS);
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t i = 0; i < rows * tiles; i++) {
+        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
+        gate_back_tile(type, which, 2 * row * cols + col, cols, row * cols + col, sw_min_i64(SW_TILE_ELEMS, cols - col),
+                       x, dy, dx);
+    }
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops) {
     ops->activation_forward = activation_forward;
     ops->activation_backward = activation_backward;
+    ops->gated_forward = gated_forward;
+    ops->gated_backward = gated_backward;
 }

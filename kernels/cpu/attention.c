@@ -52,6 +52,15 @@ void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *score
     }
 }
 
+void SW_ISA_NAME(sw_block_mask_window)(int64_t window, struct sw_block queries, struct sw_block keys, float value,
+                                       float *scores) {
+    for (int64_t key = 0; key < keys.count; key++) {
+        const int64_t first = sw_max_i64(0, keys.first + key + window - queries.first);
+        for (int64_t query = first; query < sw_padded(queries.count); query++)
+            scores[key * SW_ATTENTION_BLOCK + query] = value;
+    }
+}
+
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
                                        sw_dtype type) {
     const struct sw_attention_call call = SW_ISA_NAME(sw_attention_call)(type, shape);

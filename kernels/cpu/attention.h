@@ -53,8 +53,25 @@ static inline struct sw_head_rows sw_output_rows(const struct sw_attention *shap
 }
 
 static inline struct sw_head_rows sw_key_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct sw_head_rows){.first = batch * shape->seq * shape->kv_stride + kv_head * shape->head_dim,
-                                 .stride = shape->kv_stride};
+    return (struct sw_head_rows){.first = batch * shape->seq * shape->k_stride + kv_head * shape->head_dim,
+                                 .stride = shape->k_stride};
+}
+
+static inline struct sw_head_rows sw_value_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
+    return (struct sw_head_rows){.first = batch * shape->seq * shape->v_stride + kv_head * shape->head_dim,
+                                 .stride = shape->v_stride};
+}
+
+/* The first block of keys that a block of queries sees. */
+static inline int64_t sw_first_key_block(const struct sw_attention_call *call, struct sw_block queries) {
+    const int64_t beyond = call->shape.window > 0 ? queries.first - call->shape.window + 1 : 0;
+    return beyond > 0 ? beyond / SW_ATTENTION_BLOCK : 0;
+}
+
+/* Whether the window ends inside a block of keys for some of these queries. */
+static inline bool sw_cut_by_window(const struct sw_attention_call *call, struct sw_block queries,
+                                    struct sw_block keys) {
+    return call->shape.window > 0 && queries.first + queries.count - keys.first > call->shape.window;
 }
 
 /* Brings a block into fp32 [SW_ATTENTION_BLOCK, padded_dim], zeros around it up to whole vectors. */
@@ -68,6 +85,9 @@ void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struc
                                      const float *from, float *to);
 /* scores[key][query] = value where the key comes after the query, in a block on the diagonal. */
 void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores);
+/* The same where the key lies before the query's window. */
+void SW_ISA_NAME(sw_block_mask_window)(int64_t window, struct sw_block queries, struct sw_block keys, float value,
+                                       float *scores);
 
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,

@@ -123,18 +123,22 @@ static void add_over_queries(const struct sw_attention_call *call, const float *
 }
 
 static void take_pair(const struct backward_call *b, const struct backward_space *s, struct sw_block query_block,
-                      struct sw_block key_block, struct sw_head_rows kv_rows) {
+                      struct sw_block key_block, int64_t batch, int64_t kv_head) {
     const struct sw_attention_call *call = &b->call;
     const bool diagonal = query_block.first == key_block.first;
     const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
     const int64_t at = key_block.first * call->padded_dim;
-    SW_ISA_NAME(sw_block_load)(call, b->k, kv_rows, key_block, s->k);
-    SW_ISA_NAME(sw_block_load)(call, b->v, kv_rows, key_block, s->v);
+    SW_ISA_NAME(sw_block_load)(call, b->k, sw_key_rows(&call->shape, batch, kv_head), key_block, s->k);
+    SW_ISA_NAME(sw_block_load)(call, b->v, sw_value_rows(&call->shape, batch, kv_head), key_block, s->v);
     scores_of(call, s->k, s->q_transposed, keys, queries, diagonal, s->p);
     scores_of(call, s->v, s->d_o_transposed, keys, queries, diagonal, s->ds);
     if (diagonal) {
         SW_ISA_NAME(sw_block_mask)(key_block, -INFINITY, s->p);
         SW_ISA_NAME(sw_block_mask)(key_block, 0.0f, s->ds);
+    }
+    if (sw_cut_by_window(call, query_block, key_block)) {
+        SW_ISA_NAME(sw_block_mask_window)(call->shape.window, query_block, key_block, -INFINITY, s->p);
+        SW_ISA_NAME(sw_block_mask_window)(call->shape.window, query_block, key_block, 0.0f, s->ds);
     }
     score_gradients(s, call->shape.scale, keys, queries);
     add_over_queries(call, s->p, s->d_o, keys, queries, diagonal, s->dv + at);
@@ -157,12 +161,12 @@ static void take_pair(const struct backward_call *b, const struct backward_space
 static void backward_head(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head) {
     const struct sw_attention_call *call = &b->call;
     const struct sw_attention *shape = &call->shape;
-    const struct sw_head_rows kv_rows = sw_key_rows(shape, batch, head / (shape->heads / shape->kv_heads));
+    const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     for (int64_t index = 0; index < call->blocks; index++) {
         const struct sw_block queries = sw_block_at(call, index);
         load_queries(b, s, batch, head, queries);
-        for (int64_t key_index = 0; key_index <= index; key_index++)
-            take_pair(b, s, queries, sw_block_at(call, key_index), kv_rows);
+        for (int64_t key_index = sw_first_key_block(call, queries); key_index <= index; key_index++)
+            take_pair(b, s, queries, sw_block_at(call, key_index), batch, kv_head);
         SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(shape, batch, head), queries, b->dq);
     }
 }
@@ -171,15 +175,16 @@ static void backward_key_head(const struct backward_call *b, const struct backwa
                               int64_t kv_head) {
     const struct sw_attention_call *call = &b->call;
     const int64_t group = call->shape.heads / call->shape.kv_heads;
-    const struct sw_head_rows kv_rows = sw_key_rows(&call->shape, batch, kv_head);
+    const struct sw_head_rows k_rows = sw_key_rows(&call->shape, batch, kv_head);
+    const struct sw_head_rows v_rows = sw_value_rows(&call->shape, batch, kv_head);
     memset(s->dk, 0, (size_t)(2 * call->blocks * BLOCK * call->padded_dim) * sizeof *s->dk);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         backward_head(b, s, batch, head);
     for (int64_t index = 0; index < call->blocks; index++) {
         const struct sw_block keys = sw_block_at(call, index);
         const int64_t at = keys.first * call->padded_dim;
-        SW_ISA_NAME(sw_block_store)(call, s->dk + at, kv_rows, keys, b->dk);
-        SW_ISA_NAME(sw_block_store)(call, s->dv + at, kv_rows, keys, b->dv);
+        SW_ISA_NAME(sw_block_store)(call, s->dk + at, k_rows, keys, b->dk);
+        SW_ISA_NAME(sw_block_store)(call, s->dv + at, v_rows, keys, b->dv);
     }
 }
 

@@ -16,6 +16,7 @@
 /* Each adds the ops of one file to a table; sw_cpu_add_ops calls them all. */
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_rotate)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops);

@@ -1,11 +1,13 @@
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/tile.h"
 
 /* Sums that run side by side, so that none waits for the one before. */
 enum { SUMS = 2 };
 
+/* A root-mean-square norm has no mean, no beta, and nothing to subtract but what the scale gives: `centred` is a
+ * constant wherever it is given. */
 struct backward {
-    int64_t cols;
+    struct sw_rmsnorm shape;
     const void *dy, *x, *gamma;
     const float *mean, *rstd;
     bool add_to_dx;
@@ -18,45 +20,47 @@ struct row_averages {
     float g, g_normal;
 };
 
-SW_INLINE struct row_averages averages(const sw_dtype type, const struct backward *b, int64_t row) {
-    const int64_t row_at = row * b->cols;
-    const float mean = b->mean[row];
+SW_INLINE struct row_averages averages(const sw_dtype type, const struct backward *b, int64_t row, const bool centred) {
+    const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row);
+    const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row);
+    const float mean = centred ? b->mean[row] : 0.0f;
     sw_vec sum[SUMS] = {{0}}, sum_centred[SUMS] = {{0}};
     int64_t i = 0;
-    for (; i + SUMS * SW_LANES <= b->cols; i += SUMS * SW_LANES) {
+    for (; i + SUMS * SW_LANES <= b->shape.cols; i += SUMS * SW_LANES) {
         for (int j = 0; j < SUMS; j++) {
             const int64_t col = i + j * SW_LANES;
-            const sw_vec g = sw_load(type, b->dy, row_at + col) * sw_load(type, b->gamma, col);
+            const sw_vec g = sw_load(type, b->dy, y_at + col) * sw_load(type, b->gamma, col);
             sum[j] += g;
-            sum_centred[j] = sw_vec_fma(g, sw_load(type, b->x, row_at + col) - mean, sum_centred[j]);
+            sum_centred[j] = sw_vec_fma(g, sw_load(type, b->x, x_at + col) - mean, sum_centred[j]);
         }
     }
-    for (; i < b->cols; i += SW_LANES) {
-        const int64_t rest = b->cols - i;
+    for (; i < b->shape.cols; i += SW_LANES) {
+        const int64_t rest = b->shape.cols - i;
         const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
-        const sw_vec g = sw_load_up_to(type, b->dy, row_at + i, rest, 0.0f) * gamma;
+        const sw_vec g = sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f) * gamma;
         sum[0] += g;
-        sum_centred[0] = sw_vec_fma(g, sw_load_up_to(type, b->x, row_at + i, rest, mean) - mean, sum_centred[0]);
+        sum_centred[0] = sw_vec_fma(g, sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean, sum_centred[0]);
     }
-    return (struct row_averages){.g = sw_vec_sum(sum[0] + sum[1]) / (float)b->cols,
+    return (struct row_averages){.g = sw_vec_sum(sum[0] + sum[1]) / (float)b->shape.cols,
                                  .g_normal =
-                                     sw_vec_sum(sum_centred[0] + sum_centred[1]) * b->rstd[row] / (float)b->cols};
+                                     sw_vec_sum(sum_centred[0] + sum_centred[1]) * b->rstd[row] / (float)b->shape.cols};
 }
 
-/* dx = rstd·(g - average(g) - n·average(g·n)). */
-SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row) {
-    const struct row_averages average = averages(type, b, row);
-    const float mean = b->mean[row], rstd = b->rstd[row];
-    const sw_vec minus_g = sw_vec_splat(-average.g), minus_g_normal = sw_vec_splat(-average.g_normal);
-    const int64_t row_at = row * b->cols;
-    for (int64_t i = 0; i < b->cols; i += SW_LANES) {
-        const int64_t rest = b->cols - i;
-        const sw_vec normal = (sw_load_up_to(type, b->x, row_at + i, rest, mean) - mean) * rstd;
+/* dx = rstd·(g - average(g) - n·average(g·n)), average(g) only where centred. */
+SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row, const bool centred) {
+    const struct row_averages average = averages(type, b, row, centred);
+    const float mean = centred ? b->mean[row] : 0.0f, rstd = b->rstd[row];
+    const sw_vec minus_g = sw_vec_splat(centred ? -average.g : 0.0f), minus_g_normal = sw_vec_splat(-average.g_normal);
+    const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row);
+    const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row);
+    for (int64_t i = 0; i < b->shape.cols; i += SW_LANES) {
+        const int64_t rest = b->shape.cols - i;
+        const sw_vec normal = (sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean) * rstd;
         const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
-        const sw_vec g = sw_vec_fma(sw_load_up_to(type, b->dy, row_at + i, rest, 0.0f), gamma, minus_g);
+        const sw_vec g = sw_vec_fma(sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f), gamma, minus_g);
         const sw_vec inner = sw_vec_fma(normal, minus_g_normal, g);
-        const sw_vec before = b->add_to_dx ? sw_load_up_to(type, b->dx, row_at + i, rest, 0.0f) : (sw_vec){0};
-        sw_store_up_to(type, b->dx, row_at + i, rest, sw_vec_fma(inner, sw_vec_splat(rstd), before));
+        const sw_vec before = b->add_to_dx ? sw_load_up_to(type, b->dx, x_at + i, rest, 0.0f) : (sw_vec){0};
+        sw_store_up_to(type, b->dx, x_at + i, rest, sw_vec_fma(inner, sw_vec_splat(rstd), before));
     }
 }
 
@@ -66,19 +70,21 @@ static_assert(COLUMN_TILE % STRIP == 0, "a thread's columns are whole strips");
 
 /* Rows in order, one by one, into the accumulators: the order that the contract fixes. vectors is a constant. */
 SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
-                          int64_t count, const int vectors) {
+                          int64_t count, const int vectors, const bool centred) {
     sw_vec gamma_sum[STRIP_VECTORS], beta_sum[STRIP_VECTORS];
     for (int j = 0; j < vectors; j++) {
         const int64_t col = at + j * SW_LANES, rest = count - j * SW_LANES;
         gamma_sum[j] = sw_load_up_to(SW_F32, b->gamma_acc, col, rest, 0.0f);
-        beta_sum[j] = sw_load_up_to(SW_F32, b->beta_acc, col, rest, 0.0f);
+        beta_sum[j] = centred ? sw_load_up_to(SW_F32, b->beta_acc, col, rest, 0.0f) : (sw_vec){0};
     }
     for (int64_t row = first_row; row < end_row; row++) {
-        const float mean = b->mean[row], rstd = b->rstd[row];
+        const float mean = centred ? b->mean[row] : 0.0f, rstd = b->rstd[row];
+        const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row) + at;
+        const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row) + at;
         for (int j = 0; j < vectors; j++) {
-            const int64_t index = row * b->cols + at + j * SW_LANES, rest = count - j * SW_LANES;
-            const sw_vec gradient = sw_load_up_to(type, b->dy, index, rest, 0.0f);
-            const sw_vec normal = (sw_load_up_to(type, b->x, index, rest, mean) - mean) * rstd;
+            const int64_t rest = count - j * SW_LANES;
+            const sw_vec gradient = sw_load_up_to(type, b->dy, y_at + j * SW_LANES, rest, 0.0f);
+            const sw_vec normal = (sw_load_up_to(type, b->x, x_at + j * SW_LANES, rest, mean) - mean) * rstd;
             gamma_sum[j] = sw_vec_fma(gradient, normal, gamma_sum[j]);
             beta_sum[j] += gradient;
         }
@@ -86,17 +92,18 @@ SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t
     for (int j = 0; j < vectors; j++) {
         const int64_t col = at + j * SW_LANES, rest = count - j * SW_LANES;
         sw_store_up_to(SW_F32, b->gamma_acc, col, rest, gamma_sum[j]);
-        sw_store_up_to(SW_F32, b->beta_acc, col, rest, beta_sum[j]);
+        if (centred)
+            sw_store_up_to(SW_F32, b->beta_acc, col, rest, beta_sum[j]);
     }
 }
 
 SW_INLINE void column_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row,
-                           int64_t at) {
-    const int64_t end = sw_min_i64(b->cols, at + COLUMN_TILE);
+                           int64_t at, const bool centred) {
+    const int64_t end = sw_min_i64(b->shape.cols, at + COLUMN_TILE);
     for (; at + STRIP <= end; at += STRIP)
-        strip_sums(type, b, first_row, end_row, at, STRIP, STRIP_VECTORS);
+        strip_sums(type, b, first_row, end_row, at, STRIP, STRIP_VECTORS, centred);
     for (; at < end; at += SW_LANES)
-        strip_sums(type, b, first_row, end_row, at, end - at, 1);
+        strip_sums(type, b, first_row, end_row, at, end - at, 1, centred);
 }
 
 /* Rows whose dx is made before their share of gamma_acc and beta_acc: as many as a second-level cache keeps of dy and
@@ -106,34 +113,69 @@ static int64_t rows_in_cache(sw_dtype type, int64_t cols) {
     return sw_max_i64(1, CACHE_BYTES / (2 * cols * sw_dtype_bytes(type)));
 }
 
-static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                    const void *x, const void *gamma, const float *mean, const float *rstd,
-                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
-    const int threads = stream->device->info.threads;
-    const struct backward b = {.cols = cols,
-                               .dy = dy,
-                               .x = x,
-                               .gamma = gamma,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .add_to_dx = add_to_dx,
-                               .dx = dx,
-                               .gamma_acc = gamma_acc,
-                               .beta_acc = beta_acc};
-    const int64_t block_rows = rows_in_cache(type, cols) * threads;
+static void dx_of(sw_dtype type, const struct backward *b, int64_t row) {
+    if (b->mean != NULL)
+        SW_FOR_TYPE(row_dx, type, b, row, true);
+    else
+        SW_FOR_TYPE(row_dx, type, b, row, false);
+}
+
+static void columns_of(sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at) {
+    if (b->mean != NULL)
+        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, true);
+    else
+        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, false);
+}
+
+static void all_rows(int threads, sw_dtype type, const struct backward *b) {
+    const int64_t rows = b->shape.rows, cols = b->shape.cols, block_rows = rows_in_cache(type, cols) * threads;
 #pragma omp parallel num_threads(threads) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t first = 0; first < rows; first += block_rows) {
         const int64_t end = sw_min_i64(rows, first + block_rows);
 #pragma omp for schedule(static) nowait
         for (int64_t row = first; row < end; row++)
-            SW_FOR_TYPE(row_dx, type, &b, row);
+            dx_of(type, b, row);
 #pragma omp for schedule(static)
         for (int64_t at = 0; at < cols; at += COLUMN_TILE)
-            SW_FOR_TYPE(column_sums, type, &b, first, end, at);
+            columns_of(type, b, first, end, at);
     }
+}
+
+static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                    const void *x, const void *gamma, const float *mean, const float *rstd,
+                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
+    const struct backward b = {
+        .shape = {.rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols},
+        .dy = dy,
+        .x = x,
+        .gamma = gamma,
+        .mean = mean,
+        .rstd = rstd,
+        .add_to_dx = add_to_dx,
+        .dx = dx,
+        .gamma_acc = gamma_acc,
+        .beta_acc = beta_acc,
+    };
+    all_rows(stream->device->info.threads, type, &b);
+    return SW_OK;
+}
+
+static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
+                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
+                                  void *dx, float *gamma_acc) {
+    const struct backward b = {.shape = *shape,
+                               .dy = dy,
+                               .x = x,
+                               .gamma = gamma,
+                               .rstd = rstd,
+                               .add_to_dx = add_to_dx,
+                               .dx = dx,
+                               .gamma_acc = gamma_acc};
+    all_rows(stream->device->info.threads, type, &b);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops) {
     ops->layernorm_backward = layernorm_backward;
+    ops->rmsnorm_backward = rmsnorm_backward;
 }

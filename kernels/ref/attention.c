@@ -4,8 +4,8 @@
 
 /* One query row of one head: its sequence, head and token, and where its vectors begin. */
 struct row {
-    int64_t seq_first; /* the row of the sequence's first token */
-    int64_t token;
+    int64_t seq_first;        /* the row of the sequence's first token */
+    int64_t token, first_key; /* the keys that it sees are [first_key, token] */
     int64_t q_at, o_at, lse_at;
     int64_t kv_column;
 };
@@ -16,6 +16,7 @@ static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_
     return (struct row){
         .seq_first = seq_first,
         .token = token,
+        .first_key = shape->window > 0 && token >= shape->window ? token - shape->window + 1 : 0,
         .q_at = (seq_first + token) * shape->q_stride + head * shape->head_dim,
         .o_at = (seq_first + token) * shape->o_stride + head * shape->head_dim,
         .lse_at = (batch * shape->heads + head) * shape->seq + token,
@@ -23,8 +24,12 @@ static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_
     };
 }
 
-static int64_t kv_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
-    return (row->seq_first + key) * shape->kv_stride + row->kv_column;
+static int64_t k_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
+    return (row->seq_first + key) * shape->k_stride + row->kv_column;
+}
+
+static int64_t v_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
+    return (row->seq_first + key) * shape->v_stride + row->kv_column;
 }
 
 static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, const void *b, int64_t b_at) {
@@ -36,15 +41,15 @@ static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, con
 
 static double score(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
                     const void *k, int64_t key) {
-    return shape->scale * dot(type, shape->head_dim, q, row->q_at, k, kv_at(shape, row, key));
+    return shape->scale * dot(type, shape->head_dim, q, row->q_at, k, k_at(shape, row, key));
 }
 
 static double log_sum_exp_of(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
                              const void *k) {
     double largest = -INFINITY, sum = 0.0;
-    for (int64_t key = 0; key <= row->token; key++)
+    for (int64_t key = row->first_key; key <= row->token; key++)
         largest = fmax(largest, score(type, shape, row, q, k, key));
-    for (int64_t key = 0; key <= row->token; key++)
+    for (int64_t key = row->first_key; key <= row->token; key++)
         sum += exp(score(type, shape, row, q, k, key) - largest);
     return largest + log(sum);
 }
@@ -53,10 +58,10 @@ static void forward_row(sw_dtype type, const struct sw_attention *shape, const s
                         const void *k, const void *v, void *o, float *log_sum_exp) {
     double sum[SW_ATTENTION_MAX_HEAD_DIM] = {0};
     const double lse = log_sum_exp_of(type, shape, row, q, k);
-    for (int64_t key = 0; key <= row->token; key++) {
+    for (int64_t key = row->first_key; key <= row->token; key++) {
         const double p = exp(score(type, shape, row, q, k, key) - lse);
         for (int64_t i = 0; i < shape->head_dim; i++)
-            sum[i] += p * sw_dtype_load(type, v, kv_at(shape, row, key) + i);
+            sum[i] += p * sw_dtype_load(type, v, v_at(shape, row, key) + i);
     }
     for (int64_t i = 0; i < shape->head_dim; i++)
         sw_dtype_store(type, o, row->o_at + i, (float)sum[i]);
@@ -92,13 +97,12 @@ static void backward_row(sw_dtype type, const struct sw_attention *shape, const 
     const int64_t dim = shape->head_dim;
     double dq[SW_ATTENTION_MAX_HEAD_DIM] = {0};
     const double delta = dot(type, dim, t->o, row->o_at, t->d_o, row->o_at);
-    for (int64_t key = 0; key <= row->token; key++) {
-        const int64_t at = kv_at(shape, row, key);
+    for (int64_t key = row->first_key; key <= row->token; key++) {
         const double p = exp(score(type, shape, row, t->q, t->k, key) - t->log_sum_exp[row->lse_at]);
-        const double dp = dot(type, dim, t->d_o, row->o_at, t->v, at);
+        const double dp = dot(type, dim, t->d_o, row->o_at, t->v, v_at(shape, row, key));
         const double ds = p * (dp - delta) * shape->scale;
         for (int64_t i = 0; i < dim; i++) {
-            dq[i] += ds * sw_dtype_load(type, t->k, at + i);
+            dq[i] += ds * sw_dtype_load(type, t->k, k_at(shape, row, key) + i);
             t->dk[key * dim + i] += ds * sw_dtype_load(type, t->q, row->q_at + i);
             t->dv[key * dim + i] += p * sw_dtype_load(type, t->d_o, row->o_at + i);
         }
@@ -121,8 +125,8 @@ static void backward_kv_head(sw_dtype type, const struct sw_attention *shape, in
     const struct row first = row_of(shape, batch, kv_head * group, 0);
     for (int64_t key = 0; key < shape->seq; key++) {
         for (int64_t i = 0; i < shape->head_dim; i++) {
-            sw_dtype_store(type, dk, kv_at(shape, &first, key) + i, (float)t->dk[key * shape->head_dim + i]);
-            sw_dtype_store(type, dv, kv_at(shape, &first, key) + i, (float)t->dv[key * shape->head_dim + i]);
+            sw_dtype_store(type, dk, k_at(shape, &first, key) + i, (float)t->dk[key * shape->head_dim + i]);
+            sw_dtype_store(type, dv, v_at(shape, &first, key) + i, (float)t->dv[key * shape->head_dim + i]);
         }
     }
 }

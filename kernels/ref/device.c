@@ -4,6 +4,8 @@ void sw_ref_ops(struct sw_device_ops *ops) {
     sw_ref_add_memory(ops);
     sw_ref_add_gemm(ops);
     sw_ref_add_layernorm(ops);
+    sw_ref_add_rmsnorm(ops);
+    sw_ref_add_rotate(ops);
     sw_ref_add_attention(ops);
     sw_ref_add_elementwise(ops);
     sw_ref_add_columns(ops);

@@ -112,6 +112,30 @@ static void update_threads_give_the_same_bits(void **state) {
     same_free(&reference);
 }
 
+static void another_description_has_the_same_bits_too(void **state) {
+    static const char *const places[] = {"weights=nvme,grads=nvme,optimizer=nvme,acts=nvme",
+                                         "weights=host,grads=device,optimizer=host,acts=host",
+                                         "weights=nvme,grads=host,optimizer=nvme"};
+    for (int t = 0; t < 2; t++) {
+        struct harness_spec spec = same_spec(t == 0 ? SW_F32 : SW_BF16);
+        struct same_trace reference, trace;
+        spec.config = &same_rotary_config;
+        must(same_train(&spec, false, &reference));
+        for (int s = 0; s < SAME_STEPS; s++)
+            assert_true(isfinite(reference.loss[s]) && reference.grad_norm[s] > 0 && !reference.skipped[s]);
+        for (int p = 0; p < 3; p++) {
+            spec.place = places[p];
+            spec.recompute = p % 2 == 0;
+            spec.group = p;
+            spec.directory = *state;
+            must(same_train(&spec, true, &trace));
+            must_equal(&reference, &trace, places[p]);
+            same_free(&trace);
+        }
+        same_free(&reference);
+    }
+}
+
 /* A comparison that cannot fail proves nothing. */
 static void other_trainings_give_other_bits(void **state) {
     (void)state;
@@ -273,6 +297,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         in_directory(placements_give_the_same_bits_in_fp32),
         in_directory(placements_give_the_same_bits_in_bf16),
+        in_directory(another_description_has_the_same_bits_too),
         in_directory(update_threads_give_the_same_bits),
         cmocka_unit_test(other_trainings_give_other_bits),
         in_directory(a_resumed_training_gives_the_same_bits),

@@ -21,6 +21,31 @@ const struct sw_model_config same_config = {
     .tied_embeddings = true,
 };
 
+const struct sw_model_config same_rotary_config = {
+    .family = "qwen3",
+    .vocab = 515,
+    .hidden = 80,
+    .layers = 3,
+    .heads = 6,
+    .kv_heads = 2,
+    .head_dim = 18,
+    .ffn = 200,
+    .max_positions = 32,
+    .norm_epsilon = 1e-6,
+    .init_std = 0.035,
+    .activation = SW_SILU,
+    .norm = SW_NORM_RMS,
+    .positions = SW_POSITIONS_ROTARY,
+    .gated = true,
+    .out_first = true,
+    .qkv_bias = true,
+    .projection_bias = true,
+    .qk_norm = true,
+    .window = 7,
+    .window_first_layer = 1,
+    .rope = {.theta = 100.0, .truncate = true},
+};
+
 struct harness_spec same_spec(sw_dtype type) {
     return (struct harness_spec){
         .config = &same_config,

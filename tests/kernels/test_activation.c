@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const int64_t sizes[] = {1, 15, 16, 17, 63, 65, 511, 512, 513, 20011};
-static const sw_activation kinds[] = {SW_GELU_TANH, SW_GELU_ERF, SW_RELU};
+static const sw_activation kinds[] = {SW_GELU_TANH, SW_GELU_ERF, SW_RELU, SW_SILU};
 
 /* Random values, and at the front those where formulas break. */
 static struct buffer inputs(sw_dtype type, int64_t elems) {
@@ -53,6 +53,8 @@ static void against_reference(void **state) {
 static double textbook(sw_activation which, double x) {
     if (which == SW_RELU)
         return fmax(x, 0.0);
+    if (which == SW_SILU)
+        return 0.5 * x * (1.0 + tanh(0.5 * x));
     if (which == SW_GELU_ERF)
         return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
     return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * pow(x, 3.0))));
@@ -73,6 +75,61 @@ static void slopes_of_reference(void **state) {
             const double step = 1e-5, above = textbook(kinds[k], x + step), below = textbook(kinds[k], x - step);
             assert_near("an activation", i, y, textbook(kinds[k], x), 1e-7);
             assert_near("a slope", i, dx, (above - below) / (2.0 * step), 1e-6);
+        }
+    }
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+static void compare_gated(struct pair *pair, sw_dtype type, sw_activation which, int64_t rows, int64_t cols) {
+    const float rtol = 4e-6f, atol = 2e-6f;
+    struct buffer x = inputs(type, 2 * rows * cols), dy = buffer_random(type, rows * cols, 2, 1.0f);
+    struct buffer got = buffer_make(dy.bytes), want = buffer_make(dy.bytes);
+    struct buffer got_dx = buffer_make(x.bytes), want_dx = buffer_make(x.bytes);
+    assert_ok(sw_gated_forward(pair->stream, type, which, rows, cols, x.data, got.data));
+    assert_ok(sw_gated_forward(pair->ref, type, which, rows, cols, x.data, want.data));
+    assert_close("a gated activation", pair, type, rows * cols, got.data, want.data, rtol, atol);
+    assert_ok(sw_gated_backward(pair->stream, type, which, rows, cols, x.data, dy.data, got_dx.data));
+    assert_ok(sw_gated_backward(pair->ref, type, which, rows, cols, x.data, dy.data, want_dx.data));
+    assert_close("its gradient", pair, type, 2 * rows * cols, got_dx.data, want_dx.data, rtol, 4.0f * atol);
+    struct buffer *all[] = {&x, &dy, &got, &want, &got_dx, &want_dx};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void gated_sizes(struct pair *pair) {
+    static const int64_t cols[] = {1, 15, 16, 33, 511, 513, 1100};
+    for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++) {
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            for (int t = 0; t < TEST_TYPES; t++)
+                compare_gated(pair, test_types[t], kinds[k], 17, cols[c]);
+        }
+    }
+}
+
+static void gated_against_reference(void **state) {
+    (void)state;
+    for_each_device(gated_sizes);
+}
+
+/* One gate and one value beside each other, as a row of one column has them. */
+static void gated_slopes_of_reference(void **state) {
+    (void)state;
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (int64_t i = 0; i < 101; i++) {
+            const float x[2] = {-5.0f + 0.1f * (float)i + 0.001f, 1.5f - 0.02f * (float)i}, dy = 0.7f;
+            float y = NAN, dx[2];
+            assert_ok(sw_gated_forward(stream, SW_F32, kinds[k], 1, 1, x, &y));
+            assert_ok(sw_gated_backward(stream, SW_F32, kinds[k], 1, 1, x, &dy, dx));
+            const double step = 1e-5, middle = textbook(kinds[k], x[0]);
+            const double slope = (textbook(kinds[k], x[0] + step) - textbook(kinds[k], x[0] - step)) / (2.0 * step);
+            assert_near("a gated activation", i, y, middle * x[1], 1e-6);
+            assert_near("a gate's gradient", i, dx[0], dy * slope * x[1], 2e-6);
+            assert_near("a value's gradient", i, dx[1], dy * middle, 1e-6);
         }
     }
     sw_stream_close(stream);
@@ -118,7 +175,11 @@ static void add(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(slopes_of_reference),
-                                       cmocka_unit_test(nan_is_kept), cmocka_unit_test(add)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference),
+                                       cmocka_unit_test(slopes_of_reference),
+                                       cmocka_unit_test(gated_against_reference),
+                                       cmocka_unit_test(gated_slopes_of_reference),
+                                       cmocka_unit_test(nan_is_kept),
+                                       cmocka_unit_test(add)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Batch, sequence, heads, key heads, head dimension; `gap` extra columns between rows. */
+/* Batch, sequence, heads, key heads, head dimension; `gap` extra columns between rows; window. */
 struct shape {
-    int64_t batch, seq, heads, kv_heads, dim, gap;
+    int64_t batch, seq, heads, kv_heads, dim, gap, window;
 };
-static const struct shape shapes[] = {{1, 1, 1, 1, 1, 0},   {2, 17, 3, 3, 16, 0},   {1, 63, 2, 1, 15, 5},
-                                      {1, 64, 4, 2, 17, 0}, {1, 65, 2, 2, 63, 3},   {1, 129, 2, 2, 64, 64},
-                                      {2, 80, 6, 2, 65, 0}, {1, 200, 2, 1, 128, 0}, {1, 70, 1, 1, 256, 0}};
+static const struct shape shapes[] = {{1, 1, 1, 1, 1, 0, 0},      {2, 17, 3, 3, 16, 0, 0},   {1, 63, 2, 1, 15, 5, 0},
+                                      {1, 64, 4, 2, 17, 0, 0},    {1, 65, 2, 2, 63, 3, 0},   {1, 129, 2, 2, 64, 64, 0},
+                                      {2, 80, 6, 2, 65, 0, 0},    {1, 200, 2, 1, 128, 0, 0}, {1, 70, 1, 1, 256, 0, 0},
+                                      {2, 150, 2, 1, 16, 3, 1},   {1, 200, 4, 2, 24, 0, 64}, {1, 230, 2, 2, 32, 0, 65},
+                                      {1, 300, 2, 1, 16, 5, 100}, {1, 70, 2, 1, 8, 0, 70}};
 
 static struct sw_attention attention_of(const struct shape *s) {
     return (struct sw_attention){.batch = s->batch,
@@ -20,7 +22,9 @@ static struct sw_attention attention_of(const struct shape *s) {
                                  .kv_heads = s->kv_heads,
                                  .head_dim = s->dim,
                                  .q_stride = s->heads * s->dim + s->gap,
-                                 .kv_stride = s->kv_heads * s->dim + 2 * s->gap,
+                                 .k_stride = s->kv_heads * s->dim + 2 * s->gap,
+                                 .v_stride = s->kv_heads * s->dim + 5 * s->gap,
+                                 .window = s->window,
                                  .o_stride = s->heads * s->dim + 3 * s->gap,
                                  .scale = 1.0f / sqrtf((float)s->dim)};
 }
@@ -36,15 +40,16 @@ static int64_t elems(const struct sw_attention *a, int64_t stride, int64_t width
 
 static struct tensors make_tensors(const struct sw_device *device, const struct sw_attention *a, sw_dtype type) {
     const int64_t size = sw_dtype_bytes(type), wide = a->heads * a->head_dim, narrow = a->kv_heads * a->head_dim;
-    const int64_t q = elems(a, a->q_stride, wide), kv = elems(a, a->kv_stride, narrow), o = elems(a, a->o_stride, wide);
+    const int64_t q = elems(a, a->q_stride, wide), o = elems(a, a->o_stride, wide);
+    const int64_t k = elems(a, a->k_stride, narrow), v = elems(a, a->v_stride, narrow);
     return (struct tensors){.q = buffer_random(type, q, 1, 1.5f),
-                            .k = buffer_random(type, kv, 2, 1.5f),
-                            .v = buffer_random(type, kv, 3, 1.0f),
+                            .k = buffer_random(type, k, 2, 1.5f),
+                            .v = buffer_random(type, v, 3, 1.0f),
                             .d_o = buffer_random(type, o, 4, 1.0f),
                             .o = buffer_make(o * size),
                             .dq = buffer_make(q * size),
-                            .dk = buffer_make(kv * size),
-                            .dv = buffer_make(kv * size),
+                            .dk = buffer_make(k * size),
+                            .dv = buffer_make(v * size),
                             .lse = buffer_make(a->batch * a->heads * a->seq * 4),
                             .scratch = buffer_make(sw_attention_scratch_bytes(device, a, type))};
 }
@@ -87,8 +92,8 @@ static void compare(struct pair *pair, const struct shape *shape, sw_dtype type)
     assert_close("log-sum-exp", pair, SW_F32, a.batch * a.heads * a.seq, got.lse.data, want.lse.data, 1e-5f, 1e-5f);
     close_rows("o", pair, type, &a, a.o_stride, wide, &got.o, &want.o, 3e-5f);
     close_rows("dq", pair, type, &a, a.q_stride, wide, &got.dq, &want.dq, tolerance);
-    close_rows("dk", pair, type, &a, a.kv_stride, narrow, &got.dk, &want.dk, tolerance);
-    close_rows("dv", pair, type, &a, a.kv_stride, narrow, &got.dv, &want.dv, tolerance);
+    close_rows("dk", pair, type, &a, a.k_stride, narrow, &got.dk, &want.dk, tolerance);
+    close_rows("dv", pair, type, &a, a.v_stride, narrow, &got.dv, &want.dv, tolerance);
     free_tensors(&got);
     free_tensors(&want);
 }
@@ -106,7 +111,7 @@ static void against_reference(void **state) {
 }
 
 /* Small enough for difference quotients, in double and with whole scores. */
-enum { SEQ = 5, HEADS = 2, DIM = 3, Q_ELEMS = SEQ * HEADS * DIM, KV_ELEMS = SEQ * DIM };
+enum { SEQ = 5, HEADS = 2, DIM = 3, WINDOW = 3, Q_ELEMS = SEQ * HEADS * DIM, KV_ELEMS = SEQ * DIM };
 static const double SCALE = 0.6;
 
 static double weighted(const double *q, const double *k, const double *v, const double *w) {
@@ -114,14 +119,14 @@ static double weighted(const double *q, const double *k, const double *v, const 
     for (int t = 0; t < SEQ; t++) {
         for (int h = 0; h < HEADS; h++) {
             double p[SEQ], sum = 0.0;
-            for (int s = 0; s <= t; s++) {
+            for (int s = t < WINDOW ? 0 : t - WINDOW + 1; s <= t; s++) {
                 double score = 0.0;
                 for (int i = 0; i < DIM; i++)
                     score += q[(t * HEADS + h) * DIM + i] * k[s * DIM + i];
                 p[s] = exp(SCALE * score);
                 sum += p[s];
             }
-            for (int s = 0; s <= t; s++) {
+            for (int s = t < WINDOW ? 0 : t - WINDOW + 1; s <= t; s++) {
                 for (int i = 0; i < DIM; i++)
                     total += p[s] / sum * v[s * DIM + i] * w[(t * HEADS + h) * DIM + i];
             }
@@ -153,7 +158,9 @@ static void gradients_of_reference(void **state) {
                                    .kv_heads = 1,
                                    .head_dim = DIM,
                                    .q_stride = HEADS * DIM,
-                                   .kv_stride = DIM,
+                                   .k_stride = DIM,
+                                   .v_stride = DIM,
+                                   .window = WINDOW,
                                    .o_stride = HEADS * DIM,
                                    .scale = (float)SCALE};
     struct sw_device *device = NULL;
@@ -195,7 +202,7 @@ static void run_on(int threads, const struct sw_attention *a, sw_dtype type, str
 /* Threads decide who computes, never what. */
 static void same_bits_for_any_threads(void **state) {
     (void)state;
-    const struct shape shape = {2, 150, 4, 2, 40, 0};
+    const struct shape shape = {2, 150, 4, 2, 40, 0, 90};
     const struct sw_attention a = attention_of(&shape);
     struct tensors one, many;
     run_on(1, &a, SW_F32, &one);
@@ -212,7 +219,7 @@ static void same_bits_for_any_threads(void **state) {
 
 /* Scores of some thousands: exponentials must not overflow, and one key takes all. */
 static void large_scores(struct pair *pair) {
-    const struct shape shape = {1, 70, 1, 1, 8, 0};
+    const struct shape shape = {1, 70, 1, 1, 8, 0, 0};
     struct sw_attention a = attention_of(&shape);
     a.scale = 300.0f;
     struct tensors got = make_tensors(pair->device, &a, SW_F32), want = make_tensors(pair->ref_device, &a, SW_F32);

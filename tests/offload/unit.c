@@ -111,10 +111,10 @@ enum { ROWS = 6, COLS = 24, CUTS = 4, TILES = 3 };
 
 static struct sw_part tile_of(int cut, int64_t tile) {
     const struct sw_part parts[CUTS] = {
-        {0, ROWS, 0, COLS, COLS, COLS},
-        {tile * ROWS / TILES, ROWS / TILES, 0, COLS, COLS, COLS},
-        {0, ROWS, tile * COLS / TILES, COLS / TILES, COLS / TILES, COLS},
-        {0, ROWS, tile * 4, 8, 4, 12},
+        {0, ROWS, 0, COLS, COLS, COLS, false},
+        {tile * ROWS / TILES, ROWS / TILES, 0, COLS, COLS, COLS, false},
+        {0, ROWS, tile * COLS / TILES, COLS / TILES, COLS / TILES, COLS, false},
+        {0, ROWS, tile * 4, 8, 4, 12, false},
     };
     return parts[cut];
 }

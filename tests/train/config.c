@@ -62,8 +62,8 @@ static const struct {
     {"[]", SW_ERR_ARG, "must be a JSON object"},
     {"{}", SW_ERR_ARG, "no 'model_type'"},
     {"{\"model_type\": 3}", SW_ERR_ARG, "'model_type' is 3"},
-    {"{\"model_type\": \"llama\"}", SW_ERR_UNSUPPORTED,
-     "the architecture 'llama' is not supported by this version; supported: gpt2"},
+    {"{\"model_type\": \"bloom\"}", SW_ERR_UNSUPPORTED,
+     "the architecture 'bloom' is not supported by this version; supported: gpt2, llama"},
     {WITH("\"architectures\": [\"GPT2ForSequenceClassification\"]"), SW_ERR_UNSUPPORTED, "GPT2ForSequence"},
     {WITH("\"architectures\": []"), SW_ERR_UNSUPPORTED, "'architectures' is []"},
     {WITH("\"rope_theta\": 10000"), SW_ERR_UNSUPPORTED, "'rope_theta' is not known"},
@@ -121,6 +121,8 @@ static void assert_same(const struct sw_model_config *a, const struct sw_model_c
     assert_true(a->norm_epsilon == b->norm_epsilon && a->init_std == b->init_std);
     assert_int_equal(a->activation, b->activation);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
+    assert_int_equal(a->norm, b->norm);
+    assert_int_equal(a->positions, b->positions);
 }
 
 static void assert_round_trip(const struct sw_model_config *config) {

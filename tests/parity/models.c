@@ -1,5 +1,5 @@
-/* GPT-2 training through plan and engine against PyTorch: losses, norms, logits, the gradient of every tensor, and the
- * weights after twenty steps. README.md describes the golden files. */
+/* Training through plan and engine against PyTorch, for each family: losses, norms, logits, the gradient of every
+ * tensor, and the weights after twenty steps. README.md describes the golden files. */
 #include "tests/e2e/harness.h"
 #include "train/checkpoint.h"
 
@@ -231,6 +231,11 @@ static void project(const float *values, int64_t elems, double *out_norm, double
     *out_norm = sqrt(squares);
 }
 
+static const char *without_prefix(const char *name) {
+    static const char prefix[] = "transformer.";
+    return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
+}
+
 /* The values of the tensor that the golden file calls `name`, without the prefix, put together from the units that have
  * a part of it; the caller frees them. */
 static float *find_tensor(const struct run *run, const char *name, int64_t *out_elems) {
@@ -239,7 +244,7 @@ static float *find_tensor(const struct run *run, const char *name, int64_t *out_
     for (int64_t u = 0; u < run->units->count; u++) {
         for (int64_t t = 0; t < run->units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &run->units->unit[u].tensor[t];
-            if (strcmp(tensor->name + strlen("transformer."), name) != 0)
+            if (strcmp(without_prefix(tensor->name), name) != 0)
                 continue;
             *out_elems = sw_tensor_whole_elems(tensor);
             if (values == NULL)
@@ -388,6 +393,32 @@ static void b_in_bf16_in_tiles(void **state) {
     compare("gpt2-b", SW_BF16, 4, "grads=device,optimizer=host", NULL);
 }
 
+/* The tiles that their heads allow. */
+static const struct {
+    const char *name;
+    int64_t tiles;
+} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1}, {"mistral-a", 2}, {"qwen2-a", 2}, {"qwen3-a", 1}};
+
+static void families_in_fp32(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        compare(families[i].name, SW_F32, 1, "grads=host,optimizer=host", NULL);
+}
+
+static void families_in_bf16(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        compare(families[i].name, SW_BF16, 1, "grads=device,optimizer=host", NULL);
+}
+
+static void families_on_nvme_in_tiles(void **state) {
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        compare(families[i].name, SW_F32, families[i].tiles, "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme",
+                *state);
+        harness_remove_store(*state);
+    }
+}
+
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
 
 int main(void) {
@@ -401,6 +432,9 @@ int main(void) {
         cmocka_unit_test(b_in_fp32_in_tiles),
         cmocka_unit_test(a_in_bf16_in_tiles),
         cmocka_unit_test(b_in_bf16_in_tiles),
+        cmocka_unit_test(families_in_fp32),
+        cmocka_unit_test(families_in_bf16),
+        in_directory(families_on_nvme_in_tiles),
     };
-    return cmocka_run_group_tests_name("parity gpt2", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parity models", tests, NULL, NULL);
 }

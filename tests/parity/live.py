@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Compares spillway with the torch and transformers that are installed, for any config.json.
+
+Makes a random checkpoint of the configuration, trains it in both, exports, loads the export in transformers, and
+compares. Prints a line of errors a stage; exits 1 where one is above what is allowed. In bf16 what is allowed is 1.5
+times the error of torch's own bf16 run.
+
+  live.py CONFIG.json [--seed N] [--precision fp32|bf16] [--seq N] [--steps N] [--spillway build/spillway]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import safetensors.torch
+import torch
+import transformers
+
+WINDOWS, MICRO_BATCH = 6, 2  # sequences of a step, which are all that the data has, so that their order is free
+LR, CLIP, BETAS, EPS, DECAY = 1e-3, 1.0, (0.9, 0.95), 1e-8, 0.1
+# The first step of AdamW with eps 1 takes lr·g/(|g| + 1) from a weight, which tells g.
+PROBE_LR, PROBE_EPS = 1000.0, 1.0
+LOSS, NORM, GRADIENT, WEIGHTS, LOGITS = 1e-5, 1e-4, 1e-4, 1e-3, 1e-4
+BF16_FACTOR = 1.5
+BF16_FLOOR = {"loss": 2e-5, "gradient norm": 1e-3, "gradients": 1e-3, "weights": 1e-3, "logits": 1e-3}
+
+
+class Judge:
+    def __init__(self, precision):
+        self.precision, self.failed = precision, False
+
+    def line(self, stage, what, error, allowed, torch_error):
+        if self.precision == "bf16":
+            allowed = BF16_FACTOR * torch_error + BF16_FLOOR[what]
+        good = error <= allowed  # a NaN is not
+        self.failed |= not good
+        beside = f", torch's bf16 {torch_error:.1e}" if self.precision == "bf16" else ""
+        print(f"{stage}: {what} {error:.1e} (allowed {allowed:.1e}{beside}){'' if good else '  FAILED'}", flush=True)
+
+
+def make_model(config, seed, folder):
+    generator = torch.Generator().manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            scale = parameter.ndim == 1 and name.endswith(".weight")
+            parameter.copy_(1.0 + 0.1 * noise if scale else (0.06 if parameter.ndim > 1 else 0.02) * noise)
+    model.save_pretrained(folder)
+
+
+def make_data(vocab, seq, seed, path):
+    """One window of tokens behind the other, each sharing its last token with the next."""
+    generator = numpy.random.default_rng(seed)
+    tokens = generator.integers(vocab, size=WINDOWS * seq + 1)
+    tokens[1::2] = (5 * tokens[:-1:2] + 17) % vocab
+    tokens.astype("<u2" if vocab <= 65536 else "<u4").tofile(path)
+    return torch.tensor(numpy.stack([tokens[w * seq:(w + 1) * seq + 1] for w in range(WINDOWS)]))
+
+
+class Torch:
+    """Trains with fp32 masters in a compute type."""
+
+    def __init__(self, folder, dtype):
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.master = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self.model.to(dtype)
+        self.compute = dict(self.model.named_parameters())
+
+    def logits(self, tokens):
+        with torch.no_grad():
+            return self.model(input_ids=tokens[:MICRO_BATCH, :-1], use_cache=False).logits.double()
+
+    def gradients(self, tokens):
+        total, parts = 0.0, tokens.split(MICRO_BATCH)
+        for parameter in self.master.values():
+            parameter.grad = torch.zeros_like(parameter)
+        for part in parts:
+            logits = self.model(input_ids=part[:, :-1], use_cache=False).logits.float()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
+            self.model.zero_grad()
+            (loss / len(parts)).backward()
+            for name, parameter in self.master.items():
+                parameter.grad += self.compute[name].grad.float()
+            total += loss.item() / len(parts)
+        return total
+
+    def train(self, tokens, steps):
+        groups = [{"params": [p for p in self.master.values() if p.ndim >= 2], "weight_decay": DECAY},
+                  {"params": [p for p in self.master.values() if p.ndim < 2], "weight_decay": 0.0}]
+        adamw = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+        losses, norms = [], []
+        for _ in range(steps):
+            losses.append(self.gradients(tokens))
+            norms.append(torch.nn.utils.clip_grad_norm_(list(self.master.values()), CLIP).item())
+            adamw.step()
+            with torch.no_grad():
+                for name, parameter in self.master.items():
+                    self.compute[name].copy_(parameter)
+        return losses, norms
+
+
+def spillway(program, *arguments):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"live.py: spillway {arguments[0]} failed: {done.stderr.strip()}")
+
+
+def train(arguments, folder, data, run, steps, *more):
+    spillway(arguments.spillway, "train", "--model", folder, "--data", data, "--run", run, "--steps", steps, "--seq",
+             arguments.seq, "--micro-batch", MICRO_BATCH, "--batch-tokens", WINDOWS * arguments.seq, "--schedule",
+             "constant", "--warmup", 0, "--precision", arguments.precision, "--beta1", BETAS[0], "--beta2", BETAS[1],
+             *more)
+    spillway(arguments.spillway, "export", run, run.with_suffix(".out"))
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line for line in log if "loss" in line], run.with_suffix(".out")
+
+
+def load_tensors(folder):
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def relative(found, wanted):
+    return max(abs(a - b) / abs(b) for a, b in zip(found, wanted))
+
+
+def distance(found, wanted, scale):
+    """Of all tensors together, over the norm of `scale`."""
+    squares = sum((found[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    return (squares / sum(t.double().square().sum().item() for t in scale.values())) ** 0.5
+
+
+def worst_gradient(found, wanted):
+    return max(((found[n].double() - g.double()).norm() / g.double().norm()).item() for n, g in wanted.items())
+
+
+def compare_gradients(judge, arguments, folder, data, tokens, out):
+    before = load_tensors(folder)
+    _, export = train(arguments, folder, data, out / "once", 1, "--lr", PROBE_LR, "--eps", PROBE_EPS,
+                      "--weight-decay", 0, "--clip", 0)
+    after = load_tensors(export)
+    runs = {dtype: Torch(folder, dtype) for dtype in (torch.float32, torch.bfloat16)}
+    grads = {}
+    for dtype, run in runs.items():
+        run.gradients(tokens)
+        grads[dtype] = {name: p.grad for name, p in run.master.items()}
+    taken = {name: (before[name].double() - after[name].double()) / PROBE_LR for name in grads[torch.float32]}
+    found = {name: change / (1.0 - change.abs()) for name, change in taken.items()}
+    judge.line("one step", "gradients", worst_gradient(found, grads[torch.float32]), GRADIENT,
+               worst_gradient(grads[torch.bfloat16], grads[torch.float32]))
+
+
+def compare_training(judge, arguments, folder, data, tokens, out):
+    before = load_tensors(folder)
+    log, export = train(arguments, folder, data, out / "run", arguments.steps, "--lr", LR, "--eps", EPS,
+                        "--weight-decay", DECAY, "--clip", CLIP)
+    runs = {dtype: Torch(folder, dtype) for dtype in (torch.float32, torch.bfloat16)}
+    results = {dtype: run.train(tokens, arguments.steps) for dtype, run in runs.items()}
+    stage, (losses, norms) = f"{arguments.steps} steps", results[torch.float32]
+    judge.line(stage, "loss", relative([line["loss"] for line in log], losses), LOSS,
+               relative(results[torch.bfloat16][0], losses))
+    judge.line(stage, "gradient norm", relative([line["grad_norm"] for line in log], norms), NORM,
+               relative(results[torch.bfloat16][1], norms))
+    wanted, bf16 = runs[torch.float32].master, runs[torch.bfloat16].master
+    moved = {name: tensor.detach() - before[name] for name, tensor in wanted.items()}
+    judge.line(stage, "weights", distance(load_tensors(export), wanted, moved), WEIGHTS, distance(bf16, wanted, moved))
+    compare_export(judge, tokens, export, runs)
+
+
+def compare_export(judge, tokens, export, runs):
+    exported, wanted = Torch(export, torch.float32).logits(tokens), runs[torch.float32].logits(tokens)
+    largest = wanted.abs().max()
+    judge.line("the export", "logits", ((exported - wanted).abs().max() / largest).item(), LOGITS,
+               ((runs[torch.bfloat16].logits(tokens) - wanted).abs().max() / largest).item())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--seq", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--spillway", default=pathlib.Path(__file__).resolve().parents[2] / "build" / "spillway")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    out = pathlib.Path(tempfile.mkdtemp(prefix="spillway-live-", dir=os.environ.get("TMPDIR")))
+    try:
+        config = transformers.AutoConfig.from_pretrained(arguments.config)
+        folder, data = out / "model", out / "data.bin"
+        make_model(config, arguments.seed, folder)
+        tokens = make_data(config.vocab_size, arguments.seq, arguments.seed, data)
+        judge = Judge(arguments.precision)
+        compare_gradients(judge, arguments, folder, data, tokens, out)
+        compare_training(judge, arguments, folder, data, tokens, out)
+    finally:
+        shutil.rmtree(out)
+    sys.exit(1 if judge.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
