@@ -109,6 +109,13 @@ static sw_status measure_latency(struct pass pass, double *out_s) {
     return SW_OK;
 }
 
+/* What each takes longer while both run, from the time until both are done: when the shorter one is, the longer one goes
+ * on alone. */
+static double slowdown_of(double alone_s, double other_alone_s, double both_s) {
+    const double shorter_s = fmin(alone_s, other_alone_s), longer_s = fmax(alone_s, other_alone_s);
+    return fmax(1.0, (both_s - (longer_s - shorter_s)) / shorter_s);
+}
+
 static sw_status measure(struct pass base, char *other_ring, struct sw_store_rates *out) {
     double read[ROUNDS], write[ROUNDS], read_cores[ROUNDS], write_cores[ROUNDS], slowdown[ROUNDS], commit_s[ROUNDS];
     struct pass fill = base;
@@ -124,7 +131,7 @@ static sw_status measure(struct pass base, char *other_ring, struct sw_store_rat
         const double alone_s = reading.seconds, write_alone_s = writing.seconds;
         writing.ring = other_ring;
         SW_TRY(run_both(&reading, &writing));
-        slowdown[round] = fmax(1.0, 0.5 * (reading.seconds / alone_s + writing.seconds / write_alone_s));
+        slowdown[round] = slowdown_of(alone_s, write_alone_s, fmax(reading.seconds, writing.seconds));
         const int64_t start_ns = sw_now_ns();
         SW_TRY(sw_store_commit(base.store, round + 1, writing.generation, "{}"));
         commit_s[round] = (double)(sw_now_ns() - start_ns) * 1e-9;
