@@ -109,8 +109,8 @@ static sw_status measure_latency(struct pass pass, double *out_s) {
     return SW_OK;
 }
 
-/* What each takes longer while both run, from the time until both are done: when the shorter one is, the longer one goes
- * on alone. */
+/* What each takes longer while both run, from the time until both are done: when the shorter one is, the longer one
+ * goes on alone. */
 static double slowdown_of(double alone_s, double other_alone_s, double both_s) {
     const double shorter_s = fmin(alone_s, other_alone_s), longer_s = fmax(alone_s, other_alone_s);
     return fmax(1.0, (both_s - (longer_s - shorter_s)) / shorter_s);
