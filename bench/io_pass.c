@@ -1,5 +1,6 @@
 #include "bench/io_pass.h"
 
+#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "io/checksum.h"
@@ -8,12 +9,10 @@
 
 #include <assert.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
-enum { REAP_BATCH = 64, READER = 0, WRITER = 1, MESSAGE_CHARS = 512 };
+enum { REAP_BATCH = 64, READER = 0, WRITER = 1 };
 #define TICK_NS INT64_C(1000000000)
 
 /* One direction of a pass. Request k of a sequential one goes to file k modulo their count, so that all drives work. */
@@ -30,8 +29,6 @@ struct stream {
     int64_t start_ns, now_ns, tick_ns;
     uint64_t random, sum;
     double seconds;
-    sw_status status; /* of a thread, with the message that is its own */
-    char message[MESSAGE_CHARS];
 };
 
 static sw_status open_stream(const struct sw_io_target *target, const struct sw_io_pass *pass, int who,
@@ -142,25 +139,11 @@ static sw_status run_stream(struct stream *stream) {
     return SW_OK;
 }
 
-static void *run_thread(void *argument) {
-    struct stream *stream = argument;
-    stream->status = run_stream(stream);
-    if (stream->status != SW_OK)
-        snprintf(stream->message, sizeof stream->message, "%s", sw_error_message(stream->status));
+/* The one that ends first ends the other. */
+static sw_status run_and_end(void *context) {
+    struct stream *stream = context;
+    const sw_status status = run_stream(stream);
     atomic_store(stream->over, true);
-    return NULL;
-}
-
-/* Each direction by a thread of its own, as the engine's lanes are. The one that ends first ends the other. */
-static sw_status run_both(struct stream *reader, struct stream *writer) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_thread, writer) != 0)
-        return sw_fail(SW_ERR_NOMEM, "cannot start a thread to write while another reads");
-    const sw_status status = run_stream(reader);
-    atomic_store(reader->over, true);
-    pthread_join(thread, NULL);
-    if (status == SW_OK && writer->status != SW_OK)
-        return sw_fail(writer->status, "%s", writer->message);
     return status;
 }
 
@@ -173,7 +156,7 @@ static sw_status run_streams(struct stream *reader, struct stream *writer, sw_io
     switch (way) {
     case SW_IO_READ: SW_TRY(run_stream(reader)); break;
     case SW_IO_WRITE: SW_TRY(run_stream(writer)); break;
-    default: SW_TRY(run_both(reader, writer)); break;
+    default: SW_TRY(sw_run_both(run_and_end, reader, writer)); break;
     }
     const double read = way == SW_IO_WRITE ? 0.0 : rate_of(reader), write = way == SW_IO_READ ? 0.0 : rate_of(writer);
     const double seconds = reader->seconds > writer->seconds ? reader->seconds : writer->seconds;

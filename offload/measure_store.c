@@ -1,13 +1,12 @@
 /* The rates of a store: a small one is made, written, read, both at once, committed, and deleted. */
 #include "core/arena.h"
+#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "io/store.h"
 #include "offload/measure.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdio.h>
 
 enum { ROUNDS = 3 };
 
@@ -19,8 +18,6 @@ struct pass {
     bool write;
     int generation;
     int64_t grains, chunk_grains, ring_chunks;
-    sw_status status; /* of a thread, with the message that is its own */
-    char message[512];
     double seconds;
 };
 
@@ -58,33 +55,14 @@ static sw_status stream(const struct pass *pass, struct sw_store_lane *lane) {
     return SW_OK;
 }
 
-static sw_status run_pass(struct pass *pass) {
+static sw_status run_pass(void *context) {
+    struct pass *pass = context;
     struct sw_store_lane *lane;
     SW_TRY(sw_store_lane_open(pass->store, pass->depth, &lane));
     const int64_t start_ns = sw_now_ns();
     const sw_status status = stream(pass, lane);
     pass->seconds = (double)(sw_now_ns() - start_ns) * 1e-9;
     sw_store_lane_close(lane);
-    return status;
-}
-
-static void *run_thread(void *argument) {
-    struct pass *pass = argument;
-    pass->status = run_pass(pass);
-    if (pass->status != SW_OK)
-        snprintf(pass->message, sizeof pass->message, "%s", sw_error_message(pass->status));
-    return NULL;
-}
-
-/* Both passes at once, each by a thread of its own as the engine's lanes are. */
-static sw_status run_both(struct pass *reading, struct pass *writing) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_thread, writing) != 0)
-        return sw_fail(SW_ERR_NOMEM, "cannot start a thread to measure the store");
-    const sw_status status = run_pass(reading);
-    pthread_join(thread, NULL);
-    if (status == SW_OK && writing->status != SW_OK)
-        return sw_fail(writing->status, "%s", writing->message);
     return status;
 }
 
@@ -130,7 +108,7 @@ static sw_status measure(struct pass base, char *other_ring, struct sw_store_rat
         SW_TRY(timed_pass(&writing, &write[round], &write_cores[round]));
         const double alone_s = reading.seconds, write_alone_s = writing.seconds;
         writing.ring = other_ring;
-        SW_TRY(run_both(&reading, &writing));
+        SW_TRY(sw_run_both(run_pass, &reading, &writing));
         slowdown[round] = slowdown_of(alone_s, write_alone_s, fmax(reading.seconds, writing.seconds));
         const int64_t start_ns = sw_now_ns();
         SW_TRY(sw_store_commit(base.store, round + 1, writing.generation, "{}"));

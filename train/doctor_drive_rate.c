@@ -1,18 +1,17 @@
 /* What doctor measures of a folder's drive: a file without a name is written once, then read, written, and both at
  * once, through the queue of the store's lanes. Time and bytes are bounded; `bench io` measures thoroughly. */
 #include "core/arena.h"
+#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "io/file.h"
 #include "io/queue.h"
 #include "train/doctor.h"
 
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
-enum { DEPTH = 16, REAP_BATCH = 16, MESSAGE_CHARS = 512, FREE_PART = 4 };
+enum { DEPTH = 16, REAP_BATCH = 16, FREE_PART = 4 };
 #define BLOCK_BYTES SW_MIB
 #define PASS_BYTES ((int64_t)DEPTH * BLOCK_BYTES) /* of memory */
 #define FILE_MOST_BYTES (256 * SW_MIB)
@@ -31,8 +30,6 @@ struct pass {
     double most_s;
     int64_t done_blocks;
     double seconds;
-    sw_status status; /* of a thread, with the message that is its own */
-    char message[MESSAGE_CHARS];
 };
 
 static sw_status open_queue(const struct pass *pass, struct sw_queue **out) {
@@ -81,29 +78,13 @@ static sw_status stream(struct pass *pass, struct sw_queue *queue) {
     return SW_OK;
 }
 
-static sw_status run_pass(struct pass *pass) {
+static sw_status run_pass(void *context) {
+    struct pass *pass = context;
     struct sw_queue *queue;
     SW_TRY(open_queue(pass, &queue));
     const sw_status status = stream(pass, queue);
     sw_queue_close(queue);
     return status;
-}
-
-static void *run_thread(void *argument) {
-    struct pass *pass = argument;
-    pass->status = run_pass(pass);
-    if (pass->status != SW_OK)
-        snprintf(pass->message, sizeof pass->message, "%s", sw_error_message(pass->status));
-    return NULL;
-}
-
-static sw_status run_both(struct pass *reading, struct pass *writing) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_thread, writing) != 0)
-        return sw_fail(SW_ERR_NOMEM, "cannot start a thread to write while another reads");
-    const sw_status status = run_pass(reading);
-    pthread_join(thread, NULL);
-    return status == SW_OK && writing->status != SW_OK ? sw_fail(writing->status, "%s", writing->message) : status;
 }
 
 static double rate_of(const struct pass *pass) {
@@ -134,7 +115,7 @@ static sw_status measure(int fd, int64_t blocks, double part, char *memory, stru
     writing.memory = both_writing.memory = other;
     SW_TRY(run_pass(&reading));
     SW_TRY(run_pass(&writing));
-    SW_TRY(run_both(&both_reading, &both_writing));
+    SW_TRY(sw_run_both(run_pass, &both_reading, &both_writing));
     *out = (struct rates){rate_of(&reading), rate_of(&writing), rate_of(&both_reading), rate_of(&both_writing)};
     return SW_OK;
 }
