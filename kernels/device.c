@@ -50,24 +50,6 @@ struct sw_device_info sw_device_info(const struct sw_device *device) {
     return device->info;
 }
 
-sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out) {
-    assert(device != NULL && out != NULL);
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for a stream");
-    (*out)->device = device;
-    return SW_OK;
-}
-
-void sw_stream_close(struct sw_stream *stream) {
-    free(stream);
-}
-
-sw_status sw_stream_synchronize(struct sw_stream *stream) {
-    const sw_status status = stream->device->ops.synchronize(stream);
-    return stream->first_error != SW_OK ? stream->first_error : status;
-}
-
 /* Two ranges of bytes apart from each other. */
 static bool apart(const void *a, const void *b, int64_t bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;

@@ -3,7 +3,6 @@
 #ifndef SW_OFFLOAD_ENGINE_PRIVATE_H
 #define SW_OFFLOAD_ENGINE_PRIVATE_H
 
-#include "core/arena.h"
 #include "offload/builder.h"
 #include "offload/engine.h"
 #include "offload/pace.h"
@@ -49,8 +48,9 @@ struct lane {
 struct sw_engine {
     struct sw_engine_spec spec;
     const struct sw_plan *plan;
-    struct sw_arena *arena[SW_NVME]; /* device, host */
-    struct sw_trace *trace;          /* NULL: none */
+    struct sw_memory *memory[SW_NVME]; /* device, host */
+    struct sw_memory *losses;          /* host: of each micro-batch of the steps in flight */
+    struct sw_trace *trace;            /* NULL: none */
 
     pthread_mutex_t mutex;       /* guards what follows, to the blank line */
     pthread_cond_t awaited_done; /* for the owner, */

@@ -11,7 +11,7 @@
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
     const struct sw_slot *at = &engine->plan->slot[slot];
     assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
-    return (char *)sw_arena_base(engine->arena[at->tier]) + at->offset + piece * at->piece_bytes;
+    return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
 }
 
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,

@@ -18,9 +18,14 @@ static sw_status head_with_infinity(void *context, const struct sw_unit_call *ca
     struct harness *h = context;
     SW_TRY(h->model_ops.head(h->model_ops.context, call));
     const int64_t step = h->first_step + 1 + h->head_calls++ / h->spec.micro_batches;
-    if (step == h->spec.infinite_step)
-        call->acc[0] = INFINITY;
-    return SW_OK;
+    static const float infinity = INFINITY;
+    return step == h->spec.infinite_step ? sw_copy_to_device(call->stream, call->acc, &infinity, sizeof infinity)
+                                         : SW_OK;
+}
+
+static sw_status begin(void *context, struct sw_stream *stream, void *work) {
+    struct harness *h = context;
+    return h->model_ops.begin(h->model_ops.context, stream, work);
 }
 
 static void gather(void *context, const struct sw_gather_call *call) {
@@ -114,7 +119,14 @@ static sw_status open_engine(struct harness *h) {
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
         .loss_scale = {.scale = h->spec.loss_scale},
-        .ops = {h, forward, backward, head_with_infinity, loss, logits, gather},
+        .ops = {.context = h,
+                .begin = h->model_ops.begin == NULL ? NULL : begin,
+                .forward = forward,
+                .backward = backward,
+                .head = head_with_infinity,
+                .loss = loss,
+                .logits = logits,
+                .gather = gather},
         .describe = describe,
     };
     if (h->spec.resume) {
