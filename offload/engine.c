@@ -166,7 +166,7 @@ static sw_status change_program(struct sw_engine *engine, const struct sw_progra
     engine->program = program;
     engine->program_first = engine->begun;
     for (int which = 0; which < SW_LANES; which++)
-        engine->lane[which].number = engine->lane[which].done = 0;
+        sw_engine_restart_lane(&engine->lane[which]);
     return SW_OK;
 }
 
