@@ -141,8 +141,9 @@ sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rot
 /* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
  * whose rows are q_stride, k_stride, v_stride and o_stride elements apart; head h occupies columns [h·head_dim,
  * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v in fp32. A query sees itself
- * and the tokens before it, at most `window` in all where that is not 0. log_sum_exp[batch, heads, seq] is kept for the
- * backward pass. Scores are never whole: memory is linear in seq. */
+ * and the tokens before it, at most `window` in all where that is not 0, and none of another document: query t sees the
+ * keys j <= t with j > t - window and j >= document_start[t]. log_sum_exp[batch, heads, seq] is kept for the backward
+ * pass. Scores are never whole: memory is linear in seq. */
 enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
 struct sw_attention {
     int64_t batch, seq;
@@ -150,6 +151,8 @@ struct sw_attention {
     int64_t q_stride, k_stride, v_stride, o_stride;
     int64_t window;
     float scale;
+    const int32_t *document_start; /* [batch, seq], device memory: the first token of its sequence that a query may see;
+                                      NULL: 0. Never decreases within a sequence, document_start[t] <= t */
 };
 /* Scratch of a forward or backward call, device memory. */
 int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
@@ -181,12 +184,15 @@ sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const v
 sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
                            float *acc);
 
-/* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t] (positions may be NULL). */
+/* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t - document_start[b·seq+t]]: positions begin anew with each
+ * document (document_start as in struct sw_attention, NULL: 0; positions may be NULL). */
 sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                               const int32_t *tokens, const void *table, const void *positions, void *out);
-/* table_acc[tokens[i]] += d_out[i] in order of i; positions_acc[t] += (NULL to leave out). Deterministic. */
+                               const int32_t *tokens, const int32_t *document_start, const void *table,
+                               const void *positions, void *out);
+/* table_acc[tokens[i]] += d_out[i] in order of i; positions_acc likewise (NULL to leave out). Deterministic. */
 sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc);
+                                const int32_t *tokens, const int32_t *document_start, const void *d_out,
+                                float *table_acc, float *positions_acc);
 
 /* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and where d_logits is not NULL,
  * d_logits (of `type`) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].

@@ -68,9 +68,11 @@ struct sw_device_ops {
     sw_status (*bias_gradient)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
                                float *acc);
     sw_status (*embedding_forward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                   const int32_t *tokens, const void *table, const void *positions, void *out);
+                                   const int32_t *tokens, const int32_t *document_start, const void *table,
+                                   const void *positions, void *out);
     sw_status (*embedding_backward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                    const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc);
+                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
+                                    float *table_acc, float *positions_acc);
     sw_status (*cross_entropy)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
                                const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits);
     sw_status (*softmax_partial)(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,

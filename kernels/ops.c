@@ -131,17 +131,19 @@ sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows
 }
 
 sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                               const int32_t *tokens, const void *table, const void *positions, void *out) {
+                               const int32_t *tokens, const int32_t *document_start, const void *table,
+                               const void *positions, void *out) {
     assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && table != NULL && out != NULL);
-    return record(stream,
-                  stream->device->ops.embedding_forward(stream, type, batch, seq, cols, tokens, table, positions, out));
+    return record(stream, stream->device->ops.embedding_forward(stream, type, batch, seq, cols, tokens, document_start,
+                                                                table, positions, out));
 }
 
 sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc) {
+                                const int32_t *tokens, const int32_t *document_start, const void *d_out,
+                                float *table_acc, float *positions_acc) {
     assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && d_out != NULL && table_acc != NULL);
-    return record(stream, stream->device->ops.embedding_backward(stream, type, batch, seq, cols, tokens, d_out,
-                                                                 table_acc, positions_acc));
+    return record(stream, stream->device->ops.embedding_backward(stream, type, batch, seq, cols, tokens, document_start,
+                                                                 d_out, table_acc, positions_acc));
 }
 
 sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,

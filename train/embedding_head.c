@@ -45,7 +45,7 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
     const struct gathered_layout at = sw_gathered_layout(model);
     const char *rows = call->rows;
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers), rows,
+                                model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers), NULL, rows,
                                 has_position_table(model) ? rows + at.positions : NULL, call->out);
 }
 
@@ -53,13 +53,13 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
     if (call->rows != NULL)
         return forward_gathered(model, call);
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                model->config.hidden, call->tokens, tensor_at(model, call, TOKEN_TABLE),
+                                model->config.hidden, call->tokens, NULL, tensor_at(model, call, TOKEN_TABLE),
                                 has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out);
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
     return sw_embedding_backward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                 model->config.hidden, call->tokens, call->grad, acc_at(model, call, TOKEN_TABLE),
+                                 model->config.hidden, call->tokens, NULL, call->grad, acc_at(model, call, TOKEN_TABLE),
                                  has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL);
 }
 

@@ -52,11 +52,13 @@ void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *score
     }
 }
 
-void SW_ISA_NAME(sw_block_mask_window)(int64_t window, struct sw_block queries, struct sw_block keys, float value,
-                                       float *scores) {
+void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
+                                       struct sw_block keys, float value, float *scores) {
+    int64_t seeing = 0; /* queries that see the key: the first ones, and no fewer of a later key */
     for (int64_t key = 0; key < keys.count; key++) {
-        const int64_t first = sw_max_i64(0, keys.first + key + window - queries.first);
-        for (int64_t query = first; query < sw_padded(queries.count); query++)
+        while (seeing < queries.count && sw_first_key(shape, batch, queries.first + seeing) <= keys.first + key)
+            seeing++;
+        for (int64_t query = seeing; query < sw_padded(queries.count); query++)
             scores[key * SW_ATTENTION_BLOCK + query] = value;
     }
 }

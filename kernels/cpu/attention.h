@@ -3,6 +3,7 @@
 #ifndef SW_KERNELS_CPU_ATTENTION_H
 #define SW_KERNELS_CPU_ATTENTION_H
 
+#include "core/size.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/small_product.h"
 
@@ -62,16 +63,22 @@ static inline struct sw_head_rows sw_value_rows(const struct sw_attention *shape
                                  .stride = shape->v_stride};
 }
 
-/* The first block of keys that a block of queries sees. */
-static inline int64_t sw_first_key_block(const struct sw_attention_call *call, struct sw_block queries) {
-    const int64_t beyond = call->shape.window > 0 ? queries.first - call->shape.window + 1 : 0;
-    return beyond > 0 ? beyond / SW_ATTENTION_BLOCK : 0;
+/* The first key that a query sees: its window begins there, or its document. Never less than an earlier query's. */
+static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t query) {
+    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, query - shape->window + 1) : 0;
+    return shape->document_start == NULL ? in_window
+                                         : sw_max_i64(in_window, shape->document_start[batch * shape->seq + query]);
 }
 
-/* Whether the window ends inside a block of keys for some of these queries. */
-static inline bool sw_cut_by_window(const struct sw_attention_call *call, struct sw_block queries,
-                                    struct sw_block keys) {
-    return call->shape.window > 0 && queries.first + queries.count - keys.first > call->shape.window;
+/* The first block of keys that a block of queries sees. */
+static inline int64_t sw_first_key_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries) {
+    return sw_first_key(shape, batch, queries.first) / SW_ATTENTION_BLOCK;
+}
+
+/* Whether some of these queries see only the later keys of a block. */
+static inline bool sw_cuts_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
+                                 struct sw_block keys) {
+    return sw_first_key(shape, batch, queries.first + queries.count - 1) > keys.first;
 }
 
 /* Brings a block into fp32 [SW_ATTENTION_BLOCK, padded_dim], zeros around it up to whole vectors. */
@@ -85,9 +92,9 @@ void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struc
                                      const float *from, float *to);
 /* scores[key][query] = value where the key comes after the query, in a block on the diagonal. */
 void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores);
-/* The same where the key lies before the query's window. */
-void SW_ISA_NAME(sw_block_mask_window)(int64_t window, struct sw_block queries, struct sw_block keys, float value,
-                                       float *scores);
+/* The same where the key comes before the first that the query sees. */
+void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
+                                       struct sw_block keys, float value, float *scores);
 
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,

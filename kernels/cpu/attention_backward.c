@@ -136,9 +136,9 @@ static void take_pair(const struct backward_call *b, const struct backward_space
         SW_ISA_NAME(sw_block_mask)(key_block, -INFINITY, s->p);
         SW_ISA_NAME(sw_block_mask)(key_block, 0.0f, s->ds);
     }
-    if (sw_cut_by_window(call, query_block, key_block)) {
-        SW_ISA_NAME(sw_block_mask_window)(call->shape.window, query_block, key_block, -INFINITY, s->p);
-        SW_ISA_NAME(sw_block_mask_window)(call->shape.window, query_block, key_block, 0.0f, s->ds);
+    if (sw_cuts_block(&call->shape, batch, query_block, key_block)) {
+        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->p);
+        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, 0.0f, s->ds);
     }
     score_gradients(s, call->shape.scale, keys, queries);
     add_over_queries(call, s->p, s->d_o, keys, queries, diagonal, s->dv + at);
@@ -165,7 +165,7 @@ static void backward_head(const struct backward_call *b, const struct backward_s
     for (int64_t index = 0; index < call->blocks; index++) {
         const struct sw_block queries = sw_block_at(call, index);
         load_queries(b, s, batch, head, queries);
-        for (int64_t key_index = sw_first_key_block(call, queries); key_index <= index; key_index++)
+        for (int64_t key_index = sw_first_key_block(shape, batch, queries); key_index <= index; key_index++)
             take_pair(b, s, queries, sw_block_at(call, key_index), batch, kv_head);
         SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(shape, batch, head), queries, b->dq);
     }

@@ -79,8 +79,8 @@ static void exponentials(const struct forward_space *s, int64_t keys, int64_t qu
 }
 
 /* Takes one block of keys into the sums of a block of queries. */
-static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, struct sw_block key_block,
-                      struct sw_block query_block) {
+static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, int64_t batch,
+                      struct sw_block key_block, struct sw_block query_block) {
     const int64_t dim = call->padded_dim;
     const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
     const bool diagonal = key_block.first == query_block.first;
@@ -98,8 +98,8 @@ static void take_keys(const struct sw_attention_call *call, const struct forward
                                 .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
     if (diagonal)
         SW_ISA_NAME(sw_block_mask)(query_block, -INFINITY, s->scores);
-    if (sw_cut_by_window(call, query_block, key_block))
-        SW_ISA_NAME(sw_block_mask_window)(call->shape.window, query_block, key_block, -INFINITY, s->scores);
+    if (sw_cuts_block(&call->shape, batch, query_block, key_block))
+        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->scores);
     raise_largest(call, s, keys, queries);
     exponentials(s, keys, queries);
     SW_ISA_NAME(sw_small_product)
@@ -151,11 +151,11 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
     SW_ISA_NAME(sw_block_load)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
     SW_ISA_NAME(sw_block_transpose)(call, queries, shape->scale, s->q, s->q_transposed);
     start_queries(call, s);
-    for (int64_t key_index = sw_first_key_block(call, queries); key_index <= index; key_index++) {
+    for (int64_t key_index = sw_first_key_block(shape, batch, queries); key_index <= index; key_index++) {
         const struct sw_block keys = sw_block_at(call, key_index);
         SW_ISA_NAME(sw_block_load)(call, f->k, k_rows, keys, s->k);
         SW_ISA_NAME(sw_block_load)(call, f->v, v_rows, keys, s->v);
-        take_keys(call, s, keys, queries);
+        take_keys(call, s, batch, keys, queries);
     }
     finish_queries(f, s, batch, head, queries);
 }

@@ -4,6 +4,11 @@
 /* Columns that one thread adds to: threads share tokens' rows, never a column, so the order of sums is that of rows. */
 enum { COLUMN_TILE = 128 };
 
+/* Where the position of a row in its document begins in the table of positions. */
+static int64_t position_at(int64_t row, int64_t seq, int64_t cols, const int32_t *document_start) {
+    return (row % seq - (document_start == NULL ? 0 : document_start[row])) * cols;
+}
+
 SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at,
                            const void *positions, int64_t positions_at, void *out, int64_t out_at) {
     for (int64_t i = 0; i < cols; i += SW_LANES) {
@@ -15,12 +20,14 @@ SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table,
 }
 
 static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                   const int32_t *tokens, const void *table, const void *positions, void *out) {
+                                   const int32_t *tokens, const int32_t *document_start, const void *table,
+                                   const void *positions, void *out) {
     const int threads = stream->device->info.threads;
     const int64_t rows = batch * seq;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(forward_row, type, cols, table, tokens[row] * cols, positions, row % seq * cols, out, row * cols);
+        SW_FOR_TYPE(forward_row, type, cols, table, tokens[row] * cols, positions,
+                    position_at(row, seq, cols, document_start), out, row * cols);
     return SW_OK;
 }
 
@@ -40,14 +47,15 @@ SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const 
 }
 
 static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                    const int32_t *tokens, const void *d_out, float *table_acc, float *positions_acc) {
+                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
+                                    float *table_acc, float *positions_acc) {
     const int threads = stream->device->info.threads;
     const int64_t rows = batch * seq;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < cols; at += COLUMN_TILE) {
         const int64_t end = sw_min_i64(cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
-            float *places = positions_acc == NULL ? NULL : positions_acc + row % seq * cols;
+            float *places = positions_acc == NULL ? NULL : positions_acc + position_at(row, seq, cols, document_start);
             SW_FOR_TYPE(backward_row, type, at, end, d_out, row * cols, table_acc + tokens[row] * cols, places);
         }
     }

@@ -1,3 +1,4 @@
+#include "core/size.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -10,13 +11,19 @@ struct row {
     int64_t kv_column;
 };
 
+static int64_t first_key_of(const struct sw_attention *shape, int64_t batch, int64_t token) {
+    const int64_t in_window = shape->window > 0 && token >= shape->window ? token - shape->window + 1 : 0;
+    return shape->document_start == NULL ? in_window
+                                         : sw_max_i64(in_window, shape->document_start[batch * shape->seq + token]);
+}
+
 static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_t head, int64_t token) {
     const int64_t seq_first = batch * shape->seq;
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     return (struct row){
         .seq_first = seq_first,
         .token = token,
-        .first_key = shape->window > 0 && token >= shape->window ? token - shape->window + 1 : 0,
+        .first_key = first_key_of(shape, batch, token),
         .q_at = (seq_first + token) * shape->q_stride + head * shape->head_dim,
         .o_at = (seq_first + token) * shape->o_stride + head * shape->head_dim,
         .lse_at = (batch * shape->heads + head) * shape->seq + token,

@@ -1,19 +1,39 @@
 /* Attention against the reference, the reference against difference quotients, and bits against the threads. */
+#include "core/rng.h"
 #include "tests/kernels/support.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Batch, sequence, heads, key heads, head dimension; `gap` extra columns between rows; window. */
+/* Batch, sequence, heads, key heads, head dimension; `gap` extra columns between rows; window; documents of up to
+ * `document` tokens, 0: none. */
 struct shape {
-    int64_t batch, seq, heads, kv_heads, dim, gap, window;
+    int64_t batch, seq, heads, kv_heads, dim, gap, window, document;
 };
-static const struct shape shapes[] = {{1, 1, 1, 1, 1, 0, 0},      {2, 17, 3, 3, 16, 0, 0},   {1, 63, 2, 1, 15, 5, 0},
-                                      {1, 64, 4, 2, 17, 0, 0},    {1, 65, 2, 2, 63, 3, 0},   {1, 129, 2, 2, 64, 64, 0},
-                                      {2, 80, 6, 2, 65, 0, 0},    {1, 200, 2, 1, 128, 0, 0}, {1, 70, 1, 1, 256, 0, 0},
-                                      {2, 150, 2, 1, 16, 3, 1},   {1, 200, 4, 2, 24, 0, 64}, {1, 230, 2, 2, 32, 0, 65},
-                                      {1, 300, 2, 1, 16, 5, 100}, {1, 70, 2, 1, 8, 0, 70}};
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1, 0, 0, 0},      {2, 17, 3, 3, 16, 0, 0, 0},    {1, 63, 2, 1, 15, 5, 0, 0},
+    {1, 64, 4, 2, 17, 0, 0, 0},    {1, 65, 2, 2, 63, 3, 0, 0},    {1, 129, 2, 2, 64, 64, 0, 0},
+    {2, 80, 6, 2, 65, 0, 0, 0},    {1, 200, 2, 1, 128, 0, 0, 0},  {1, 70, 1, 1, 256, 0, 0, 0},
+    {2, 150, 2, 1, 16, 3, 1, 0},   {1, 200, 4, 2, 24, 0, 64, 0},  {1, 230, 2, 2, 32, 0, 65, 0},
+    {1, 300, 2, 1, 16, 5, 100, 0}, {1, 70, 2, 1, 8, 0, 70, 0},    {2, 70, 2, 1, 16, 0, 0, 1},
+    {3, 150, 4, 2, 24, 3, 0, 20},  {2, 400, 2, 2, 16, 0, 0, 300}, {2, 300, 2, 1, 16, 5, 40, 150}};
+
+/* Where the document of each token begins; each sequence has its own. */
+static struct buffer document_starts(const struct shape *s) {
+    struct buffer starts = buffer_make(s->batch * s->seq * 4);
+    int32_t *start = starts.data;
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t t = 0, end = 0, first = 0; t < s->seq; t++) {
+            if (t == end) {
+                first = t;
+                end += 1 + sw_rng(test_seed(), 9, (uint64_t)(b * s->seq + t)).word[0] % s->document;
+            }
+            start[b * s->seq + t] = (int32_t)first;
+        }
+    }
+    return starts;
+}
 
 static struct sw_attention attention_of(const struct shape *s) {
     return (struct sw_attention){.batch = s->batch,
@@ -82,7 +102,10 @@ static void close_rows(const char *what, const struct pair *pair, sw_dtype type,
 }
 
 static void compare(struct pair *pair, const struct shape *shape, sw_dtype type) {
-    const struct sw_attention a = attention_of(shape);
+    struct sw_attention a = attention_of(shape);
+    struct buffer starts = shape->document > 0 ? document_starts(shape) : buffer_make(0);
+    if (shape->document > 0)
+        a.document_start = starts.data;
     struct tensors got = make_tensors(pair->device, &a, type), want = make_tensors(pair->ref_device, &a, type);
     run(pair->stream, &a, type, &got);
     run(pair->ref, &a, type, &want);
@@ -96,6 +119,7 @@ static void compare(struct pair *pair, const struct shape *shape, sw_dtype type)
     close_rows("dv", pair, type, &a, a.v_stride, narrow, &got.dv, &want.dv, tolerance);
     free_tensors(&got);
     free_tensors(&want);
+    buffer_free(&starts);
 }
 
 static void compare_all(struct pair *pair) {
@@ -114,19 +138,34 @@ static void against_reference(void **state) {
 enum { SEQ = 5, HEADS = 2, DIM = 3, WINDOW = 3, Q_ELEMS = SEQ * HEADS * DIM, KV_ELEMS = SEQ * DIM };
 static const double SCALE = 0.6;
 
-static double weighted(const double *q, const double *k, const double *v, const double *w) {
+/* With documents, the second begins at the token 1, so that what a query sees is cut by it or by the window. */
+static const int32_t TWO_DOCUMENTS[SEQ] = {0, 1, 1, 1, 1};
+
+static int first_seen(const int32_t *documents, int t) {
+    const int in_window = t < WINDOW ? 0 : t - WINDOW + 1, in_document = documents == NULL ? 0 : documents[t];
+    return in_window > in_document ? in_window : in_document;
+}
+
+struct inputs {
+    double q[Q_ELEMS], k[KV_ELEMS], v[KV_ELEMS], w[Q_ELEMS];
+    const int32_t *documents;
+};
+
+static double weighted(const struct inputs *in) {
+    const double *q = in->q, *k = in->k, *v = in->v, *w = in->w;
     double total = 0.0;
     for (int t = 0; t < SEQ; t++) {
         for (int h = 0; h < HEADS; h++) {
+            const int first = first_seen(in->documents, t);
             double p[SEQ], sum = 0.0;
-            for (int s = t < WINDOW ? 0 : t - WINDOW + 1; s <= t; s++) {
+            for (int s = first; s <= t; s++) {
                 double score = 0.0;
                 for (int i = 0; i < DIM; i++)
                     score += q[(t * HEADS + h) * DIM + i] * k[s * DIM + i];
                 p[s] = exp(SCALE * score);
                 sum += p[s];
             }
-            for (int s = t < WINDOW ? 0 : t - WINDOW + 1; s <= t; s++) {
+            for (int s = first; s <= t; s++) {
                 for (int i = 0; i < DIM; i++)
                     total += p[s] / sum * v[s * DIM + i] * w[(t * HEADS + h) * DIM + i];
             }
@@ -135,12 +174,12 @@ static double weighted(const double *q, const double *k, const double *v, const 
     return total;
 }
 
-static double quotient(const double *q, const double *k, const double *v, const double *w, double *at) {
+static double quotient(const struct inputs *in, double *at) {
     const double step = 1e-5, middle = *at;
     *at = middle + step;
-    const double above = weighted(q, k, v, w);
+    const double above = weighted(in);
     *at = middle - step;
-    const double below = weighted(q, k, v, w);
+    const double below = weighted(in);
     *at = middle;
     return (above - below) / (2.0 * step);
 }
@@ -150,8 +189,7 @@ static void to_double(int64_t count, const struct buffer *from, double *to) {
         to[i] = ((float *)from->data)[i];
 }
 
-static void gradients_of_reference(void **state) {
-    (void)state;
+static void gradients_with(const int32_t *documents) {
     const struct sw_attention a = {.batch = 1,
                                    .seq = SEQ,
                                    .heads = HEADS,
@@ -162,30 +200,38 @@ static void gradients_of_reference(void **state) {
                                    .v_stride = DIM,
                                    .window = WINDOW,
                                    .o_stride = HEADS * DIM,
-                                   .scale = (float)SCALE};
+                                   .scale = (float)SCALE,
+                                   .document_start = documents};
     struct sw_device *device = NULL;
     struct sw_stream *stream = NULL;
     assert_ok(sw_device_open("ref", 1, &device));
     assert_ok(sw_stream_open(device, &stream));
     struct tensors t = make_tensors(device, &a, SW_F32);
     run(stream, &a, SW_F32, &t);
-    double q[Q_ELEMS], k[KV_ELEMS], v[KV_ELEMS], w[Q_ELEMS], o_w = 0.0;
-    to_double(Q_ELEMS, &t.q, q);
-    to_double(KV_ELEMS, &t.k, k);
-    to_double(KV_ELEMS, &t.v, v);
-    to_double(Q_ELEMS, &t.d_o, w);
+    struct inputs in = {.documents = documents};
+    double o_w = 0.0;
+    to_double(Q_ELEMS, &t.q, in.q);
+    to_double(KV_ELEMS, &t.k, in.k);
+    to_double(KV_ELEMS, &t.v, in.v);
+    to_double(Q_ELEMS, &t.d_o, in.w);
     for (int i = 0; i < Q_ELEMS; i++)
-        o_w += w[i] * ((float *)t.o.data)[i];
-    assert_near("o", 0, o_w, weighted(q, k, v, w), 1e-5);
+        o_w += in.w[i] * ((float *)t.o.data)[i];
+    assert_near("o", 0, o_w, weighted(&in), 1e-5);
     for (int i = 0; i < Q_ELEMS; i++)
-        assert_near("dq", i, ((float *)t.dq.data)[i], quotient(q, k, v, w, &q[i]), 1e-5);
+        assert_near("dq", i, ((float *)t.dq.data)[i], quotient(&in, &in.q[i]), 1e-5);
     for (int i = 0; i < KV_ELEMS; i++) {
-        assert_near("dk", i, ((float *)t.dk.data)[i], quotient(q, k, v, w, &k[i]), 1e-5);
-        assert_near("dv", i, ((float *)t.dv.data)[i], quotient(q, k, v, w, &v[i]), 1e-5);
+        assert_near("dk", i, ((float *)t.dk.data)[i], quotient(&in, &in.k[i]), 1e-5);
+        assert_near("dv", i, ((float *)t.dv.data)[i], quotient(&in, &in.v[i]), 1e-5);
     }
     free_tensors(&t);
     sw_stream_close(stream);
     sw_device_close(device);
+}
+
+static void gradients_of_reference(void **state) {
+    (void)state;
+    gradients_with(NULL);
+    gradients_with(TWO_DOCUMENTS);
 }
 
 static void run_on(int threads, const struct sw_attention *a, sw_dtype type, struct tensors *t) {
@@ -202,8 +248,10 @@ static void run_on(int threads, const struct sw_attention *a, sw_dtype type, str
 /* Threads decide who computes, never what. */
 static void same_bits_for_any_threads(void **state) {
     (void)state;
-    const struct shape shape = {2, 150, 4, 2, 40, 0, 90};
-    const struct sw_attention a = attention_of(&shape);
+    const struct shape shape = {2, 150, 4, 2, 40, 0, 90, 70};
+    struct buffer starts = document_starts(&shape);
+    struct sw_attention a = attention_of(&shape);
+    a.document_start = starts.data;
     struct tensors one, many;
     run_on(1, &a, SW_F32, &one);
     for (int threads = 2; threads <= 4; threads++) {
@@ -215,11 +263,66 @@ static void same_bits_for_any_threads(void **state) {
         free_tensors(&many);
     }
     free_tensors(&one);
+    buffer_free(&starts);
+}
+
+/* The rows [first, first + count) of a tensor, of the same strides. */
+static void copy_rows(const struct buffer *from, int64_t first, int64_t count, int64_t width, struct buffer *to) {
+    const int64_t bytes = width * (int64_t)sizeof(float);
+    memcpy(to->data, (const char *)from->data + first * bytes, (size_t)(count * bytes));
+}
+
+/* A document in a sequence of others has the output and the gradients that it has alone. */
+static void document_alone(struct pair *pair, const struct sw_attention *packed, const struct tensors *all,
+                           int64_t first, int64_t count) {
+    struct sw_attention a = *packed;
+    a.seq = count;
+    a.document_start = NULL;
+    struct tensors t = make_tensors(pair->device, &a, SW_F32);
+    copy_rows(&all->q, first, count, a.q_stride, &t.q);
+    copy_rows(&all->k, first, count, a.k_stride, &t.k);
+    copy_rows(&all->v, first, count, a.v_stride, &t.v);
+    copy_rows(&all->d_o, first, count, a.o_stride, &t.d_o);
+    run(pair->stream, &a, SW_F32, &t);
+    const struct {
+        const char *name;
+        const struct buffer *got, *want;
+        int64_t width;
+    } same[] = {{"o", &all->o, &t.o, a.o_stride},
+                {"dq", &all->dq, &t.dq, a.q_stride},
+                {"dk", &all->dk, &t.dk, a.k_stride},
+                {"dv", &all->dv, &t.dv, a.v_stride}};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        assert_close(same[i].name, pair, SW_F32, count * same[i].width,
+                     (const float *)same[i].got->data + first * same[i].width, same[i].want->data, 1e-5f, 1e-5f);
+    free_tensors(&t);
+}
+
+static void documents_alone(struct pair *pair) {
+    const struct shape shape = {1, 333, 4, 2, 16, 0, 90, 130};
+    struct buffer starts = document_starts(&shape);
+    struct sw_attention a = attention_of(&shape);
+    a.document_start = starts.data;
+    struct tensors all = make_tensors(pair->device, &a, SW_F32);
+    run(pair->stream, &a, SW_F32, &all);
+    for (int64_t first = 0, t = 1; t <= shape.seq; t++) {
+        if (t == shape.seq || a.document_start[t] == t) {
+            document_alone(pair, &a, &all, first, t - first);
+            first = t;
+        }
+    }
+    free_tensors(&all);
+    buffer_free(&starts);
+}
+
+static void documents(void **state) {
+    (void)state;
+    for_each_device(documents_alone);
 }
 
 /* Scores of some thousands: exponentials must not overflow, and one key takes all. */
 static void large_scores(struct pair *pair) {
-    const struct shape shape = {1, 70, 1, 1, 8, 0, 0};
+    const struct shape shape = {1, 70, 1, 1, 8, 0, 0, 0};
     struct sw_attention a = attention_of(&shape);
     a.scale = 300.0f;
     struct tensors got = make_tensors(pair->device, &a, SW_F32), want = make_tensors(pair->ref_device, &a, SW_F32);
@@ -239,6 +342,7 @@ static void large(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradients_of_reference),
-                                       cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(large)};
+                                       cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(documents),
+                                       cmocka_unit_test(large)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* Sums over rows: bias gradients, embeddings and their gradients. Orders are fixed, so bits are compared. */
 #include "tests/kernels/support.h"
 
+#include <string.h>
+
 static const int64_t row_counts[] = {1, 63, 64, 65, 200}, col_counts[] = {1, 15, 17, 127, 128, 129, 255, 257, 1031};
 
 static void compare_bias(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols) {
@@ -43,20 +45,38 @@ static struct buffer make_tokens(void) {
     return tokens;
 }
 
-static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bool with_positions) {
+/* Documents of 1, 2, 3, ... tokens; the last goes on to the sequence's end. */
+static struct buffer make_document_starts(void) {
+    struct buffer starts = buffer_make(BATCH * SEQ * 4);
+    for (int64_t b = 0; b < BATCH; b++) {
+        for (int64_t t = 0, first = 0, next = 1; t < SEQ; t++) {
+            if (t == next) {
+                next += next - first + 1;
+                first = t;
+            }
+            ((int32_t *)starts.data)[b * SEQ + t] = (int32_t)first;
+        }
+    }
+    return starts;
+}
+
+static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bool with_positions,
+                              const int32_t *starts) {
     struct buffer tokens = make_tokens(), table = buffer_random(type, VOCAB * cols, 1, 1.0f);
     struct buffer positions = buffer_random(type, SEQ * cols, 2, 1.0f);
     struct buffer got = buffer_make(BATCH * SEQ * cols * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
     const void *places = with_positions ? positions.data : NULL;
-    assert_ok(sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, table.data, places, got.data));
-    assert_ok(sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, table.data, places, want.data));
+    assert_ok(
+        sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, table.data, places, got.data));
+    assert_ok(
+        sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, table.data, places, want.data));
     assert_same_bits("an embedding", pair, got.bytes, got.data, want.data);
     struct buffer d_out = buffer_random(type, BATCH * SEQ * cols, 3, 1.0f);
     struct buffer got_table = buffer_random(SW_F32, VOCAB * cols, 4, 1.0f), want_table = buffer_copy(&got_table);
     struct buffer got_places = buffer_random(SW_F32, SEQ * cols, 5, 1.0f), want_places = buffer_copy(&got_places);
-    assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, d_out.data, got_table.data,
-                                    with_positions ? got_places.data : NULL));
-    assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, d_out.data, want_table.data,
+    assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data,
+                                    got_table.data, with_positions ? got_places.data : NULL));
+    assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data, want_table.data,
                                     with_positions ? want_places.data : NULL));
     assert_same_bits("a table's gradient", pair, got_table.bytes, got_table.data, want_table.data);
     assert_same_bits("the positions' gradient", pair, got_places.bytes, got_places.data, want_places.data);
@@ -67,10 +87,15 @@ static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bo
 }
 
 static void compare_embeddings(struct pair *pair) {
+    struct buffer starts = make_document_starts();
     for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
-        for (int i = 0; i < 2 * TEST_TYPES; i++)
-            compare_embedding(pair, test_types[i % TEST_TYPES], col_counts[c], i >= TEST_TYPES);
+        for (int t = 0; t < TEST_TYPES; t++) {
+            compare_embedding(pair, test_types[t], col_counts[c], false, NULL);
+            compare_embedding(pair, test_types[t], col_counts[c], true, NULL);
+            compare_embedding(pair, test_types[t], col_counts[c], true, starts.data);
+        }
     }
+    buffer_free(&starts);
 }
 
 static void embedding(void **state) {
@@ -89,13 +114,22 @@ static void embedding_by_hand(void **state) {
     const float table[3][2] = {{1, 2}, {3, 4}, {5, 6}}, positions[2][2] = {{10, 20}, {30, 40}};
     const float d_out[4][2] = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
     float out[4][2], table_acc[3][2] = {{0}}, positions_acc[2][2] = {{0}};
-    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, table, positions, out));
-    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, d_out, table_acc[0], positions_acc[0]));
+    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, NULL, table, positions, out));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, NULL, d_out, table_acc[0], positions_acc[0]));
     static const float want_out[4][2] = {{15, 26}, {31, 42}, {15, 26}, {33, 44}};
     static const float want_table[3][2] = {{3, 4}, {7, 8}, {6, 8}}, want_positions[2][2] = {{6, 8}, {10, 12}};
     assert_memory_equal(out, want_out, sizeof out);
     assert_memory_equal(table_acc, want_table, sizeof table_acc);
     assert_memory_equal(positions_acc, want_positions, sizeof positions_acc);
+    /* The second sequence is two documents of one token. */
+    const int32_t starts[4] = {0, 0, 0, 1};
+    static const float want_last[2] = {13, 24}, want_restarted[2][2] = {{13, 16}, {3, 4}};
+    memset(positions_acc, 0, sizeof positions_acc);
+    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, starts, table, positions, out));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, starts, d_out, table_acc[0], positions_acc[0]));
+    assert_memory_equal(out, want_out, 3 * sizeof out[0]);
+    assert_memory_equal(out[3], want_last, sizeof want_last);
+    assert_memory_equal(positions_acc, want_restarted, sizeof positions_acc);
     sw_stream_close(stream);
     sw_device_close(device);
 }
