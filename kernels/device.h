@@ -32,6 +32,7 @@ void sw_device_close(struct sw_device *device);
 struct sw_device_info {
     const char *name; /* "cpu" */
     const char *isa;  /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
+    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device */
     int threads;
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */

@@ -123,5 +123,7 @@ struct sw_memory {
 /* Each fills ops, info and backend of a zeroed device. */
 sw_status sw_ref_device_init(struct sw_device *device);
 sw_status sw_cpu_device_init(struct sw_device *device, const char *isa, int threads);
+/* number: of the GPU, NULL for the first. SW_ERR_UNSUPPORTED says why this build or machine has none. */
+sw_status sw_cuda_device_init(struct sw_device *device, const char *number);
 
 #endif
