@@ -49,8 +49,8 @@ static bool populate(void *base, int64_t bytes) {
     return true;
 }
 
-/* Pages that are not there yet will come from a node of the machine's memory while it has any. Where the system refuses,
- * they come from anywhere, which is slower and no less right. */
+/* Pages that are not there yet will come from a node of the machine's memory while it has any. Where the system
+ * refuses, they come from anywhere, which is slower and no less right. */
 static void bind_to_node(void *base, int64_t bytes, int numa_node) {
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) != 0)

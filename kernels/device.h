@@ -28,10 +28,12 @@ struct sw_memory;
  */
 sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
+/* Whether this build has the CUDA device. Opening it says why it cannot be used on this machine. */
+bool sw_device_has_cuda(void);
 
 struct sw_device_info {
-    const char *name; /* "cpu" */
-    const char *isa;  /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
+    const char *name;  /* "cpu" */
+    const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
     const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device */
     int threads;
     bool bf16_fast;       /* the device has bf16 matrix instructions */

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 struct sw_cuda {
-    int number; /* CUDA's, of the GPU */
+    int number;    /* CUDA's, of the GPU */
     int numa_node; /* that the GPU hangs on; -1: not known */
     int64_t total_bytes;
     char name[256], isa[16];
@@ -23,7 +23,8 @@ static inline cudaStream_t sw_cuda_stream(const struct sw_stream *stream) {
     return (cudaStream_t)stream->backend;
 }
 
-/* SW_OK, or what CUDA says went wrong while `doing`. An error of work that was given earlier shows at any later call. */
+/* SW_OK, or what CUDA says went wrong while `doing`. An error of work that was given earlier shows at any later call.
+ */
 sw_status sw_cuda_check(cudaError_t error, const char *doing);
 sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing);
 

@@ -27,10 +27,11 @@ sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
 static sw_status refuse(cudaError_t error) {
     switch (error) {
     case cudaErrorInsufficientDriver:
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--device cuda: NVIDIA's driver is missing or older than CUDA %d.%d, with which this program was "
-                       "built; install a newer driver, or use --device cpu",
-                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "--device cuda: NVIDIA's driver is missing or older than CUDA %d.%d, with which this program was "
+            "built; install a newer driver, or use --device cpu",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     case cudaErrorNoDevice:
         return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this machine has no GPU of NVIDIA, or CUDA_VISIBLE_DEVICES "
                                            "hides it; use --device cpu");
@@ -87,8 +88,9 @@ static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
     SW_TRY(sw_cuda_check(cudaSetDevice(cuda->number), "starting the GPU"));
     const cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error != cudaSuccess)
-        return sw_fail(SW_ERR_DEVICE, "%s cannot be used: %s (%s); another process may hold it or its memory, which "
-                                      "`nvidia-smi` shows",
+        return sw_fail(SW_ERR_DEVICE,
+                       "%s cannot be used: %s (%s); another process may hold it or its memory, which "
+                       "`nvidia-smi` shows",
                        cuda->name, cudaGetErrorString(error), cudaGetErrorName(error));
     *out_free_bytes = (int64_t)free_bytes;
     return sw_cuda_check_lt(cublasLtCreate(&cuda->lt), "starting cuBLASLt");
@@ -104,6 +106,10 @@ static sw_status open_cuda(struct sw_cuda *cuda, const char *number, int64_t *ou
     SW_TRY(choose_gpu(number, &cuda->number));
     SW_TRY(read_gpu(cuda));
     return start_gpu(cuda, out_free_bytes);
+}
+
+bool sw_device_has_cuda(void) {
+    return true;
 }
 
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {

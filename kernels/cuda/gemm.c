@@ -23,8 +23,8 @@ static cudaDataType_t type_of(sw_dtype type) {
     return types[type];
 }
 
-/* A row-major matrix is its transpose in the library's column-major order, so the library is asked for Cᵀ = op(B)ᵀ·op(A)ᵀ
- * and both operands change places. Its bias then runs along our columns, as it should. */
+/* A row-major matrix is its transpose in the library's column-major order, so the library is asked for Cᵀ =
+ * op(B)ᵀ·op(A)ᵀ and both operands change places. Its bias then runs along our columns, as it should. */
 static sw_status describe_operation(struct product *p, const struct sw_gemm *shape) {
     const cublasOperation_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -79,8 +79,8 @@ static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p,
     for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
         SW_TRY(sw_cuda_check_lt(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &align, sizeof align),
                                 "choosing a matrix product's algorithm"));
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c,
-                                                                 preference, 1, &found, &count);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c, preference, 1, &found, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s)",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k, sw_dtype_name(shape->in),
@@ -137,9 +137,9 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
     memcpy(&operation, p->operation, sizeof operation);
     SW_TRY(sw_cuda_use(stream->device));
     if (bias != NULL)
-        SW_TRY(sw_cuda_check_lt(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                               sizeof bias),
-                                "giving a matrix product its bias"));
+        SW_TRY(sw_cuda_check_lt(
+            cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+            "giving a matrix product its bias"));
     return sw_cuda_check_lt(cublasLtMatmul(sw_cuda_of(stream->device)->lt, &operation, &one, b, p->a, a, p->b, &p->beta,
                                            c, p->c, c, p->c, &p->algorithm, scratch, (size_t)entry->scratch_bytes,
                                            sw_cuda_stream(stream)),

@@ -31,11 +31,12 @@ static sw_status take_host(struct sw_memory *memory) {
     const cudaError_t error = cudaHostRegister(memory->base, (size_t)memory->bytes, cudaHostRegisterPortable);
     if (error != cudaSuccess) {
         cudaGetLastError();
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM,
-                            "the driver cannot pin %s of host memory for the GPU: %s (%s); lower --host-memory, or free "
-                            "memory",
-                            sw_format_size(memory->bytes, text), cudaGetErrorString(error), cudaGetErrorName(error)),
-                    fail);
+        SW_TRY_GOTO(
+            sw_fail(SW_ERR_NOMEM,
+                    "the driver cannot pin %s of host memory for the GPU: %s (%s); lower --host-memory, or free "
+                    "memory",
+                    sw_format_size(memory->bytes, text), cudaGetErrorString(error), cudaGetErrorName(error)),
+            fail);
     }
     memory->backend = arena;
     return SW_OK;

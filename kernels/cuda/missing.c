@@ -1,6 +1,10 @@
 /* In the place of the CUDA device where the program was built without it. */
 #include "kernels/device_ops.h"
 
+bool sw_device_has_cuda(void) {
+    return false;
+}
+
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     (void)device;
     (void)number;

@@ -5,73 +5,89 @@
 
 static sw_status started(const char *op) {
     const cudaError_t error = cudaGetLastError();
-    return error == cudaSuccess
-               ? SW_OK
-               : sw_fail(SW_ERR_DEVICE, "CUDA: %s (%s), while starting %s", cudaGetErrorString(error),
-                         cudaGetErrorName(error), op);
+    return error == cudaSuccess ? SW_OK
+                                : sw_fail(SW_ERR_DEVICE, "CUDA: %s (%s), while starting %s", cudaGetErrorString(error),
+                                          cudaGetErrorName(error), op);
 }
 
-static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon, const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
+static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                   const void *x, const void *gamma, const void *beta, void *y, float *mean,
+                                   float *rstd) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_layernorm_forward(sw_cuda_stream(stream), type, rows, cols, epsilon, x, gamma, beta, y, mean, rstd);
     return started("layernorm_forward");
 }
 
-static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy, const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
+static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                    const void *x, const void *gamma, const float *mean, const float *rstd,
+                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_layernorm_backward(sw_cuda_stream(stream), type, rows, cols, dy, x, gamma, mean, rstd, add_to_dx, dx, gamma_acc, beta_acc);
+    sw_cuda_layernorm_backward(sw_cuda_stream(stream), type, rows, cols, dy, x, gamma, mean, rstd, add_to_dx, dx,
+                               gamma_acc, beta_acc);
     return started("layernorm_backward");
 }
 
-static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x, const void *gamma, void *y, float *rstd) {
+static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
+                                 const void *gamma, void *y, float *rstd) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_rmsnorm_forward(sw_cuda_stream(stream), type, shape, x, gamma, y, rstd);
     return started("rmsnorm_forward");
 }
 
-static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx, float *gamma_acc) {
+static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
+                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
+                                  void *dx, float *gamma_acc) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_rmsnorm_backward(sw_cuda_stream(stream), type, shape, dy, x, gamma, rstd, add_to_dx, dx, gamma_acc);
     return started("rmsnorm_backward");
 }
 
-static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table, void *x) {
+static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
+                        void *x) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_rotate(sw_cuda_stream(stream), type, shape, table, x);
     return started("rotate");
 }
 
-static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q, const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
+static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                   void *scratch) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_attention_forward(sw_cuda_stream(stream), type, shape, q, k, v, o, log_sum_exp, scratch);
     return started("attention_forward");
 }
 
-static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q, const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
+static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_attention_backward(sw_cuda_stream(stream), type, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, scratch);
     return started("attention_backward");
 }
 
-static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems, const void *x, void *y) {
+static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                    const void *x, void *y) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_activation_forward(sw_cuda_stream(stream), type, which, elems, x, y);
     return started("activation_forward");
 }
 
-static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems, const void *x, const void *dy, void *dx) {
+static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
+                                     const void *x, const void *dy, void *dx) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_activation_backward(sw_cuda_stream(stream), type, which, elems, x, dy, dx);
     return started("activation_backward");
 }
 
-static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols, const void *x, void *y) {
+static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
+                               const void *x, void *y) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_gated_forward(sw_cuda_stream(stream), type, which, rows, cols, x, y);
     return started("gated_forward");
 }
 
-static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols, const void *x, const void *dy, void *dx) {
+static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
+                                int64_t cols, const void *x, const void *dy, void *dx) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_gated_backward(sw_cuda_stream(stream), type, which, rows, cols, x, dy, dx);
     return started("gated_backward");
@@ -83,39 +99,54 @@ static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, con
     return started("add");
 }
 
-static sw_status bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy, float *acc) {
+static sw_status bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                               float *acc) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_bias_gradient(sw_cuda_stream(stream), type, rows, cols, dy, acc);
     return started("bias_gradient");
 }
 
-static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols, const int32_t *tokens, const int32_t *document_start, const void *table, const void *positions, void *out) {
+static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                   const int32_t *tokens, const int32_t *document_start, const void *table,
+                                   const void *positions, void *out) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_embedding_forward(sw_cuda_stream(stream), type, batch, seq, cols, tokens, document_start, table, positions, out);
+    sw_cuda_embedding_forward(sw_cuda_stream(stream), type, batch, seq, cols, tokens, document_start, table, positions,
+                              out);
     return started("embedding_forward");
 }
 
-static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols, const int32_t *tokens, const int32_t *document_start, const void *d_out, float *table_acc, float *positions_acc) {
+static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
+                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
+                                    float *table_acc, float *positions_acc) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_embedding_backward(sw_cuda_stream(stream), type, batch, seq, cols, tokens, document_start, d_out, table_acc, positions_acc);
+    sw_cuda_embedding_backward(sw_cuda_stream(stream), type, batch, seq, cols, tokens, document_start, d_out, table_acc,
+                               positions_acc);
     return started("embedding_backward");
 }
 
-static sw_status cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits) {
+static sw_status cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
+                               const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_cross_entropy(sw_cuda_stream(stream), type, rows, vocab, logits, targets, scale, loss, d_logits);
     return started("cross_entropy");
 }
 
-static sw_status softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit) {
+static sw_status softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                                 const float *logits, const int32_t *targets, float *max, float *sum,
+                                 float *target_logit) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_softmax_partial(sw_cuda_stream(stream), rows, tile_cols, first_col, logits, targets, max, sum, target_logit);
+    sw_cuda_softmax_partial(sw_cuda_stream(stream), rows, tile_cols, first_col, logits, targets, max, sum,
+                            target_logit);
     return started("softmax_partial");
 }
 
-static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float scale, const float *max, const float *sum, const float *target_logit, float *loss, void *d_logits) {
+static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
+                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                                    const float *max, const float *sum, const float *target_logit, float *loss,
+                                    void *d_logits) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_cross_entropy_tile(sw_cuda_stream(stream), type, rows, tile_cols, first_col, logits, targets, scale, max, sum, target_logit, loss, d_logits);
+    sw_cuda_cross_entropy_tile(sw_cuda_stream(stream), type, rows, tile_cols, first_col, logits, targets, scale, max,
+                               sum, target_logit, loss, d_logits);
     return started("cross_entropy_tile");
 }
 
@@ -125,7 +156,8 @@ static sw_status sum_losses(struct sw_stream *stream, int64_t rows, const float 
     return started("sum_losses");
 }
 
-static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads, double *sums) {
+static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
+                                 double *sums) {
     SW_TRY(sw_cuda_use(stream->device));
     sw_cuda_finish_gradient(sw_cuda_stream(stream), type, elems, acc, grads, sums);
     return started("finish_gradient");
@@ -143,9 +175,12 @@ static sw_status cast_to_f32(struct sw_stream *stream, sw_dtype type, int64_t el
     return started("cast_to_f32");
 }
 
-static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem, int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads, float *records, void *weights) {
+static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                              float *records, void *weights) {
     SW_TRY(sw_cuda_use(stream->device));
-    sw_cuda_update_adamw(sw_cuda_stream(stream), type, adamw, first_elem, grains, runs, run_count, grads, records, weights);
+    sw_cuda_update_adamw(sw_cuda_stream(stream), type, adamw, first_elem, grains, runs, run_count, grads, records,
+                         weights);
     return started("update_adamw");
 }
 

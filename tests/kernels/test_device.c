@@ -15,7 +15,7 @@ static void names(void **state) {
     assert_ok(sw_device_open("cpu", 0, &device));
     assert_true(sw_device_info(device).threads >= 1);
     sw_device_close(device);
-    static const char *const unknown[] = {"cuda", "", "cpu:", "cpu:avx9000", "CPU"};
+    static const char *const unknown[] = {"gpu", "", "cpu:", "cpu:avx9000", "CPU"};
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         assert_int_equal(sw_device_open(unknown[i], 0, &device), SW_ERR_UNSUPPORTED);
         assert_null(device);

@@ -1,6 +1,7 @@
 /* A GPU that is not there, for tests: CUDA's runtime on threads of the host. A stream is a thread that does what it is
- * given in order, so the device code really runs beside the host, and copies from pinned memory happen when they happen.
- * Where the processor has protection keys, only those threads can touch the GPU's memory: a host that does crashes. */
+ * given in order, so the device code really runs beside the host, and copies from pinned memory happen when they
+ * happen. Where the processor has protection keys, only those threads can touch the GPU's memory: a host that does
+ * crashes. */
 #ifndef SW_KERNELS_CUDA_EMULATION_RUNTIME_H
 #define SW_KERNELS_CUDA_EMULATION_RUNTIME_H
 

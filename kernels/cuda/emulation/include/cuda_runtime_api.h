@@ -1,5 +1,5 @@
-/* What the CUDA device calls of CUDA's runtime, declared as CUDA does, for the emulation (runtime.c) that the tests link
- * in its place. */
+/* What the CUDA device calls of CUDA's runtime, declared as CUDA does, for the emulation (runtime.c) that the tests
+ * link in its place. */
 #ifndef SW_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_API_H
 #define SW_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_API_H
 
