@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Which packages each command of ./dev needs, and how they get there. Sourced by ./dev.
 
-build_packages=(gcc libc6-dev meson ninja-build pkg-config python3
+build_packages=(gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libcmocka-dev)
 demo_packages=(bible-kjv bible-kjv-text)
 test_packages=(e2fsprogs mount util-linux)
@@ -45,7 +45,7 @@ require_without_apt() {
     local lacking=() package
     for package in "$@"; do
         case "$package" in
-        gcc | meson | pkg-config | python3 | clang | clang-tidy | clang-format)
+        gcc | g++ | meson | pkg-config | python3 | clang | clang-tidy | clang-format)
             command -v "$package" >/dev/null || lacking+=("$package")
             ;;
         ninja-build) command -v ninja >/dev/null || lacking+=("ninja") ;;

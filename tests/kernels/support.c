@@ -2,11 +2,14 @@
 
 #include "core/rng.h"
 #include "core/size.h"
+#include "tests/kernels/emulated_device.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define EMULATION "cuda-emulation"
 
 enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff };
 
@@ -20,8 +23,16 @@ void assert_ok(sw_status status) {
         fail_msg("%s: %s", sw_status_name(status), sw_error_message(status));
 }
 
+static sw_status open_device(const char *name, int threads, struct sw_device **out) {
+#ifdef SW_HAVE_CUDA_EMULATION
+    if (strcmp(name, EMULATION) == 0)
+        return emulated_device_open(out);
+#endif
+    return sw_device_open(name, threads, out);
+}
+
 static void open_pair(struct pair *pair, const char *name, int threads) {
-    assert_ok(sw_device_open(name, threads, &pair->device));
+    assert_ok(open_device(name, threads, &pair->device));
     assert_ok(sw_device_open("ref", 0, &pair->ref_device));
     assert_ok(sw_stream_open(pair->device, &pair->stream));
     assert_ok(sw_stream_open(pair->ref_device, &pair->ref));
@@ -39,7 +50,7 @@ static void close_pair(struct pair *pair) {
 /* Whether this machine can run the device; one that it lacks is not an error here. */
 static bool available(const char *name) {
     struct sw_device *device = NULL;
-    const sw_status status = sw_device_open(name, 1, &device);
+    const sw_status status = open_device(name, 1, &device);
     sw_device_close(device);
     if (status == SW_ERR_UNSUPPORTED)
         sw_error_clear();
@@ -49,11 +60,12 @@ static bool available(const char *name) {
 }
 
 void for_each_device(void (*body)(struct pair *pair)) {
-    static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu"};
+    static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu", EMULATION};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!available(names[i]))
             continue;
-        for (int threads = 1; threads <= 3; threads += 2) {
+        const int most_threads = strcmp(names[i], EMULATION) == 0 ? 1 : 3;
+        for (int threads = 1; threads <= most_threads; threads += 2) {
             struct pair pair;
             open_pair(&pair, names[i], threads);
             body(&pair);
@@ -71,15 +83,30 @@ struct buffer buffer_make(int64_t bytes) {
     return (struct buffer){.data = base + GUARD_BYTES, .bytes = bytes};
 }
 
-void buffer_free(struct buffer *buffer) {
-    unsigned char *data = buffer->data;
+static int64_t distance_of_damage(const struct buffer *buffer) {
+    const unsigned char *data = buffer->data;
     for (int64_t i = 0; i < GUARD_BYTES; i++) {
         if (data[-1 - i] != GUARD_VALUE || data[buffer->bytes + i] != GUARD_VALUE)
-            fail_msg("a byte outside a buffer of %lld bytes was written, at distance %lld", (long long)buffer->bytes,
-                     (long long)i);
+            return i;
     }
-    free(data - GUARD_BYTES);
+    return -1;
+}
+
+bool buffer_guards_hold(const struct buffer *buffer) {
+    return distance_of_damage(buffer) < 0;
+}
+
+void buffer_free_unchecked(struct buffer *buffer) {
+    free((unsigned char *)buffer->data - GUARD_BYTES);
     *buffer = (struct buffer){0};
+}
+
+void buffer_free(struct buffer *buffer) {
+    const int64_t distance = distance_of_damage(buffer);
+    if (distance >= 0)
+        fail_msg("a byte outside a buffer of %lld bytes was written, at distance %lld", (long long)buffer->bytes,
+                 (long long)distance);
+    buffer_free_unchecked(buffer);
 }
 
 const sw_dtype test_types[TEST_TYPES] = {SW_F32, SW_BF16, SW_F16};

@@ -23,7 +23,8 @@ struct pair {
     char label[64];
 };
 
-/* Calls body with every instruction set that this machine has, and with 1 and 3 threads. */
+/* Calls body with every instruction set that this machine has, with 1 and 3 threads, and with the emulated CUDA device
+ * where it was built. */
 void for_each_device(void (*body)(struct pair *pair));
 
 /* Fails the test with the recorded message where status is an error. */
@@ -35,8 +36,10 @@ struct buffer {
     int64_t bytes;
 };
 struct buffer buffer_make(int64_t bytes);
+bool buffer_guards_hold(const struct buffer *buffer);
 /* Checks the guards and frees. */
 void buffer_free(struct buffer *buffer);
+void buffer_free_unchecked(struct buffer *buffer);
 
 /* Elements of a type drawn from a normal distribution of the given deviation; `stream` tells tensors apart. */
 struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation);

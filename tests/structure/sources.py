@@ -31,7 +31,7 @@ def files_of(folder, endings=""):
 
 def c_sources():
     for folder in MAY_INCLUDE:
-        yield from files_of(folder, (".c", ".h", ".cu", ".cuh"))
+        yield from files_of(folder, (".c", ".h", ".cpp", ".cu", ".cuh"))
 
 
 def lines_of(path):

@@ -1,0 +1,73 @@
+/* Sums over rows for every column, in row order. A block owns a strip of columns and takes chunks of rows: all its
+ * threads bring terms into shared memory, from where one thread for each column and sum adds them one after the other,
+ * while the others' next loads are under way. So memory is read by many and sums have the order of a plain loop. */
+#ifndef SW_KERNELS_CUDA_COLUMNS_CUH
+#define SW_KERNELS_CUDA_COLUMNS_CUH
+
+#include "kernels/cuda/grid.cuh"
+#include "kernels/tiling.h"
+
+enum {
+    SW_STRIP_COLUMNS = 16, /* 32 bytes of a 16-bit type: a whole sector of memory */
+    SW_STRIP_VECTORS = SW_STRIP_COLUMNS / SW_ELEMS,
+    SW_CHUNK_ROWS = 256,
+    SW_STRIP_THREADS = SW_CHUNK_ROWS * SW_STRIP_VECTORS
+};
+static_assert(SW_CHUNK_ROWS % SW_BIAS_TILE_ROWS == 0, "a tile of rows lies within a chunk");
+
+/* Adds `rows` terms of one column to an accumulator: one by one, or in tiles summed apart. */
+template <bool TILED>
+static __device__ __forceinline__ float sw_add_terms(const float (*terms)[SW_STRIP_COLUMNS], int column, int rows,
+                                                     float acc) {
+    if constexpr (!TILED) {
+        for (int row = 0; row < rows; row++)
+            acc += terms[row][column];
+    } else {
+        for (int first = 0; first < rows; first += SW_BIAS_TILE_ROWS) {
+            float sum = 0.0f;
+            for (int row = first; row < rows && row < first + SW_BIAS_TILE_ROWS; row++)
+                sum += terms[row][column];
+            acc += sum;
+        }
+    }
+    return acc;
+}
+
+/* Source::load(row, col, count, out[SUMS][SW_ELEMS]) gives the terms of up to SW_ELEMS columns of a row. */
+template <typename Source, int SUMS, bool TILED>
+static __global__ void __launch_bounds__(SW_STRIP_THREADS)
+    sw_columns_kernel(int64_t rows, int64_t cols, Source source, float *acc0, float *acc1) {
+    SW_SHARED(float, terms, [SUMS][SW_CHUNK_ROWS][SW_STRIP_COLUMNS]);
+    const int row = threadIdx.x / SW_STRIP_VECTORS, column = threadIdx.x % SW_STRIP_VECTORS * SW_ELEMS;
+    const int64_t strip = (int64_t)blockIdx.x * SW_STRIP_COLUMNS, left = cols - strip - column;
+    const int sum = threadIdx.x / SW_WARP, owned = threadIdx.x % SW_WARP;
+    const bool adds = sum < SUMS && owned < SW_STRIP_COLUMNS && strip + owned < cols;
+    float *acc = (sum == 0 ? acc0 : acc1) + strip + owned;
+    float total = adds ? *acc : 0.0f, loaded[SUMS][SW_ELEMS] = {};
+    if (row < rows && left > 0)
+        source.load(row, strip + column, left, loaded);
+    for (int64_t first = 0; first < rows; first += SW_CHUNK_ROWS) {
+        for (int s = 0; s < SUMS; s++) {
+            for (int i = 0; i < SW_ELEMS; i++)
+                terms[s][row][column + i] = loaded[s][i];
+        }
+        __syncthreads();
+        if (first + SW_CHUNK_ROWS + row < rows && left > 0)
+            source.load(first + SW_CHUNK_ROWS + row, strip + column, left, loaded);
+        if (adds) {
+            const int there = rows - first < SW_CHUNK_ROWS ? (int)(rows - first) : (int)SW_CHUNK_ROWS;
+            total = sw_add_terms<TILED>(terms[sum], owned, there, total);
+        }
+        __syncthreads();
+    }
+    if (adds)
+        *acc = total;
+}
+
+template <typename Source, int SUMS, bool TILED>
+static void sw_sum_columns(cudaStream_t stream, int64_t rows, int64_t cols, Source source, float *acc0, float *acc1) {
+    SW_LAUNCH((sw_columns_kernel<Source, SUMS, TILED>), sw_blocks(cols, SW_STRIP_COLUMNS), SW_STRIP_THREADS, 0, stream,
+              rows, cols, source, acc0, acc1);
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* Cross-entropy of whole rows, and in two passes over tiles: a block of threads for each row. */
+#include "kernels/cuda/softmax.cuh"
+
+/* d_logits = scale·(exp(logit - max)/sum - onehot(target)) over a row's columns; zeros where the row has no target. */
+template <typename T>
+static __device__ __forceinline__ void write_gradient(const float *logits, int64_t cols, int64_t target_col,
+                                                      bool ignored, float scale, sw_running row, bool aligned,
+                                                      T *d_logits) {
+    for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += SW_BLOCK_THREADS * SW_ELEMS) {
+        float values[SW_ELEMS] = {0};
+        if (!ignored)
+            sw_load_elems(logits + col, cols - col, aligned, values);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const float probability = expf(values[i] - row.max) / row.sum;
+            values[i] = ignored ? 0.0f : scale * (col + i == target_col ? probability - 1.0f : probability);
+        }
+        sw_store_elems(d_logits + col, cols - col, aligned, values);
+    }
+}
+
+static __device__ __forceinline__ float loss_of(sw_running row, float target_logit) {
+    return logf(row.sum) + (row.max - target_logit);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    whole_kernel(int64_t vocab, const float *logits, const int32_t *targets, float scale, float *loss, T *d_logits,
+                 bool aligned) {
+    const int64_t row = blockIdx.x;
+    const float *line = logits + row * vocab;
+    const int32_t target = targets[row];
+    const sw_running nothing = {-FLT_MAX, 0.0f};
+    const sw_running sums = target < 0 ? nothing : sw_softmax_row(nothing, line, vocab, aligned);
+    if (threadIdx.x == 0)
+        loss[row] = target < 0 ? 0.0f : loss_of(sums, line[target]);
+    if (d_logits != NULL)
+        write_gradient(line, vocab, target, target < 0, scale, sums, aligned, d_logits + row * vocab);
+}
+
+template <typename T>
+static void whole(cudaStream_t stream, int64_t rows, int64_t vocab, const float *logits, const int32_t *targets,
+                  float scale, float *loss, void *d_logits) {
+    const bool aligned = vocab % SW_ELEMS == 0 && sw_is_aligned(logits) && sw_is_aligned(d_logits);
+    SW_LAUNCH(whole_kernel<T>, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, vocab, logits, targets, scale, loss,
+              (T *)d_logits, aligned);
+}
+
+void sw_cuda_cross_entropy(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
+                           const int32_t *targets, float scale, float *loss, void *d_logits) {
+    if (rows > 0)
+        SW_FOR_TYPE(type, whole, stream, rows, vocab, logits, targets, scale, loss, d_logits);
+}
+
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    partial_kernel(int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float *max,
+                   float *sum, float *target_logit, bool aligned) {
+    const int64_t row = blockIdx.x;
+    const int32_t target = targets[row];
+    if (target < 0) {
+        if (threadIdx.x == 0 && first_col == 0) {
+            max[row] = target_logit[row] = 0.0f;
+            sum[row] = 1.0f;
+        }
+        return;
+    }
+    const float *line = logits + row * tile_cols;
+    sw_running sums = {-FLT_MAX, 0.0f};
+    if (first_col > 0) {
+        sums.max = max[row];
+        sums.sum = sum[row];
+    }
+    sums = sw_softmax_row(sums, line, tile_cols, aligned);
+    if (threadIdx.x != 0)
+        return;
+    max[row] = sums.max;
+    sum[row] = sums.sum;
+    if (target >= first_col && target < first_col + tile_cols)
+        target_logit[row] = line[target - first_col];
+    else if (first_col == 0)
+        target_logit[row] = 0.0f;
+}
+
+void sw_cuda_softmax_partial(cudaStream_t stream, int64_t rows, int64_t tile_cols, int64_t first_col,
+                             const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit) {
+    const bool aligned = tile_cols % SW_ELEMS == 0 && sw_is_aligned(logits);
+    if (rows > 0)
+        SW_LAUNCH(partial_kernel, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, tile_cols, first_col, logits, targets,
+                  max, sum, target_logit, aligned);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    tile_kernel(int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float scale,
+                const float *max, const float *sum, const float *target_logit, float *loss, T *d_logits, bool aligned) {
+    const int64_t row = blockIdx.x;
+    const int32_t target = targets[row];
+    const sw_running sums = {max[row], sum[row]};
+    if (threadIdx.x == 0 && loss != NULL && first_col == 0)
+        loss[row] = target < 0 ? 0.0f : loss_of(sums, target_logit[row]);
+    if (d_logits != NULL)
+        write_gradient(logits + row * tile_cols, tile_cols, target - first_col, target < 0, scale, sums, aligned,
+                       d_logits + row * tile_cols);
+}
+
+template <typename T>
+static void tile(cudaStream_t stream, int64_t rows, int64_t tile_cols, int64_t first_col, const float *logits,
+                 const int32_t *targets, float scale, const float *max, const float *sum, const float *target_logit,
+                 float *loss, void *d_logits) {
+    const bool aligned = tile_cols % SW_ELEMS == 0 && sw_is_aligned(logits) && sw_is_aligned(d_logits);
+    SW_LAUNCH(tile_kernel<T>, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, tile_cols, first_col, logits, targets, scale,
+              max, sum, target_logit, loss, (T *)d_logits, aligned);
+}
+
+void sw_cuda_cross_entropy_tile(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t tile_cols, int64_t first_col,
+                                const float *logits, const int32_t *targets, float scale, const float *max,
+                                const float *sum, const float *target_logit, float *loss, void *d_logits) {
+    if (rows > 0)
+        SW_FOR_TYPE(type, tile, stream, rows, tile_cols, first_col, logits, targets, scale, max, sum, target_logit,
+                    loss, d_logits);
+}

@@ -1,0 +1,23 @@
+/* Fibers: stacks of their own that are switched by hand, so that one thread of the host plays all threads of a block.
+ * The sanitizers are told of every switch. */
+#ifndef SW_KERNELS_CUDA_EMULATION_FIBER_H
+#define SW_KERNELS_CUDA_EMULATION_FIBER_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sw_fiber;
+
+/* A fiber that runs entry(argument) when it is first switched to; entry never returns. NULL: no memory. */
+struct sw_fiber *sw_fiber_open(void (*entry)(void *argument), void *argument);
+/* The stack that the caller is on, to come back to. */
+struct sw_fiber *sw_fiber_open_current(void);
+/* A fiber is closed from another one; what its functions still hold is dropped. */
+void sw_fiber_close(struct sw_fiber *fiber);
+void sw_fiber_switch(struct sw_fiber *from, struct sw_fiber *to);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

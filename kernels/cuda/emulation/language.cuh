@@ -1,0 +1,87 @@
+/* CUDA's words for the host's C++ compiler, on top of the emulated machine. */
+#ifndef SW_KERNELS_CUDA_EMULATION_LANGUAGE_CUH
+#define SW_KERNELS_CUDA_EMULATION_LANGUAGE_CUH
+
+#include "kernels/cuda/emulation/machine.h"
+
+#include <math.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+#define threadIdx (sw_emulation_place()->thread)
+#define blockIdx (sw_emulation_place()->block)
+#define blockDim (sw_emulation_place()->block_dim)
+#define gridDim (sw_emulation_place()->grid_dim)
+
+#define __syncthreads() sw_emulation_barrier(__FILE__, __LINE__)
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {
+    }
+};
+
+template <typename Body> static inline void sw_emulation_call(void *body) {
+    (*(Body *)body)();
+}
+
+template <typename Body>
+static inline void sw_emulation_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body) {
+    sw_emulation_launch(kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                        sw_emulation_call<Body>, &body);
+}
+
+template <typename T> static inline T sw_emulation_lane(T mine, unsigned from, const char *what) {
+    const char *lanes = (const char *)sw_emulation_exchange(&mine, sizeof mine, what);
+    T value;
+    memcpy(&value, lanes + (size_t)(from % SW_EMULATION_WARP_LANES) * SW_EMULATION_LANE_BYTES, sizeof value);
+    return value;
+}
+
+static inline unsigned sw_emulation_lane_index(void) {
+    const struct sw_emulation_place *p = sw_emulation_place();
+    return (p->thread.x + p->block_dim.x * (p->thread.y + p->block_dim.y * p->thread.z)) % SW_EMULATION_WARP_LANES;
+}
+
+static inline void sw_emulation_check_mask(unsigned mask) {
+    if (mask != 0xffffffffu)
+        sw_emulation_fail("an operation of a part of a warp");
+}
+
+template <typename T> static inline T __shfl_sync(unsigned mask, T mine, int from) {
+    sw_emulation_check_mask(mask);
+    return sw_emulation_lane(mine, (unsigned)from, "__shfl_sync");
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T mine, int with) {
+    sw_emulation_check_mask(mask);
+    return sw_emulation_lane(mine, sw_emulation_lane_index() ^ (unsigned)with, "__shfl_xor_sync");
+}
+
+static inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    sw_emulation_check_mask(mask);
+    const char *lanes = (const char *)sw_emulation_exchange(&predicate, sizeof predicate, "__ballot_sync");
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < SW_EMULATION_WARP_LANES; lane++) {
+        int vote;
+        memcpy(&vote, lanes + (size_t)lane * SW_EMULATION_LANE_BYTES, sizeof vote);
+        votes |= (vote != 0 ? 1u : 0u) << lane;
+    }
+    return votes;
+}
+
+static inline void __syncwarp(void) {
+    const char nothing = 0;
+    sw_emulation_exchange(&nothing, sizeof nothing, "__syncwarp");
+}
+
+static inline int __popc(unsigned value) {
+    return __builtin_popcount(value);
+}
+
+#endif

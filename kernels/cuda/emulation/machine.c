@@ -1,0 +1,431 @@
+#include "kernels/cuda/emulation/machine.h"
+
+#include "kernels/cuda/emulation/fiber.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WARP = SW_EMULATION_WARP_LANES,
+    MOST_THREADS = 1024,
+    MOST_GRID_YZ = 65535,
+    MOST_SHARED_BYTES = 99 * 1024, /* what a block may have on every GPU that the kernels are built for */
+    MOST_SHARED_VARIABLES = 16,
+    MOST_COPIES = 1024,
+    SHARED_ALIGN_BYTES = 128,
+    ERROR_CHARS = 256,
+    POISON = 0xff, /* NaN in every type */
+    CANARY = 0xa5,
+    CANARY_BYTES = 64
+};
+static const uint64_t FIRST_SEED = 20240607;
+
+enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, ENDED };
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool zero;
+    int commit;
+};
+
+struct thread {
+    struct sw_fiber *fiber;
+    enum state state;
+    struct sw_emulation_index index;
+    int exchanges;
+    struct copy *copies;
+    int copy_count, commits;
+};
+
+struct warp {
+    _Alignas(16) char lanes[2][WARP][SW_EMULATION_LANE_BYTES];
+    int arrived;
+    const char *what;
+};
+
+struct variable {
+    const void *key;
+    char *memory;
+    size_t bytes;
+};
+
+struct machine {
+    struct sw_fiber *scheduler;
+    struct thread threads[MOST_THREADS];
+    struct warp warps[MOST_THREADS / WARP];
+    int order[MOST_THREADS];
+    int fibers, count, running, at_barrier;
+    const char *barrier_file;
+    int barrier_line;
+    struct variable shared[MOST_SHARED_VARIABLES];
+    int shared_count;
+    struct sw_emulation_place place;
+    const char *kernel;
+    void (*body)(void *arguments);
+    void *arguments;
+    bool failed, error_is_new;
+    char error[ERROR_CHARS];
+    uint64_t random;
+    const char *passed_file;
+    int passed_line;
+};
+
+static _Thread_local struct machine *machine;
+
+static struct machine *the_machine(void) {
+    if (machine == NULL) {
+        machine = calloc(1, sizeof *machine);
+        assert(machine != NULL);
+        machine->scheduler = sw_fiber_open_current();
+        assert(machine->scheduler != NULL);
+        machine->random = FIRST_SEED;
+    }
+    return machine;
+}
+
+/* xorshift64*, for orders only. */
+static uint64_t draw(struct machine *m) {
+    m->random ^= m->random >> 12;
+    m->random ^= m->random << 25;
+    m->random ^= m->random >> 27;
+    return m->random * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+static void record(struct machine *m, const char *format, va_list arguments) {
+    m->failed = true;
+    if (m->error_is_new)
+        return;
+    m->error_is_new = true;
+    const int used = snprintf(m->error, sizeof m->error, "%s: ", m->kernel);
+    vsnprintf(m->error + used, sizeof m->error - (size_t)used, format, arguments);
+}
+
+__attribute__((format(printf, 2, 3))) static void record_error(struct machine *m, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record(m, format, arguments);
+    va_end(arguments);
+}
+
+static struct thread *running_thread(void) {
+    return &machine->threads[machine->running];
+}
+
+static void back_to_scheduler(void) {
+    struct machine *m = machine;
+    sw_fiber_switch(running_thread()->fiber, m->scheduler);
+}
+
+/* The fiber is not resumed: the launch drops all of them. */
+void sw_emulation_fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record(machine, format, arguments);
+    va_end(arguments);
+    back_to_scheduler();
+    abort();
+}
+
+const char *sw_emulation_take_error(void) {
+    struct machine *m = the_machine();
+    const bool is_new = m->error_is_new;
+    m->error_is_new = false;
+    return is_new ? m->error : NULL;
+}
+
+void sw_emulation_set_seed(uint64_t seed) {
+    the_machine()->random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1u;
+}
+
+void sw_emulation_pass_barrier(const char *file, int line) {
+    the_machine()->passed_file = file;
+    machine->passed_line = line;
+}
+
+const struct sw_emulation_place *sw_emulation_place(void) {
+    return &machine->place;
+}
+
+void sw_emulation_check_aligned(const void *address, size_t bytes) {
+    if ((uintptr_t)address % bytes != 0)
+        sw_emulation_fail("an access of %zu bytes at once is not aligned to them", bytes);
+}
+
+/* Threads that have ended count as missing, as a barrier must be reached by all. */
+static bool is_passed(const struct machine *m, const char *file, int line) {
+    if (line != m->passed_line || m->passed_file == NULL)
+        return false;
+    const size_t length = strlen(file), end = strlen(m->passed_file);
+    return length >= end && strcmp(file + length - end, m->passed_file) == 0;
+}
+
+void sw_emulation_barrier(const char *file, int line) {
+    struct machine *m = machine;
+    if (is_passed(m, file, line))
+        return;
+    if (m->at_barrier > 0 && (line != m->barrier_line || strcmp(file, m->barrier_file) != 0))
+        sw_emulation_fail("threads of a block wait at different barriers, lines %d and %d", m->barrier_line, line);
+    m->barrier_file = file;
+    m->barrier_line = line;
+    running_thread()->state = AT_BARRIER;
+    if (++m->at_barrier == m->count) {
+        m->at_barrier = 0;
+        for (int i = 0; i < m->count; i++)
+            m->threads[i].state = RUNNABLE;
+    }
+    back_to_scheduler();
+}
+
+/* Two buffers take turns: a lane writes into one again only after all have passed the exchange between, and so have
+ * read it. */
+const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what) {
+    struct machine *m = machine;
+    struct thread *self = running_thread();
+    struct warp *warp = &m->warps[m->running / WARP];
+    const int turn = self->exchanges++ & 1;
+    assert(bytes <= SW_EMULATION_LANE_BYTES);
+    if (warp->arrived > 0 && strcmp(what, warp->what) != 0)
+        sw_emulation_fail("the lanes of a warp part: some are at %s, some at %s", warp->what, what);
+    warp->what = what;
+    memcpy(warp->lanes[turn][m->running % WARP], mine, bytes);
+    self->state = AT_EXCHANGE;
+    if (++warp->arrived == WARP) {
+        warp->arrived = 0;
+        for (int lane = 0; lane < WARP; lane++)
+            m->threads[m->running / WARP * WARP + lane].state = RUNNABLE;
+    } else {
+        back_to_scheduler();
+    }
+    return warp->lanes[turn];
+}
+
+static void poison(const struct variable *variable) {
+    memset(variable->memory, POISON, variable->bytes);
+    memset(variable->memory + variable->bytes, CANARY, CANARY_BYTES);
+}
+
+static void check_canary(struct machine *m, const struct variable *variable) {
+    for (size_t i = 0; i < CANARY_BYTES; i++) {
+        if ((unsigned char)variable->memory[variable->bytes + i] != CANARY)
+            record_error(m, "a block wrote %zu bytes beyond its shared memory", i);
+    }
+}
+
+static size_t shared_bytes(const struct machine *m) {
+    size_t sum = 0;
+    for (int i = 0; i < m->shared_count; i++)
+        sum += m->shared[i].bytes;
+    return sum;
+}
+
+void *sw_emulation_shared(const void *key, size_t bytes) {
+    struct machine *m = machine;
+    for (int i = 0; i < m->shared_count; i++) {
+        if (m->shared[i].key == key)
+            return m->shared[i].memory;
+    }
+    if (m->shared_count == MOST_SHARED_VARIABLES || shared_bytes(m) + bytes > MOST_SHARED_BYTES)
+        sw_emulation_fail("a block wants more than %d bytes of shared memory", MOST_SHARED_BYTES);
+    struct variable *variable = &m->shared[m->shared_count++];
+    *variable = (struct variable){.key = key, .bytes = bytes};
+    void *memory = NULL;
+    if (posix_memalign(&memory, SHARED_ALIGN_BYTES, bytes + CANARY_BYTES) != 0)
+        sw_emulation_fail("no memory for %zu bytes of shared memory", bytes);
+    variable->memory = memory;
+    poison(variable);
+    return memory;
+}
+
+static const char dynamic_key;
+
+void *sw_emulation_dynamic_shared(void) {
+    return sw_emulation_shared(&dynamic_key, 0);
+}
+
+static void perform(const struct copy *copy) {
+    if (copy->zero)
+        memset(copy->to, 0, copy->bytes);
+    else
+        memcpy(copy->to, copy->from, copy->bytes);
+}
+
+void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero) {
+    struct thread *self = running_thread();
+    sw_emulation_check_aligned(to, bytes);
+    if (!zero)
+        sw_emulation_check_aligned(from, bytes);
+    if (self->copies == NULL)
+        self->copies = calloc(MOST_COPIES, sizeof *self->copies);
+    if (self->copies == NULL || self->copy_count == MOST_COPIES)
+        sw_emulation_fail("more than %d copies of one thread are under way", MOST_COPIES);
+    self->copies[self->copy_count++] =
+        (struct copy){.to = to, .from = from, .bytes = bytes, .zero = zero != 0, .commit = self->commits};
+}
+
+void sw_emulation_commit_copies(void) {
+    running_thread()->commits++;
+}
+
+void sw_emulation_wait_copies(int newest) {
+    struct thread *self = running_thread();
+    int kept = 0;
+    for (int i = 0; i < self->copy_count; i++) {
+        if (self->copies[i].commit < self->commits - newest)
+            perform(&self->copies[i]);
+        else
+            self->copies[kept++] = self->copies[i];
+    }
+    self->copy_count = kept;
+}
+
+/* A fiber plays its thread of block after block. */
+static void play(void *argument) {
+    struct machine *m = argument;
+    for (;;) {
+        m->body(m->arguments);
+        running_thread()->state = ENDED;
+        back_to_scheduler();
+    }
+}
+
+static void drop_fibers(struct machine *m) {
+    for (int i = 0; i < m->fibers; i++) {
+        sw_fiber_close(m->threads[i].fiber);
+        free(m->threads[i].copies);
+        m->threads[i] = (struct thread){0};
+    }
+    m->fibers = 0;
+}
+
+static bool have_fibers(struct machine *m) {
+    for (; m->fibers < m->count; m->fibers++) {
+        m->threads[m->fibers].fiber = sw_fiber_open(play, m);
+        if (m->threads[m->fibers].fiber == NULL) {
+            record_error(m, "no memory for the stacks of %d threads", m->count);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void begin_block(struct machine *m, struct sw_emulation_index block) {
+    const struct sw_emulation_index dim = m->place.block_dim;
+    m->place.block = block;
+    m->at_barrier = 0;
+    for (int i = 0; i < m->count; i++) {
+        struct thread *thread = &m->threads[i];
+        const unsigned at = (unsigned)i;
+        thread->state = RUNNABLE;
+        thread->index = (struct sw_emulation_index){at % dim.x, at / dim.x % dim.y, at / (dim.x * dim.y)};
+        thread->exchanges = thread->copy_count = thread->commits = 0;
+        m->order[i] = i;
+    }
+    for (int i = m->count - 1; i > 0; i--) {
+        const int other = (int)(draw(m) % (uint64_t)(i + 1)), kept = m->order[i];
+        m->order[i] = m->order[other];
+        m->order[other] = kept;
+    }
+    for (int w = 0; w < m->count / WARP; w++)
+        m->warps[w].arrived = 0;
+    for (int i = 0; i < m->shared_count; i++)
+        poison(&m->shared[i]);
+}
+
+/* One turn of every thread that can run; how many ran. */
+static int run_round(struct machine *m) {
+    int ran = 0;
+    for (int i = 0; i < m->count && !m->failed; i++) {
+        struct thread *thread = &m->threads[m->order[i]];
+        if (thread->state != RUNNABLE)
+            continue;
+        m->running = m->order[i];
+        m->place.thread = thread->index;
+        sw_fiber_switch(m->scheduler, thread->fiber);
+        ran++;
+    }
+    return ran;
+}
+
+static int count_in(const struct machine *m, enum state state) {
+    int count = 0;
+    for (int i = 0; i < m->count; i++)
+        count += m->threads[i].state == state;
+    return count;
+}
+
+static void run_block(struct machine *m, struct sw_emulation_index block) {
+    begin_block(m, block);
+    while (run_round(m) > 0 && !m->failed)
+        continue;
+    if (!m->failed && count_in(m, ENDED) < m->count)
+        record_error(m,
+                     "of %d threads of block %u %u %u, %d wait at the barrier of line %d, %d for their warp, %d ended",
+                     m->count, block.x, block.y, block.z, count_in(m, AT_BARRIER), m->barrier_line,
+                     count_in(m, AT_EXCHANGE), count_in(m, ENDED));
+    for (int i = 0; i < m->shared_count; i++)
+        check_canary(m, &m->shared[i]);
+    for (int i = 0; i < m->count && !m->failed; i++) {
+        if (m->threads[i].copy_count > 0)
+            record_error(m, "a thread ended with %d copies that it did not wait for", m->threads[i].copy_count);
+    }
+}
+
+static bool check_launch(struct machine *m, struct sw_emulation_index grid, struct sw_emulation_index block,
+                         size_t dynamic_bytes) {
+    const uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (threads == 0 || threads > MOST_THREADS || threads % WARP != 0)
+        record_error(m, "a block of %u x %u x %u threads", block.x, block.y, block.z);
+    else if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > MOST_GRID_YZ || grid.z == 0 ||
+             grid.z > MOST_GRID_YZ)
+        record_error(m, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+    else if (dynamic_bytes > MOST_SHARED_BYTES)
+        record_error(m, "%zu bytes of shared memory", dynamic_bytes);
+    return !m->failed;
+}
+
+static void run_blocks(struct machine *m, struct sw_emulation_index grid) {
+    for (unsigned z = 0; z < grid.z && !m->failed; z++) {
+        for (unsigned y = 0; y < grid.y && !m->failed; y++) {
+            for (unsigned x = 0; x < grid.x && !m->failed; x++)
+                run_block(m, (struct sw_emulation_index){x, y, z});
+        }
+    }
+}
+
+static void make_dynamic(struct machine *m, size_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, SHARED_ALIGN_BYTES, bytes + CANARY_BYTES) != 0) {
+        record_error(m, "no memory for %zu bytes of shared memory", bytes);
+        return;
+    }
+    m->shared[0] = (struct variable){.key = &dynamic_key, .memory = memory, .bytes = bytes};
+    m->shared_count = 1;
+}
+
+void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, struct sw_emulation_index block,
+                         size_t dynamic_bytes, void (*body)(void *arguments), void *arguments) {
+    struct machine *m = the_machine();
+    m->kernel = kernel;
+    m->failed = false;
+    if (!check_launch(m, grid, block, dynamic_bytes))
+        return;
+    m->body = body;
+    m->arguments = arguments;
+    m->count = (int)(block.x * block.y * block.z);
+    m->place = (struct sw_emulation_place){.block_dim = block, .grid_dim = grid};
+    m->shared_count = 0;
+    make_dynamic(m, dynamic_bytes);
+    if (!m->failed && have_fibers(m))
+        run_blocks(m, grid);
+    for (int i = 0; i < m->shared_count; i++)
+        free(m->shared[i].memory);
+    m->shared_count = 0;
+    if (m->failed)
+        drop_fibers(m);
+}

@@ -1,0 +1,62 @@
+/* The execution model of CUDA on one thread of the host: blocks one after the other, the threads of a block as fibers
+ * that are switched at barriers and at operations of a warp. The order in which fibers run is drawn from a seed, and
+ * shared memory begins as NaN, so that a kernel that lacks a barrier computes something else. What a GPU would refuse
+ * or leave undefined (a barrier that not all threads reach, writes beyond shared memory, misaligned vectors, launches
+ * out of range) ends the launch and is kept as its error. */
+#ifndef SW_KERNELS_CUDA_EMULATION_MACHINE_H
+#define SW_KERNELS_CUDA_EMULATION_MACHINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SW_EMULATION_WARP_LANES = 32, SW_EMULATION_LANE_BYTES = 64 };
+
+struct sw_emulation_index {
+    unsigned x, y, z;
+};
+
+/* Where the running fiber is, which kernels read as threadIdx, blockIdx, blockDim and gridDim. */
+struct sw_emulation_place {
+    struct sw_emulation_index thread, block, block_dim, grid_dim;
+};
+const struct sw_emulation_place *sw_emulation_place(void);
+
+/* Runs a grid. body(arguments) is the kernel's call, made once by each thread. */
+void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, struct sw_emulation_index block,
+                         size_t dynamic_bytes, void (*body)(void *arguments), void *arguments);
+
+/* What kernels call, by way of the names that CUDA gives these things. */
+void sw_emulation_barrier(const char *file, int line);
+/* Every lane of the warp hands over `bytes` and gets those of all: lane l's at l·SW_EMULATION_LANE_BYTES. They stay
+ * until the warp's next exchange but one. */
+const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what);
+/* The block's shared variable with that key, made at the first call. */
+void *sw_emulation_shared(const void *key, size_t bytes);
+void *sw_emulation_dynamic_shared(void);
+/* Ends the launch with an error if the address is not a multiple of bytes, as the GPU would. */
+void sw_emulation_check_aligned(const void *address, size_t bytes);
+/* Copies that take place when they are waited for: with zero, `bytes` zeros. wait leaves the newest `newest` commits.
+ */
+void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero);
+void sw_emulation_commit_copies(void);
+void sw_emulation_wait_copies(int newest);
+void sw_emulation_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+/* The first error of this thread's launches since the last call, or NULL; valid until the next launch. */
+const char *sw_emulation_take_error(void);
+
+/* The seed of the order in which fibers run, of this thread's launches from now on. */
+void sw_emulation_set_seed(uint64_t seed);
+
+/* Tests see a barrier missed: from now on this thread's launches pass the one of the given file's end and line without
+ * waiting; line 0: none. */
+void sw_emulation_pass_barrier(const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

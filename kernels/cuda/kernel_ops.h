@@ -1,0 +1,17 @@
+/* The ops that own kernels do, as entries of a device's table. The same entries serve the GPU and, in the tests, the
+ * emulation on the host; each says by two functions where its stream is and whether a launch went well. */
+#ifndef SW_KERNELS_CUDA_KERNEL_OPS_H
+#define SW_KERNELS_CUDA_KERNEL_OPS_H
+
+#include "kernels/cuda/launch.h"
+#include "kernels/device_ops.h"
+
+/* Overrides the ops of a table that have a kernel: all but memory and matrix products. */
+void sw_cuda_add_kernels(struct sw_device_ops *ops);
+
+/* What the device behind the table provides. */
+cudaStream_t sw_cuda_stream_handle(const struct sw_stream *stream);
+/* The error, named after the op, of the launches since the last call. */
+sw_status sw_cuda_launched(struct sw_stream *stream, const char *op);
+
+#endif

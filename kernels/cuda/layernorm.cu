@@ -1,0 +1,127 @@
+/* Layer normalisation. A row stays in the first-level cache between its passes, so device memory sees it once. */
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/rows.cuh"
+
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    forward_kernel(int64_t rows, int64_t cols, float epsilon, const T *x, const T *gamma, const T *beta, T *y,
+                   float *mean, float *rstd, bool aligned) {
+    const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS;
+    if (row >= rows)
+        return;
+    const T *from = x + row * cols;
+    float values[SW_ELEMS], sum = 0.0f, squares = 0.0f;
+    for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
+        sw_load_elems(from + col, cols - col, aligned, values);
+        for (int i = 0; i < SW_ELEMS; i++)
+            sum += values[i];
+    }
+    const float centre = sw_row_sum<THREADS>(sum) / (float)cols;
+    for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
+        sw_load_elems(from + col, cols - col, aligned, values);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const float centred = col + i < cols ? values[i] - centre : 0.0f;
+            squares = fmaf(centred, centred, squares);
+        }
+    }
+    const float scale = 1.0f / sqrtf(sw_row_sum<THREADS>(squares) / (float)cols + epsilon);
+    if (threadIdx.x == 0) {
+        mean[row] = centre;
+        rstd[row] = scale;
+    }
+    for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
+        float factors[SW_ELEMS], offsets[SW_ELEMS];
+        sw_load_elems(from + col, cols - col, aligned, values);
+        sw_load_elems(gamma + col, cols - col, aligned, factors);
+        sw_load_elems(beta + col, cols - col, aligned, offsets);
+        for (int i = 0; i < SW_ELEMS; i++)
+            values[i] = fmaf((values[i] - centre) * scale, factors[i], offsets[i]);
+        sw_store_elems(y + row * cols + col, cols - col, aligned, values);
+    }
+}
+
+template <typename T>
+static void forward(cudaStream_t stream, int64_t rows, int64_t cols, float epsilon, const void *x, const void *gamma,
+                    const void *beta, void *y, float *mean, float *rstd) {
+    const bool aligned =
+        cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(gamma) && sw_is_aligned(beta) && sw_is_aligned(y);
+    SW_FOR_ROWS(forward_kernel, T, rows, cols, stream, rows, cols, epsilon, (const T *)x, (const T *)gamma,
+                (const T *)beta, (T *)y, mean, rstd, aligned);
+}
+
+void sw_cuda_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                               const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
+    if (rows > 0)
+        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, x, gamma, beta, y, mean, rstd);
+}
+
+/* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    dx_kernel(int64_t rows, int64_t cols, const T *dy, const T *x, const T *gamma, const float *mean, const float *rstd,
+              bool add_to_dx, T *dx, bool aligned) {
+    const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS;
+    if (row >= rows)
+        return;
+    const float centre = mean[row], scale = rstd[row];
+    float g[SW_ELEMS], normal[SW_ELEMS], factors[SW_ELEMS], sum = 0.0f, sum_normal = 0.0f;
+    for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
+        sw_load_elems(dy + row * cols + col, cols - col, aligned, g);
+        sw_load_elems(x + row * cols + col, cols - col, aligned, normal);
+        sw_load_elems(gamma + col, cols - col, aligned, factors);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            sum = fmaf(g[i], factors[i], sum);
+            sum_normal = fmaf(g[i] * factors[i], (normal[i] - centre) * scale, sum_normal);
+        }
+    }
+    const float average = sw_row_sum<THREADS>(sum) / (float)cols;
+    const float average_normal = sw_row_sum<THREADS>(sum_normal) / (float)cols;
+    for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
+        float before[SW_ELEMS] = {0};
+        sw_load_elems(dy + row * cols + col, cols - col, aligned, g);
+        sw_load_elems(x + row * cols + col, cols - col, aligned, normal);
+        sw_load_elems(gamma + col, cols - col, aligned, factors);
+        if (add_to_dx)
+            sw_load_elems(dx + row * cols + col, cols - col, aligned, before);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const float centred = fmaf(-(normal[i] - centre) * scale, average_normal, g[i] * factors[i] - average);
+            before[i] = fmaf(scale, centred, before[i]);
+        }
+        sw_store_elems(dx + row * cols + col, cols - col, aligned, before);
+    }
+}
+
+namespace {
+template <typename T> struct norm_terms {
+    const T *dy, *x;
+    const float *mean, *rstd;
+    int64_t cols;
+    bool aligned;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, float out[2][SW_ELEMS]) const {
+        float values[SW_ELEMS];
+        sw_load_elems(dy + row * cols + col, count, aligned, out[1]);
+        sw_load_elems(x + row * cols + col, count, aligned, values);
+        for (int i = 0; i < SW_ELEMS; i++)
+            out[0][i] = out[1][i] * ((values[i] - mean[row]) * rstd[row]);
+    }
+};
+} // namespace
+
+template <typename T>
+static void backward(cudaStream_t stream, int64_t rows, int64_t cols, const void *dy, const void *x, const void *gamma,
+                     const float *mean, const float *rstd, bool add_to_dx, void *dx, float *gamma_acc,
+                     float *beta_acc) {
+    const bool aligned =
+        cols % SW_ELEMS == 0 && sw_is_aligned(dy) && sw_is_aligned(x) && sw_is_aligned(gamma) && sw_is_aligned(dx);
+    SW_FOR_ROWS(dx_kernel, T, rows, cols, stream, rows, cols, (const T *)dy, (const T *)x, (const T *)gamma, mean, rstd,
+                add_to_dx, (T *)dx, aligned);
+    const norm_terms<T> source = {(const T *)dy, (const T *)x, mean, rstd, cols, aligned};
+    sw_sum_columns<norm_terms<T>, 2, false>(stream, rows, cols, source, gamma_acc, beta_acc);
+}
+
+void sw_cuda_layernorm_backward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
+                                const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
+                                void *dx, float *gamma_acc, float *beta_acc) {
+    if (rows > 0)
+        SW_FOR_TYPE(type, backward, stream, rows, cols, dy, x, gamma, mean, rstd, add_to_dx, dx, gamma_acc, beta_acc);
+}

@@ -1,0 +1,139 @@
+/* What kernels need of CUDA beside its plain language, in the spelling of nvcc and in that of the emulation by which
+ * the tests run every kernel on the host. */
+#ifndef SW_KERNELS_CUDA_PLATFORM_CUH
+#define SW_KERNELS_CUDA_PLATFORM_CUH
+
+#include "core/dtype.h"
+#include "kernels/cuda/launch.h"
+
+enum { SW_WARP = 32 };
+#define SW_ALL_LANES 0xffffffffu
+
+#ifdef __CUDACC__
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+/* A kernel with template arguments is written in parentheses. */
+#define SW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
+    kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+/* More dynamic shared memory than the 48 KiB that every kernel may have. */
+#define SW_ALLOW_SHARED(kernel, bytes)                                                                                 \
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+/* SW_SHARED(float, sums, [8]) is an array of the block, SW_DYNAMIC_SHARED(name) its bytes given at the launch. */
+#define SW_SHARED(type, name, dims) __shared__ type name dims
+#define SW_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
+
+static __device__ __forceinline__ uint16_t sw_bf16_bits(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+static __device__ __forceinline__ uint16_t sw_f16_bits(float value) {
+    return __half_as_ushort(__float2half_rn(value));
+}
+
+static __device__ __forceinline__ float sw_f16_value(uint16_t bits) {
+    return __half2float(__ushort_as_half(bits));
+}
+
+static __device__ __forceinline__ uint32_t sw_float_bits(float value) {
+    return __float_as_uint(value);
+}
+
+static __device__ __forceinline__ float sw_bits_float(uint32_t bits) {
+    return __uint_as_float(bits);
+}
+
+typedef uint4 sw_vector16;
+
+static __device__ __forceinline__ sw_vector16 sw_load16(const void *from) {
+    return *(const uint4 *)from;
+}
+
+static __device__ __forceinline__ void sw_store16(void *to, sw_vector16 value) {
+    *(uint4 *)to = value;
+}
+
+/* Copies of 16 bytes from device memory to shared memory that run while the thread goes on; `zero` writes zeros. */
+static __device__ __forceinline__ void sw_copy16_later(void *shared_to, const void *from, bool zero) {
+    const unsigned to = (unsigned)__cvta_generic_to_shared(shared_to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 16) : "memory");
+}
+
+static __device__ __forceinline__ void sw_commit_copies(void) {
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Waits for all commits but the newest ones. */
+template <int newest> static __device__ __forceinline__ void sw_wait_copies(void) {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(newest) : "memory");
+}
+
+#else
+
+#include "kernels/cuda/emulation/language.cuh"
+
+#define SW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
+    ((void)(stream), sw_emulation_run(#kernel, grid, block, shared_bytes, [=]() { kernel(__VA_ARGS__); }))
+#define SW_ALLOW_SHARED(kernel, bytes) ((void)(bytes))
+#define SW_SHARED(type, name, dims)                                                                                    \
+    typedef type name##_array dims;                                                                                    \
+    static const char name##_key = 0;                                                                                  \
+    name##_array &name = *(name##_array *)sw_emulation_shared(&name##_key, sizeof(name##_array))
+#define SW_DYNAMIC_SHARED(name) char *const name = (char *)sw_emulation_dynamic_shared()
+
+static inline uint16_t sw_bf16_bits(float value) {
+    return sw_f32_to_bf16(value);
+}
+
+static inline uint16_t sw_f16_bits(float value) {
+    return sw_f32_to_f16(value);
+}
+
+static inline float sw_f16_value(uint16_t bits) {
+    return sw_f16_to_f32(bits);
+}
+
+static inline uint32_t sw_float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float sw_bits_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+struct sw_vector16 {
+    uint32_t x, y, z, w;
+};
+
+static inline sw_vector16 sw_load16(const void *from) {
+    sw_emulation_check_aligned(from, sizeof(sw_vector16));
+    sw_vector16 value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline void sw_store16(void *to, sw_vector16 value) {
+    sw_emulation_check_aligned(to, sizeof value);
+    memcpy(to, &value, sizeof value);
+}
+
+static inline void sw_copy16_later(void *shared_to, const void *from, bool zero) {
+    sw_emulation_copy_later(shared_to, from, 16, zero);
+}
+
+static inline void sw_commit_copies(void) {
+    sw_emulation_commit_copies();
+}
+
+template <int newest> static inline void sw_wait_copies(void) {
+    sw_emulation_wait_copies(newest);
+}
+
+#endif
+#endif

@@ -1,0 +1,47 @@
+/* Sums over a row that a group of threads shares: a warp for short rows, a block for long ones. A block has
+ * SW_BLOCK_THREADS threads in both cases, threadIdx.y telling its rows apart. */
+#ifndef SW_KERNELS_CUDA_ROWS_CUH
+#define SW_KERNELS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/grid.cuh"
+
+enum { SW_SHORT_ROW_COLUMNS = 1024 }; /* up to here a warp has at most four vectors for each thread */
+
+static __device__ __forceinline__ float sw_warp_sum(float value) {
+    for (int distance = SW_WARP / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(SW_ALL_LANES, value, distance);
+    return value;
+}
+
+/* The sum over the THREADS threads of a row, the same bits in each. */
+template <int THREADS> static __device__ __forceinline__ float sw_row_sum(float value) {
+    value = sw_warp_sum(value);
+    if (THREADS == SW_WARP)
+        return value;
+    SW_SHARED(float, sums, [THREADS / SW_WARP]);
+    if (threadIdx.x % SW_WARP == 0)
+        sums[threadIdx.x / SW_WARP] = value;
+    __syncthreads();
+    float total = 0.0f;
+    for (int i = 0; i < THREADS / SW_WARP; i++)
+        total += sums[i];
+    __syncthreads();
+    return total;
+}
+
+/* SW_FOR_ROWS(kernel, T, rows, cols, stream, arguments...): a warp or a block for each row. */
+#define SW_FOR_ROWS(kernel, T, rows, cols, stream, ...)                                                                \
+    do {                                                                                                               \
+        if ((cols) <= SW_SHORT_ROW_COLUMNS)                                                                            \
+            SW_LAUNCH((kernel<T, SW_WARP>), sw_blocks(rows, SW_BLOCK_THREADS / SW_WARP),                               \
+                      dim3(SW_WARP, SW_BLOCK_THREADS / SW_WARP), 0, stream, __VA_ARGS__);                              \
+        else                                                                                                           \
+            SW_LAUNCH((kernel<T, SW_BLOCK_THREADS>), sw_blocks(rows, 1), dim3(SW_BLOCK_THREADS, 1), 0, stream,         \
+                      __VA_ARGS__);                                                                                    \
+    } while (0)
+
+template <int THREADS> static __device__ __forceinline__ int64_t sw_row_of_thread(void) {
+    return (int64_t)blockIdx.x * (SW_BLOCK_THREADS / THREADS) + threadIdx.y;
+}
+
+#endif

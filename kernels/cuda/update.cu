@@ -1,0 +1,136 @@
+/* AdamW with the bits of kernels/ref/update.c: the same operations, none of them fused but those written out. */
+#include "core/size.h"
+#include "kernels/cuda/grid.cuh"
+extern "C" {
+#include "kernels/adamw_scalars.h"
+}
+
+enum { LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */
+
+namespace {
+/* The elements [first, end) of a call, and the decay factor of each: that of the first span that ends after it. */
+struct stretch {
+    int64_t first, end;
+    int spans;
+    int64_t ends[LAUNCH_SPANS];
+    float factors[LAUNCH_SPANS];
+};
+
+struct update {
+    struct sw_adamw_scalars scalars;
+    bool skip, aligned;
+    float *records;
+};
+} // namespace
+
+static __device__ __forceinline__ int span_of(const stretch &s, int64_t elem) {
+    int low = 0, high = s.spans - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (s.ends[middle] <= elem)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars &s, float decay_factor, float gradient,
+                                                   float *master, float *m, float *v) {
+    const float g = gradient * s.grad_scale;
+    *m = fmaf(s.one_minus_beta1, g - *m, *m);
+    *v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * *v);
+    const float denominator = sqrtf(*v) / s.correction2_sqrt + s.eps;
+    *master = fmaf(s.minus_step_size, *m / denominator, *master * decay_factor);
+}
+
+/* One vector of a grain, its elements [begin, end) only: a stretch may start or stop within a vector. */
+template <typename T>
+static __device__ __forceinline__ void update_vector(const update &u, const stretch &s, int64_t at, int begin, int end,
+                                                     const T *grads, T *weights) {
+    const int64_t in_grain = at % SW_GRAIN_ELEMS;
+    float *record = u.records + (at - in_grain) * SW_RECORD_STREAMS + in_grain;
+    const bool whole = u.aligned && begin == 0 && end == SW_ELEMS;
+    float master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
+    sw_load_elems(record, SW_ELEMS, u.aligned, master);
+    if (!u.skip) {
+        sw_load_elems(record + SW_GRAIN_ELEMS, SW_ELEMS, u.aligned, m);
+        sw_load_elems(record + 2 * SW_GRAIN_ELEMS, SW_ELEMS, u.aligned, v);
+        sw_load_elems(grads + at, SW_ELEMS, u.aligned, gradients);
+        int span = span_of(s, at + begin);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            if (i < begin || i >= end)
+                continue;
+            while (at + i >= s.ends[span])
+                span++;
+            update_elem(u.scalars, s.factors[span], gradients[i], &master[i], &m[i], &v[i]);
+        }
+    }
+    if (whole) {
+        sw_store_elems(weights + at, SW_ELEMS, true, master);
+        if (!u.skip) {
+            sw_store_elems(record, SW_ELEMS, true, master);
+            sw_store_elems(record + SW_GRAIN_ELEMS, SW_ELEMS, true, m);
+            sw_store_elems(record + 2 * SW_GRAIN_ELEMS, SW_ELEMS, true, v);
+        }
+        return;
+    }
+    for (int i = 0; i < SW_ELEMS; i++) {
+        if (i < begin || i >= end)
+            continue;
+        sw_round(master[i], &weights[at + i]);
+        if (!u.skip) {
+            record[i] = master[i];
+            record[SW_GRAIN_ELEMS + i] = m[i];
+            record[2 * SW_GRAIN_ELEMS + i] = v[i];
+        }
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    update_kernel(update u, stretch s, const T *grads, T *weights) {
+    const int64_t at = s.first / SW_ELEMS * SW_ELEMS + sw_thread_of_grid() * SW_ELEMS;
+    if (at >= s.end)
+        return;
+    const int begin = at < s.first ? (int)(s.first - at) : 0;
+    const int end = s.end - at < SW_ELEMS ? (int)(s.end - at) : (int)SW_ELEMS;
+    update_vector(u, s, at, begin, end, grads, weights);
+}
+
+/* The next stretch of a call of `elems` elements that starts at unit element first_elem: to the end, or as far as the
+ * spans of one launch reach. A step that is skipped needs no spans. */
+static stretch next_stretch(const struct sw_adamw_scalars *scalars, bool skip, int64_t first_elem, int64_t first,
+                            int64_t elems, const sw_decay_run *runs, int64_t run_count) {
+    stretch s = {};
+    s.first = s.end = first;
+    if (skip)
+        s.end = elems;
+    for (; s.end < elems && s.spans < LAUNCH_SPANS; s.spans++) {
+        const struct sw_decay_span span = sw_decay_span(scalars, runs, run_count, first_elem + s.end);
+        s.end = span.end - first_elem < elems ? span.end - first_elem : elems;
+        s.ends[s.spans] = s.end;
+        s.factors[s.spans] = span.factor;
+    }
+    return s;
+}
+
+template <typename T>
+static void update_stretch(cudaStream_t stream, update u, stretch s, const void *grads, void *weights) {
+    const int64_t vectors = (s.end - s.first / SW_ELEMS * SW_ELEMS + SW_ELEMS - 1) / SW_ELEMS;
+    SW_LAUNCH(update_kernel<T>, sw_blocks(vectors, SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream, u, s,
+              (const T *)grads, (T *)weights);
+}
+
+void sw_cuda_update_adamw(cudaStream_t stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                          int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
+                          float *records, void *weights) {
+    const int64_t elems = grains * SW_GRAIN_ELEMS;
+    const bool aligned = sw_is_aligned(records) && sw_is_aligned(weights) && (adamw->skip || sw_is_aligned(grads));
+    const update u = {sw_adamw_scalars(adamw), adamw->skip, aligned, records};
+    for (int64_t first = 0; first < elems;) {
+        const stretch s = next_stretch(&u.scalars, u.skip, first_elem, first, elems, runs, run_count);
+        SW_FOR_TYPE(type, update_stretch, stream, u, s, grads, weights);
+        first = s.end;
+    }
+}
