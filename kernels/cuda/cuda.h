@@ -36,6 +36,5 @@ static inline sw_status sw_cuda_use(const struct sw_device *device) {
 void sw_cuda_add_memory(struct sw_device_ops *ops);
 void sw_cuda_add_streams(struct sw_device_ops *ops);
 void sw_cuda_add_gemm(struct sw_device_ops *ops);
-void sw_cuda_add_ops(struct sw_device_ops *ops);
 
 #endif

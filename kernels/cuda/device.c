@@ -1,6 +1,7 @@
 /* Opening a GPU: whether there is one, a driver that is new enough, and kernels for it. */
 #include "core/system_file.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernel_ops.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -127,7 +128,7 @@ sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     sw_cuda_add_memory(&device->ops);
     sw_cuda_add_streams(&device->ops);
     sw_cuda_add_gemm(&device->ops);
-    sw_cuda_add_ops(&device->ops);
+    sw_cuda_add_kernels(&device->ops);
     device->info = (struct sw_device_info){.name = "cuda",
                                            .isa = cuda->isa,
                                            .model = cuda->name,

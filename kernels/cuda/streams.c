@@ -1,5 +1,20 @@
-/* Streams and events. */
+/* Streams, events, and what kernels need to know of them. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernel_ops.h"
+
+/* A launch is about the thread's current GPU, as every call is; an error of choosing it shows at the launch. */
+cudaStream_t sw_cuda_stream_handle(const struct sw_stream *stream) {
+    (void)cudaSetDevice(sw_cuda_of(stream->device)->number);
+    return sw_cuda_stream(stream);
+}
+
+sw_status sw_cuda_launched(struct sw_stream *stream, const char *op) {
+    (void)stream;
+    const cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? SW_OK
+                                : sw_fail(SW_ERR_DEVICE, "CUDA: %s (%s), while starting %s", cudaGetErrorString(error),
+                                          cudaGetErrorName(error), op);
+}
 
 /* A stream that does not wait for the default one. */
 static sw_status open_stream(struct sw_stream *stream) {

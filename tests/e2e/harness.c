@@ -158,10 +158,16 @@ static int allowed_threads(int threads) {
 #endif
 }
 
+/* What computes in the tests of whole trainings: the CPU, or what SW_TEST_DEVICE names. */
+static const char *device_name(void) {
+    const char *name = getenv("SW_TEST_DEVICE");
+    return name != NULL ? name : "cpu";
+}
+
 sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
     sw_status status;
     *out = (struct harness){.spec = *spec};
-    SW_TRY_GOTO(sw_device_open("cpu", allowed_threads(spec->compute_threads), &out->compute), fail);
+    SW_TRY_GOTO(sw_device_open(device_name(), allowed_threads(spec->compute_threads), &out->compute), fail);
     SW_TRY_GOTO(sw_device_open("cpu", allowed_threads(spec->update_threads), &out->update), fail);
     SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
     SW_TRY_GOTO(open_plan(out), fail);

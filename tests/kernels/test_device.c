@@ -35,6 +35,7 @@ static void copies_bytes(struct pair *pair) {
     assert_ok(sw_stream_synchronize(pair->stream));
     assert_same_bits("a copy", pair, BYTES, back.data, from.data);
     assert_ok(sw_zero(pair->stream, on.data, BYTES));
+    assert_ok(sw_stream_synchronize(pair->stream));
     for (int64_t i = 0; i < BYTES; i++)
         assert_int_equal(((char *)on.data)[i], 0);
     assert_ok(sw_copy_to_host(pair->stream, NULL, NULL, 0));

@@ -51,7 +51,8 @@ static struct {
     struct sw_emulation_gpu gpu;
     size_t used_bytes, pinned_bytes;
     struct pinned pinned[MOST_PINNED];
-    int key; /* of the GPU's memory; -1: this processor has none */
+    int key;       /* of the GPU's memory; -1: this processor has none */
+    bool blocking; /* CUDA_LAUNCH_BLOCKING=1, as CUDA has it: a launch has ended when it returns */
     bool broken;
     char error[ERROR_CHARS];
     int64_t delay_ns;
@@ -59,7 +60,9 @@ static struct {
 } machine = {.once = PTHREAD_ONCE_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void start_machine(void) {
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
     machine.gpu = sw_emulation_default_gpu;
+    machine.blocking = blocking != NULL && strcmp(blocking, "1") == 0;
     machine.key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
 }
 
@@ -270,6 +273,8 @@ void sw_emulation_give(cudaStream_t stream, void (*run)(void *), void *argument)
         run(argument);
     else if (give(stream, run, argument) == cudaErrorMemoryAllocation)
         sw_emulation_break("no memory for a launch");
+    else if (machine.blocking)
+        wait_for_stream(stream);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {

@@ -5,6 +5,8 @@
 #ifndef SW_KERNELS_CUDA_EMULATION_RUNTIME_H
 #define SW_KERNELS_CUDA_EMULATION_RUNTIME_H
 
+#include "kernels/cuda/emulation/stream.h"
+
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
@@ -24,9 +26,6 @@ void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu);
 
 /* From now on every task of a stream waits before it runs, up to so long, by random numbers from the seed. 0: none. */
 void sw_emulation_set_delays(int64_t most_ns, uint64_t seed);
-
-/* Gives a stream a task, which frees its argument if that is needed; NULL: runs it now. name: a literal. */
-void sw_emulation_give(cudaStream_t stream, void (*run)(void *argument), void *argument);
 
 /* Ends what the GPU does with an error, which every call then returns, as CUDA's own errors do. */
 void sw_emulation_break(const char *text);
