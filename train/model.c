@@ -80,13 +80,20 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
-        .token = 2 * model->rows * (int64_t)sizeof(int32_t),
+        .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
         .boundary = model->boundary_bytes,
         .saved = model->saved_bytes,
         .shares_input = model->shares_input,
         .work = model->work.bytes,
         .gathered = model->config.tied_embeddings ? 0 : sw_gathered_layout(model).bytes,
     };
+}
+
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) {
+    const bool starts = model->shape.documents;
+    return (struct sw_tokens){.inputs = tokens + TOKEN_INPUTS * model->rows,
+                              .targets = tokens + TOKEN_TARGETS * model->rows,
+                              .document_start = starts ? tokens + TOKEN_DOCUMENT_START * model->rows : NULL};
 }
 
 static sw_status forward(void *context, const struct sw_unit_call *call) {
