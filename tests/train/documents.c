@@ -34,7 +34,8 @@ static void write_documents(void *const *state, const struct fixture *f, int fil
     support_write(state, name_of(file, ".doc", name), starts, count * sizeof *starts, path);
 }
 
-/* Documents of 1 to 3 tokens in the first file, of up to 800 in the third; token i is i. */
+/* Documents of 1 to 3 tokens in the first file, of up to 800 in the third, whose last begins in the last window; token
+ * i is i. */
 static void make(void *const *state, struct fixture *f, int64_t seq) {
     const uint32_t longest[FILES] = {3, TOKENS, 800};
     char name[32], path[SUPPORT_PATH_CHARS];
@@ -50,6 +51,7 @@ static void make(void *const *state, struct fixture *f, int64_t seq) {
         for (uint32_t t = 0; i != 1 && t < TOKENS; t += 1 + sw_rng(SEED, 0, t).word[0] % longest[i])
             f->begins[(uint32_t)i * TOKENS + t] = true;
     }
+    f->begins[ALL - 3] = true;
     for (int t = 2 * TOKENS; t < ALL; t++)
         f->learnt[t] = sw_rng(SEED, 1, (uint64_t)t).word[0] % 4 != 0;
     support_write(state, name_of(2, ".mask", name), f->learnt + 2 * TOKENS, TOKENS, path);
