@@ -21,7 +21,7 @@ struct sw_unit_call {
     const void *weights;    /* the unit's flat vector, compute type */
     const void *rows;       /* in its place, for an embedding: what `gather` has made of it for this micro-batch */
     const void *table;      /* head of a tied model: the embedding's weights */
-    const int32_t *tokens;  /* inputs, then targets of the micro-batch */
+    const int32_t *tokens;  /* of the micro-batch, as sw_engine_tokens had them */
     const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
     void *out;              /* boundary */
     void *saved;            /* intermediates for the backward pass */
@@ -40,7 +40,7 @@ typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *
 /* Of one chunk of the embedding's flat vector, what a micro-batch needs; all in host memory. Chunks come in order;
  * `out` has room for the plan's gathered_bytes and keeps what the chunks before have put there. */
 struct sw_gather_call {
-    const int32_t *tokens; /* inputs of the micro-batch */
+    const int32_t *tokens; /* of the micro-batch, as sw_engine_tokens had them */
     const void *weights;   /* elements [first_elem, first_elem + elems) */
     int64_t first_elem, elems;
     void *out;
@@ -131,8 +131,8 @@ sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *
 /* State and weights from the store's last commit. */
 sw_status sw_engine_restore(struct sw_engine *engine);
 
-/* Where the next begun step's tokens go (host memory): for each micro-batch inputs, then targets, token_bytes apart.
- * Valid until begin. */
+/* Where the next begun step's tokens go (host memory): the plan's token_bytes of each micro-batch, which the model lays
+ * out as it likes. Valid until begin. */
 int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro);
 
 /* At most SW_ENGINE_STEPS_AHEAD steps may be begun and not waited for. A training step leaves its update to the one

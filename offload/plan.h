@@ -178,7 +178,7 @@ struct sw_plan_spec {
     bool train;                   /* false: weights only, programs loss and logits */
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
-    int64_t token_bytes; /* inputs and targets of one micro-batch */
+    int64_t token_bytes; /* inputs, targets and what else is said of them, of one micro-batch */
     /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
     const int64_t *boundary_bytes; /* its output; the head has none */
     const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */

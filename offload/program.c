@@ -91,9 +91,8 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
         else
             read_weights(b, unit, weights);
-        if (unit == 0)
-            read_tokens(b, micro);
-        else
+        read_tokens(b, micro);
+        if (unit > 0)
             sw_build_read(b, group->at[w], boundary_of(unit - 1, micro));
         sw_build_write(b, out, boundary_of(unit, micro));
         if (unit > 0)
@@ -227,9 +226,8 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
     const bool again = unit > 0 && b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
     op->flops = (BACKWARD_FLOPS + (again ? 1 : 0)) * forward_flops(b, unit);
-    if (unit == 0) {
-        read_tokens(b, micro);
-    } else {
+    read_tokens(b, micro);
+    if (unit > 0) {
         const struct sw_what saved = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
         read_weights(b, unit, weights);
         sw_build_read(b, in, boundary_of(kept - 1, micro));

@@ -122,16 +122,18 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
     return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
 }
 
-/* The window of the unit's layer; one that no query reaches is none. */
+/* With the window of the unit's layer (one that no query reaches is none) and the micro-batch's documents. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
     const struct sw_model_config *c = &model->config;
     struct sw_attention attention = model->attention;
+    attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
     if (sw_tile_of(model->tiles, call->unit).layer >= c->window_first_layer && c->window < model->shape.seq)
         attention.window = c->window;
     return attention;
 }
 
-/* Turns queries and keys, which lie side by side. */
+/* Turns queries and keys, which lie side by side. Only the distance of a query from a key matters, so positions go on
+ * through the documents of a sequence. */
 static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
     const struct sw_attention *a = &model->attention;
     const struct sw_rotation shape = {.batch = a->batch,

@@ -116,7 +116,8 @@ static sw_status open_model(struct evaluator *e) {
                                            .precision = e->given->precision,
                                            .threads = e->given->threads,
                                            .batch = e->batch,
-                                           .seq = e->seq};
+                                           .seq = e->seq,
+                                           .documents = sw_data_has_documents(e->data)};
     return sw_inference_open(&spec, &e->inference);
 }
 
@@ -141,6 +142,7 @@ static sw_status print_result(const struct evaluator *e, const struct measured *
 
 static sw_status measure(struct evaluator *e, struct measured *out) {
     const struct sw_evaluation evaluation = {.engine = e->inference.engine,
+                                             .model = e->inference.model,
                                              .data = e->data,
                                              .batch = e->batch,
                                              .seq = e->seq,

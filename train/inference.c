@@ -44,8 +44,11 @@ static sw_status make_plan(struct sw_inference *inference, sw_dtype type) {
 sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out) {
     sw_dtype type;
     SW_TRY(open_device(spec, out, &type));
-    const struct sw_model_shape shape = {
-        .type = type, .batch = spec->batch, .seq = spec->seq, .tiles = sw_source_tiles(spec->source)};
+    const struct sw_model_shape shape = {.type = type,
+                                         .batch = spec->batch,
+                                         .seq = spec->seq,
+                                         .tiles = sw_source_tiles(spec->source),
+                                         .documents = spec->documents};
     SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->device, &out->model));
     SW_TRY(make_plan(out, type));
     const struct sw_engine_spec engine = {

@@ -14,6 +14,7 @@ struct sw_inference_spec {
     int precision;            /* SW_PRECISION_AUTO and its like */
     int64_t threads;          /* SW_OPTION_AUTO: all cores */
     int64_t batch, seq;       /* of a forward pass */
+    bool documents;           /* as of struct sw_model_shape */
 };
 
 struct sw_inference {

@@ -80,7 +80,7 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
-        .token = 2 * model->rows * (int64_t)sizeof(int32_t),
+        .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
         .boundary = model->boundary_bytes,
         .saved = model->saved_bytes,
         .shares_input = model->shares_input,
@@ -95,6 +95,13 @@ static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     return model->rotation == NULL
                ? SW_OK
                : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, bytes);
+}
+
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) {
+    const bool starts = model->shape.documents;
+    return (struct sw_tokens){.inputs = tokens + TOKEN_INPUTS * model->rows,
+                              .targets = tokens + TOKEN_TARGETS * model->rows,
+                              .document_start = starts ? tokens + TOKEN_DOCUMENT_START * model->rows : NULL};
 }
 
 static sw_status forward(void *context, const struct sw_unit_call *call) {

@@ -7,6 +7,7 @@
 #include "offload/engine.h"
 #include "offload/unit.h"
 #include "train/config.h"
+#include "train/tokens.h"
 
 struct sw_model;
 
@@ -16,6 +17,7 @@ struct sw_model_shape {
     int64_t seq;
     int64_t tiles;           /* units that each half of a block is cut into; 0 and 1: a block is one unit */
     int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
+    bool documents;          /* sequences are packed: their tokens come with where documents begin */
 };
 
 /* The units of a model, tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units: its
@@ -32,6 +34,9 @@ const struct sw_units *sw_model_get_units(const struct sw_model *model);
 const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
+
+/* The parts of a micro-batch's tokens, as sw_engine_tokens has them. */
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
 /* What a plan needs to know: bytes, of each unit boundary and saved, and whose input the backward pass shares; valid as
  * long as the model. */

@@ -92,6 +92,18 @@ struct sw_model {
     bool *shares_input;                    /* ... likewise */
 };
 
+/* The parts of a micro-batch's tokens, one after the other; without documents the last is left out. */
+enum token_part { TOKEN_INPUTS, TOKEN_TARGETS, TOKEN_DOCUMENT_START, TOKEN_PARTS };
+
+static inline int64_t sw_token_parts(const struct sw_model *model) {
+    return model->shape.documents ? TOKEN_PARTS : TOKEN_DOCUMENT_START;
+}
+
+static inline const int32_t *sw_token_part(const struct sw_model *model, const struct sw_unit_call *call,
+                                           enum token_part part) {
+    return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
+}
+
 /* Address of a tensor in a unit's flat vector of a type. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;

@@ -135,7 +135,8 @@ static sw_status prepare(struct sw_trainer *trainer) {
     const struct sw_model_shape shape = {.type = sw_settings_type(settings),
                                          .batch = settings->micro_batch,
                                          .seq = settings->seq,
-                                         .tiles = settings->tiles};
+                                         .tiles = settings->tiles,
+                                         .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
     return check_memory(trainer->plan, &info);
