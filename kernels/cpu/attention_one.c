@@ -17,7 +17,7 @@ struct query {
     float largest, sum;  /* so far */
     float weight[BLOCK]; /* of the block's keys: scores, then exponentials */
 };
-static_assert(SW_TILE_ELEMS >= SW_ATTENTION_MAX_HEAD_DIM, "a tile holds a head");
+static_assert((int)SW_TILE_ELEMS >= (int)SW_ATTENTION_MAX_HEAD_DIM, "a tile holds a head");
 
 SW_INLINE void score_keys(const sw_dtype type, struct query *query, const void *k, struct sw_head_rows rows,
                           struct sw_block keys) {
