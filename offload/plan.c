@@ -282,7 +282,9 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "without training or a store, weights live on the device or the host");
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "without training, weights live on the device or the host, not on nvme where no store is for them");
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
