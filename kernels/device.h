@@ -146,10 +146,14 @@ sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rot
  * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v in fp32. A query sees itself
  * and the tokens before it, at most `window` in all where that is not 0, and none of another document: query t sees the
  * keys j <= t with j > t - window and j >= document_start[t]. log_sum_exp[batch, heads, seq] is kept for the backward
- * pass. Scores are never whole: memory is linear in seq. */
+ * pass. Scores are never whole: memory is linear in seq.
+ *
+ * With `past`, forward only and without documents, the tokens are the last of longer sequences, whose keys and values
+ * were computed before: a sequence of k and v has past + seq rows, and query t is at place past + t among them. */
 enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
 struct sw_attention {
     int64_t batch, seq;
+    int64_t past; /* keys before the first query */
     int64_t heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride;
     int64_t window;

@@ -32,6 +32,9 @@ struct sw_unit_call {
     float loss_scale; /* factor of every token's loss in the gradient */
     double *loss;     /* host memory: receives the sum of the micro-batch's token losses, unscaled */
     int64_t row;      /* logits: the row of the micro-batch */
+    int64_t past;     /* logits: tokens before those of this pass, ... */
+    int64_t count;    /* ... which are so many; 0: a whole micro-batch */
+    void *cache;      /* logits: what earlier passes left in the unit; NULL: nothing is kept */
     float *logits;    /* logits: receives [vocab], host memory */
 };
 
@@ -70,7 +73,9 @@ struct sw_step_input {
     /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
      * step's update waits (sw_engine_may_save). */
     bool save;
-    int64_t row; /* logits */
+    /* Logits of a row of a pass: of a whole micro-batch, or of `count` tokens where that is not 0, which follow `past`
+     * tokens whose passes have filled the units' caches. */
+    int64_t row, past, count;
     float *logits;
 };
 

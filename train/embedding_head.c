@@ -50,13 +50,19 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
                                 has_position_table(model) ? rows + at.positions : NULL, call->out);
 }
 
+/* The positions of the pass's tokens. */
+static const void *positions_at(const struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    return (const char *)tensor_at(model, call, POSITION_TABLE) + call->past * row_bytes;
+}
+
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call) {
     if (call->rows != NULL)
         return forward_gathered(model, call);
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                 tensor_at(model, call, TOKEN_TABLE),
-                                has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out);
+                                has_position_table(model) ? positions_at(model, call) : NULL, call->out);
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {

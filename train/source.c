@@ -32,6 +32,7 @@ struct sw_source {
     struct sw_units *units;
     int64_t tiles;
     char *folder;
+    struct sw_option_list drives;
     struct sw_checkpoint *checkpoint;
     bool random;
     struct sw_model_init init;
@@ -103,6 +104,19 @@ static sw_status open_reader(struct sw_source *source, const char *folder, const
     return sw_store_lane_open(reader->store, SOURCE_IO_DEPTH, &reader->lane);
 }
 
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_settings *settings) {
+    const char *directories[SW_STORE_MAX_FILES];
+    int count;
+    SW_TRY(sw_run_store_directories(folder, settings, directories, &count));
+    source->drives.items = calloc((size_t)count, sizeof *source->drives.items);
+    for (int i = 0; source->drives.items != NULL && i < count; i++) {
+        char *copy = is_folder(directories[i]) ? strdup(directories[i]) : NULL;
+        if (copy != NULL)
+            source->drives.items[source->drives.count++] = copy;
+    }
+    return source->drives.items == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+}
+
 static sw_status open_run(struct sw_source *source, const char *folder) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(folder, &run);
@@ -112,6 +126,8 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
         status = open_reader(source, folder, &run);
+    if (status == SW_OK)
+        status = list_drives(source, folder, &run.settings);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
@@ -144,6 +160,9 @@ void sw_source_close(struct sw_source *source) {
     sw_arena_destroy(source->reader.arena);
     free(source->reader.kept);
     sw_units_destroy(source->units);
+    for (int i = 0; i < source->drives.count; i++)
+        free(source->drives.items[i]);
+    free(source->drives.items);
     free(source->folder);
     free(source);
 }
@@ -158,6 +177,10 @@ const struct sw_units *sw_source_units(const struct sw_source *source) {
 
 int64_t sw_source_tiles(const struct sw_source *source) {
     return source->tiles;
+}
+
+const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
+    return &source->drives;
 }
 
 const char *sw_source_folder(const struct sw_source *source) {

@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "offload/engine.h"
 #include "train/config.h"
+#include "train/options.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,6 +24,9 @@ const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
 /* The Hugging Face folder behind it, for files to carry over; NULL where there is none. */
 const char *sw_source_folder(const struct sw_source *source);
+
+/* The folders of a run's store, for files that are gone at the end: not those that are block devices. */
+const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
 /* A sw_fill_function; context is the source. */
 sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);

@@ -45,9 +45,10 @@ void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struc
     }
 }
 
-void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores) {
-    for (int64_t key = 1; key < sw_padded(block.count); key++) {
-        for (int64_t query = 0; query < key; query++)
+void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, float value, float *scores) {
+    for (int64_t key = 0; key < sw_padded(keys.count); key++) {
+        const int64_t end = sw_min_i64(keys.first + key - queries.first, SW_ATTENTION_BLOCK);
+        for (int64_t query = 0; query < end; query++)
             scores[key * SW_ATTENTION_BLOCK + query] = value;
     }
 }

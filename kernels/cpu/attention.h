@@ -33,6 +33,17 @@ static inline struct sw_block sw_block_at(const struct sw_attention_call *call, 
     return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
 }
 
+/* A block of keys, which are more than the queries where there is a past. */
+static inline struct sw_block sw_key_block_at(const struct sw_attention_call *call, int64_t index) {
+    const int64_t first = index * SW_ATTENTION_BLOCK, rest = call->shape.past + call->shape.seq - first;
+    return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
+}
+
+/* A block of queries by their places among the keys. */
+static inline struct sw_block sw_places_of(const struct sw_attention_call *call, struct sw_block queries) {
+    return (struct sw_block){.first = call->shape.past + queries.first, .count = queries.count};
+}
+
 /* count rounded up to what a small product wants of its columns (and so of its rows). */
 static inline int64_t sw_padded(int64_t count) {
     return (count + SW_SMALL_PRODUCT_COLUMNS - 1) / SW_SMALL_PRODUCT_COLUMNS * SW_SMALL_PRODUCT_COLUMNS;
@@ -54,23 +65,27 @@ static inline struct sw_head_rows sw_output_rows(const struct sw_attention *shap
 }
 
 static inline struct sw_head_rows sw_key_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct sw_head_rows){.first = batch * shape->seq * shape->k_stride + kv_head * shape->head_dim,
+    return (struct sw_head_rows){.first =
+                                     batch * (shape->past + shape->seq) * shape->k_stride + kv_head * shape->head_dim,
                                  .stride = shape->k_stride};
 }
 
 static inline struct sw_head_rows sw_value_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct sw_head_rows){.first = batch * shape->seq * shape->v_stride + kv_head * shape->head_dim,
+    return (struct sw_head_rows){.first =
+                                     batch * (shape->past + shape->seq) * shape->v_stride + kv_head * shape->head_dim,
                                  .stride = shape->v_stride};
 }
 
-/* The first key that a query sees: its window begins there, or its document. Never less than an earlier query's. */
-static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t query) {
-    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, query - shape->window + 1) : 0;
+/* The first key that a query, given by its place, sees: its window begins there, or its document. Never less than an
+ * earlier query's. */
+static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t place) {
+    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, place - shape->window + 1) : 0;
+    const int64_t query = place - shape->past;
     return shape->document_start == NULL ? in_window
                                          : sw_max_i64(in_window, shape->document_start[batch * shape->seq + query]);
 }
 
-/* The first block of keys that a block of queries sees. */
+/* The first block of keys that a block of queries, given by their places, sees. */
 static inline int64_t sw_first_key_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries) {
     return sw_first_key(shape, batch, queries.first) / SW_ATTENTION_BLOCK;
 }
@@ -90,8 +105,8 @@ void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const flo
 /* to[i][token] = factor·from[token][i], rows of SW_ATTENTION_BLOCK. */
 void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, float factor,
                                      const float *from, float *to);
-/* scores[key][query] = value where the key comes after the query, in a block on the diagonal. */
-void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores);
+/* scores[key][query] = value where the key comes after the query, whose place is given. */
+void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, float value, float *scores);
 /* The same where the key comes before the first that the query sees. */
 void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
                                        struct sw_block keys, float value, float *scores);
@@ -99,6 +114,9 @@ void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                             void *scratch);
+/* The same where a sequence has one query, as when a text is continued. */
+sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                           const void *q, const void *k, const void *v, void *o, float *log_sum_exp);
 sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                              const void *q, const void *k, const void *v, const void *o,
                                              const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,

@@ -133,8 +133,8 @@ static void take_pair(const struct backward_call *b, const struct backward_space
     scores_of(call, s->k, s->q_transposed, keys, queries, diagonal, s->p);
     scores_of(call, s->v, s->d_o_transposed, keys, queries, diagonal, s->ds);
     if (diagonal) {
-        SW_ISA_NAME(sw_block_mask)(key_block, -INFINITY, s->p);
-        SW_ISA_NAME(sw_block_mask)(key_block, 0.0f, s->ds);
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, -INFINITY, s->p);
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, 0.0f, s->ds);
     }
     if (sw_cuts_block(&call->shape, batch, query_block, key_block)) {
         SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->p);

@@ -78,12 +78,13 @@ static void exponentials(const struct forward_space *s, int64_t keys, int64_t qu
     }
 }
 
-/* Takes one block of keys into the sums of a block of queries. */
+/* Takes one block of keys into the sums of a block of queries, given by their places. */
 static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, int64_t batch,
                       struct sw_block key_block, struct sw_block query_block) {
     const int64_t dim = call->padded_dim;
     const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
     const bool diagonal = key_block.first == query_block.first;
+    const bool hides = key_block.first + keys > query_block.first + 1; /* some of them from the first query */
     SW_ISA_NAME(sw_small_product)
     (&(struct sw_small_product){.m = keys,
                                 .n = queries,
@@ -96,8 +97,8 @@ static void take_keys(const struct sw_attention_call *call, const struct forward
                                 .c = s->scores,
                                 .c_row = BLOCK,
                                 .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
-    if (diagonal)
-        SW_ISA_NAME(sw_block_mask)(query_block, -INFINITY, s->scores);
+    if (hides)
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, -INFINITY, s->scores);
     if (sw_cuts_block(&call->shape, batch, query_block, key_block))
         SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->scores);
     raise_largest(call, s, keys, queries);
@@ -144,18 +145,19 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
                           int64_t index) {
     const struct sw_attention_call *call = &f->call;
     const struct sw_attention *shape = &call->shape;
-    const struct sw_block queries = sw_block_at(call, index);
+    const struct sw_block queries = sw_block_at(call, index), places = sw_places_of(call, queries);
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     const struct sw_head_rows k_rows = sw_key_rows(shape, batch, kv_head),
                               v_rows = sw_value_rows(shape, batch, kv_head);
     SW_ISA_NAME(sw_block_load)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
     SW_ISA_NAME(sw_block_transpose)(call, queries, shape->scale, s->q, s->q_transposed);
     start_queries(call, s);
-    for (int64_t key_index = sw_first_key_block(shape, batch, queries); key_index <= index; key_index++) {
-        const struct sw_block keys = sw_block_at(call, key_index);
+    const int64_t last = (places.first + places.count - 1) / BLOCK;
+    for (int64_t key_index = sw_first_key_block(shape, batch, places); key_index <= last; key_index++) {
+        const struct sw_block keys = sw_key_block_at(call, key_index);
         SW_ISA_NAME(sw_block_load)(call, f->k, k_rows, keys, s->k);
         SW_ISA_NAME(sw_block_load)(call, f->v, v_rows, keys, s->v);
-        take_keys(call, s, batch, keys, queries);
+        take_keys(call, s, batch, keys, places);
     }
     finish_queries(f, s, batch, head, queries);
 }
@@ -163,6 +165,8 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                             void *scratch) {
+    if (shape->seq == 1)
+        return SW_ISA_NAME(sw_attention_of_one)(stream, type, shape, q, k, v, o, log_sum_exp);
     const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(type, shape),
                                    .q = q,
                                    .k = k,
