@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
             for (int e = 0; e < SW_ELEMS; e++)
                 sums[e] += values[e];
         }
-        __syncthreads();
+        /* The next votes' barrier comes before the next matches are written. */
     }
     sw_store_elems(acc + wanted * cols + col, cols - col, aligned, sums);
 }

@@ -34,6 +34,27 @@ static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw
     return sw_cuda_launched(stream, "rotate");
 }
 
+static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
+                                       sw_dtype type) {
+    (void)device;
+    return sw_cuda_attention_scratch_bytes(shape, type);
+}
+
+static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                   void *scratch) {
+    sw_cuda_attention_forward(sw_cuda_stream_handle(stream), type, shape, q, k, v, o, log_sum_exp, scratch);
+    return sw_cuda_launched(stream, "attention_forward");
+}
+
+static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
+    sw_cuda_attention_backward(sw_cuda_stream_handle(stream), type, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv,
+                               scratch);
+    return sw_cuda_launched(stream, "attention_backward");
+}
+
 static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                     const void *x, void *y) {
     sw_cuda_activation_forward(sw_cuda_stream_handle(stream), type, which, elems, x, y);
@@ -143,6 +164,9 @@ void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->rmsnorm_forward = rmsnorm_forward;
     ops->rmsnorm_backward = rmsnorm_backward;
     ops->rotate = rotate;
+    ops->attention_scratch_bytes = attention_scratch_bytes;
+    ops->attention_forward = attention_forward;
+    ops->attention_backward = attention_backward;
     ops->activation_forward = activation_forward;
     ops->activation_backward = activation_backward;
     ops->gated_forward = gated_forward;

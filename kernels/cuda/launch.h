@@ -26,6 +26,13 @@ void sw_cuda_rmsnorm_backward(cudaStream_t stream, sw_dtype type, const struct s
                               float *gamma_acc);
 void sw_cuda_rotate(cudaStream_t stream, sw_dtype type, const struct sw_rotation *shape, const float *table, void *x);
 
+int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type);
+void sw_cuda_attention_forward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
+                               const void *k, const void *v, void *o, float *log_sum_exp, void *scratch);
+void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
+                                const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp,
+                                void *dq, void *dk, void *dv, void *scratch);
+
 void sw_cuda_activation_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
                                 void *y);
 void sw_cuda_activation_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,

@@ -3,6 +3,7 @@
 #include "tests/kernels/support.h"
 
 #include "kernels/cuda/emulation/machine.h"
+#include "tests/kernels/fragment_products.h"
 #include "tests/kernels/planted.h"
 
 #include <string.h>
@@ -65,7 +66,37 @@ static void goes_on(void **state) {
     assert_true(passes(PLANT_NOTHING, 1, &error));
 }
 
+/* Small whole numbers, so that every way gives the exact product. */
+static void fill(float *values, int factor) {
+    for (int i = 0; i < FRAGMENT_ELEMS; i++)
+        values[i] = (float)(i * factor % 17 - 8);
+}
+
+static void fragments(void **state) {
+    (void)state;
+    float a[FRAGMENT_ELEMS], b[FRAGMENT_ELEMS], c[FRAGMENT_ELEMS];
+    fill(a, 7);
+    fill(b, 11);
+    for (fragment_product how = PRODUCT_BF16; how <= PRODUCT_SHUFFLES; how++) {
+        for (int rows_of_b = 0; rows_of_b < 2; rows_of_b++) {
+            fragment_multiply(how, rows_of_b, a, b, c);
+            assert_null(sw_emulation_take_error());
+            for (int i = 0; i < FRAGMENT_ELEMS; i++) {
+                const int row = i / FRAGMENT_SIDE, column = i % FRAGMENT_SIDE;
+                float want = 0.0f;
+                for (int k = 0; k < FRAGMENT_SIDE; k++)
+                    want += a[row * FRAGMENT_SIDE + k] *
+                            b[rows_of_b ? column * FRAGMENT_SIDE + k : k * FRAGMENT_SIDE + column];
+                if (c[i] != want)
+                    fail_msg("product %d, element %d %d: %g, and should be %g", (int)how, row, column, (double)c[i],
+                             (double)want);
+            }
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(whole), cmocka_unit_test(mistakes), cmocka_unit_test(goes_on)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole), cmocka_unit_test(mistakes), cmocka_unit_test(goes_on),
+                                       cmocka_unit_test(fragments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

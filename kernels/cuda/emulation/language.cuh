@@ -12,6 +12,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__ inline
 #define __launch_bounds__(...)
 
 #define threadIdx (sw_emulation_place()->thread)

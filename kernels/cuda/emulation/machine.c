@@ -30,7 +30,7 @@ struct copy {
     void *to;
     const void *from;
     size_t bytes;
-    bool zero;
+    bool zero, done;
     int commit;
 };
 
@@ -59,7 +59,7 @@ struct machine {
     struct sw_fiber *scheduler;
     struct thread threads[MOST_THREADS];
     struct warp warps[MOST_THREADS / WARP];
-    int order[MOST_THREADS];
+    int order[MOST_THREADS], warp_order[MOST_THREADS / WARP];
     int fibers, count, running, at_barrier;
     const char *barrier_file;
     int barrier_line;
@@ -248,7 +248,10 @@ void *sw_emulation_dynamic_shared(void) {
     return sw_emulation_shared(&dynamic_key, 0);
 }
 
-static void perform(const struct copy *copy) {
+static void perform(struct copy *copy) {
+    if (copy->done)
+        return;
+    copy->done = true;
     if (copy->zero)
         memset(copy->to, 0, copy->bytes);
     else
@@ -264,8 +267,10 @@ void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero)
         self->copies = calloc(MOST_COPIES, sizeof *self->copies);
     if (self->copies == NULL || self->copy_count == MOST_COPIES)
         sw_emulation_fail("more than %d copies of one thread are under way", MOST_COPIES);
-    self->copies[self->copy_count++] =
-        (struct copy){.to = to, .from = from, .bytes = bytes, .zero = zero != 0, .commit = self->commits};
+    struct copy *copy = &self->copies[self->copy_count++];
+    *copy = (struct copy){.to = to, .from = from, .bytes = bytes, .zero = zero != 0, .commit = self->commits};
+    if (draw(machine) >> 63)
+        perform(copy);
 }
 
 void sw_emulation_commit_copies(void) {
@@ -314,6 +319,14 @@ static bool have_fibers(struct machine *m) {
     return true;
 }
 
+static void shuffle(struct machine *m, int *items, int count) {
+    for (int i = count - 1; i > 0; i--) {
+        const int other = (int)(draw(m) % (uint64_t)(i + 1)), kept = items[i];
+        items[i] = items[other];
+        items[other] = kept;
+    }
+}
+
 static void begin_block(struct machine *m, struct sw_emulation_index block) {
     const struct sw_emulation_index dim = m->place.block_dim;
     m->place.block = block;
@@ -326,30 +339,40 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         thread->exchanges = thread->copy_count = thread->commits = 0;
         m->order[i] = i;
     }
-    for (int i = m->count - 1; i > 0; i--) {
-        const int other = (int)(draw(m) % (uint64_t)(i + 1)), kept = m->order[i];
-        m->order[i] = m->order[other];
-        m->order[other] = kept;
+    for (int w = 0; w < m->count / WARP; w++) {
+        shuffle(m, m->order + w * WARP, WARP);
+        m->warp_order[w] = w;
     }
+    shuffle(m, m->warp_order, m->count / WARP);
     for (int w = 0; w < m->count / WARP; w++)
         m->warps[w].arrived = 0;
     for (int i = 0; i < m->shared_count; i++)
         poison(&m->shared[i]);
 }
 
-/* One turn of every thread that can run; how many ran. */
-static int run_round(struct machine *m) {
+/* One turn of every thread of a warp that can run; how many ran. */
+static int run_round(struct machine *m, const int *order) {
     int ran = 0;
-    for (int i = 0; i < m->count && !m->failed; i++) {
-        struct thread *thread = &m->threads[m->order[i]];
+    for (int i = 0; i < WARP && !m->failed; i++) {
+        struct thread *thread = &m->threads[order[i]];
         if (thread->state != RUNNABLE)
             continue;
-        m->running = m->order[i];
+        m->running = order[i];
         m->place.thread = thread->index;
         sw_fiber_switch(m->scheduler, thread->fiber);
         ran++;
     }
     return ran;
+}
+
+/* Every warp runs as far as it can before the next does, so that warps are as far apart as barriers let them be. */
+static bool run_warps(struct machine *m) {
+    bool any = false;
+    for (int w = 0; w < m->count / WARP; w++) {
+        while (run_round(m, m->order + m->warp_order[w] * WARP) > 0)
+            any = true;
+    }
+    return any && !m->failed;
 }
 
 static int count_in(const struct machine *m, enum state state) {
@@ -361,7 +384,7 @@ static int count_in(const struct machine *m, enum state state) {
 
 static void run_block(struct machine *m, struct sw_emulation_index block) {
     begin_block(m, block);
-    while (run_round(m) > 0 && !m->failed)
+    while (run_warps(m))
         continue;
     if (!m->failed && count_in(m, ENDED) < m->count)
         record_error(m,

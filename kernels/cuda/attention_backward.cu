@@ -1,0 +1,231 @@
+/* Attention, backward (FlashAttention-2, algorithm 2, without its atomic sums): one kernel makes the gradients of keys
+ * and values, a block for each tile of keys over the queries that see it; another those of queries. Both work out the
+ * scores again. No sum is shared between blocks, so the bits are the same in every run. */
+#include "kernels/cuda/attention_delta.cuh"
+
+namespace {
+/* What is known of a query: its log-sum-exp in units of log2(e), delta, and the first key that it sees. */
+struct query {
+    float lse_log2, delta;
+    int64_t first_key;
+};
+
+template <typename T> struct tensors {
+    const T *q, *k, *v, *d_o;
+    const float *log_sum_exp, *delta;
+    T *dq, *dk, *dv;
+    bool q_aligned, kv_aligned, d_o_aligned;
+};
+
+/* A block's place: its tile of rows, head and sequence. */
+struct place {
+    int64_t first, head, batch;
+};
+} // namespace
+
+static __device__ __forceinline__ query query_of(const sw_attention &shape, const float *log_sum_exp,
+                                                 const float *delta, int64_t batch, int64_t head, int64_t t) {
+    query found = {0.0f, 0.0f, shape.seq};
+    if (t < shape.seq) {
+        const int64_t at = (batch * shape.heads + head) * shape.seq + t;
+        found.lse_log2 = log_sum_exp[at] * SW_LOG2_E;
+        found.delta = delta[at];
+        found.first_key = sw_first_key(shape, batch, t);
+    }
+    return found;
+}
+
+/* Scores become probabilities, and the gradients of probabilities those of scores (but for the scale). */
+static __device__ __forceinline__ void take_score(const query &of, int64_t t, int64_t key, float scale_log2,
+                                                  float *score, float *gradient) {
+    const bool seen = key >= of.first_key && key <= t;
+    *score = seen ? exp2f(*score * scale_log2 - of.lse_log2) : 0.0f;
+    *gradient = *score * (*gradient - of.delta);
+}
+
+/* The end of the run of query tiles that see a tile of keys, the last of which is last_key. */
+static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape, int64_t batch, int64_t begin,
+                                                      int64_t step, int64_t last_key) {
+    int64_t low = begin / step, high = (shape.seq + step - 1) / step;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (middle * step <= last_key || sw_first_key(shape, batch, middle * step) <= last_key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low * step;
+}
+
+template <typename T, int DIM>
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_rows * 2)
+    keys_kernel(sw_attention shape, tensors<T> t) {
+    typedef sw_attention_tiles<T, DIM> tiles;
+    enum { KEYS = tiles::backward_rows, QUERIES = tiles::backward_streamed, STAGES = tiles::stages };
+    enum { THREADS = KEYS * 2, SLICE = tiles::slice, SLICES = DIM / SLICE, STAGE_ELEMS = 2 * QUERIES * tiles::stride };
+    SW_DYNAMIC_SHARED(shared);
+    T *k_tile = (T *)shared, *v_tile = k_tile + KEYS * tiles::stride, *streamed = v_tile + KEYS * tiles::stride;
+    query *queries = (query *)(streamed + STAGES * STAGE_ELEMS);
+    const int64_t tile_count = (shape.seq + KEYS - 1) / KEYS, group = shape.heads / shape.kv_heads;
+    const int64_t item = blockIdx.x / SLICES, column = blockIdx.x % SLICES * SLICE;
+    const place own = {item % tile_count * KEYS, item / tile_count % shape.kv_heads,
+                       item / tile_count / shape.kv_heads};
+    const int64_t begin = own.first / QUERIES * QUERIES;
+    const int64_t end = queries_end(shape, own.batch, begin, QUERIES, own.first + KEYS - 1);
+    const int64_t per_head = (end - begin) / QUERIES, steps = group * per_head;
+    const int warp_row = (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
+    sw_fragment_c dk[SLICE / SW_FRAGMENT_COLS] = {}, dv[SLICE / SW_FRAGMENT_COLS] = {};
+    auto bring = [&](int64_t step) {
+        if (step < steps) {
+            const int64_t head = own.head * group + step / per_head, first = begin + step % per_head * QUERIES;
+            T *tile = streamed + step % STAGES * STAGE_ELEMS;
+            sw_bring_tile<T, DIM, QUERIES, THREADS>(
+                tile, sw_head_of(t.q, shape.q_stride, own.batch, head, shape, t.q_aligned), first);
+            sw_bring_tile<T, DIM, QUERIES, THREADS>(
+                tile + QUERIES * tiles::stride,
+                sw_head_of(t.d_o, shape.o_stride, own.batch, head, shape, t.d_o_aligned), first);
+            if (threadIdx.x < QUERIES)
+                queries[step % STAGES * QUERIES + threadIdx.x] =
+                    query_of(shape, t.log_sum_exp, t.delta, own.batch, head, first + threadIdx.x);
+        }
+        sw_commit_copies();
+    };
+    sw_bring_tile<T, DIM, KEYS, THREADS>(
+        k_tile, sw_head_of(t.k, shape.k_stride, own.batch, own.head, shape, t.kv_aligned), own.first);
+    sw_bring_tile<T, DIM, KEYS, THREADS>(
+        v_tile, sw_head_of(t.v, shape.v_stride, own.batch, own.head, shape, t.kv_aligned), own.first);
+    bring(0);
+    for (int64_t step = 0; step < steps; step++) {
+        if (STAGES == 2)
+            bring(step + 1);
+        sw_wait_copies<STAGES - 1>();
+        __syncthreads();
+        const T *q_tile = streamed + step % STAGES * STAGE_ELEMS, *d_o_tile = q_tile + QUERIES * tiles::stride;
+        const query *of = queries + step % STAGES * QUERIES;
+        const int64_t first = begin + step % per_head * QUERIES, key = own.first + warp_row + sw_lane() / 4;
+        /* Keys are rows here, so the transposed scores and their gradients become left operands where they are. */
+        sw_fragment_c p[QUERIES / SW_FRAGMENT_COLS] = {}, ds[QUERIES / SW_FRAGMENT_COLS] = {};
+        sw_multiply_rows<T, DIM, QUERIES>(p, k_tile + warp_row * tiles::stride, q_tile, tiles::stride);
+        sw_multiply_rows<T, DIM, QUERIES>(ds, v_tile + warp_row * tiles::stride, d_o_tile, tiles::stride);
+#pragma unroll
+        for (int n = 0; n < QUERIES / SW_FRAGMENT_COLS; n++) {
+            for (int i = 0; i < 4; i++) {
+                const int c = n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
+                take_score(of[c], first + c, key + i / 2 * 8, shape.scale * SW_LOG2_E, &p[n].values[i],
+                           &ds[n].values[i]);
+            }
+        }
+        sw_multiply_columns<T, QUERIES, SLICE>(dv, p, d_o_tile + column, tiles::stride);
+        sw_multiply_columns<T, QUERIES, SLICE>(dk, ds, q_tile + column, tiles::stride);
+        __syncthreads();
+        if (STAGES == 1)
+            bring(step + 1);
+    }
+    const int64_t row = own.batch * shape.seq + own.first + warp_row, col = own.head * shape.head_dim + column;
+    const int64_t rows = shape.seq - own.first - warp_row;
+    const float whole[2] = {1.0f, 1.0f}, scaled[2] = {shape.scale, shape.scale};
+    sw_write_rows<T, SLICE>(dv, whole, t.dv + row * shape.v_stride + col, shape.v_stride, rows,
+                            (int)(shape.head_dim - column));
+    sw_write_rows<T, SLICE>(dk, scaled, t.dk + row * shape.k_stride + col, shape.k_stride, rows,
+                            (int)(shape.head_dim - column));
+}
+
+template <typename T, int DIM>
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_rows * 2)
+    queries_kernel(sw_attention shape, tensors<T> t) {
+    typedef sw_attention_tiles<T, DIM> tiles;
+    enum { QUERIES = tiles::backward_rows, KEYS = tiles::backward_streamed, STAGES = tiles::stages };
+    enum { THREADS = QUERIES * 2, STAGE_ELEMS = 2 * KEYS * tiles::stride };
+    SW_DYNAMIC_SHARED(shared);
+    T *q_tile = (T *)shared, *d_o_tile = q_tile + QUERIES * tiles::stride;
+    T *streamed = d_o_tile + QUERIES * tiles::stride;
+    const int64_t tile_count = (shape.seq + QUERIES - 1) / QUERIES;
+    const place own = {(tile_count - 1 - blockIdx.x % tile_count) * QUERIES, blockIdx.x / tile_count % shape.heads,
+                       blockIdx.x / tile_count / shape.heads};
+    const int64_t kv_head = own.head / (shape.heads / shape.kv_heads);
+    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, own.batch, kv_head, shape, t.kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, own.batch, kv_head, shape, t.kv_aligned);
+    const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
+    const int64_t end = own.first + QUERIES < shape.seq ? own.first + QUERIES : shape.seq;
+    const int warp_row = (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
+    const int64_t token = own.first + warp_row + sw_lane() / 4;
+    query of[2];
+    for (int r = 0; r < 2; r++)
+        of[r] = query_of(shape, t.log_sum_exp, t.delta, own.batch, own.head, token + r * 8);
+    sw_fragment_c dq[DIM / SW_FRAGMENT_COLS] = {};
+    auto bring = [&](int64_t key) {
+        T *tile = streamed + key / KEYS % STAGES * STAGE_ELEMS;
+        if (key < end) {
+            sw_bring_tile<T, DIM, KEYS, THREADS>(tile, keys, key);
+            sw_bring_tile<T, DIM, KEYS, THREADS>(tile + KEYS * tiles::stride, values, key);
+        }
+        sw_commit_copies();
+    };
+    sw_bring_tile<T, DIM, QUERIES, THREADS>(
+        q_tile, sw_head_of(t.q, shape.q_stride, own.batch, own.head, shape, t.q_aligned), own.first);
+    sw_bring_tile<T, DIM, QUERIES, THREADS>(
+        d_o_tile, sw_head_of(t.d_o, shape.o_stride, own.batch, own.head, shape, t.d_o_aligned), own.first);
+    bring(begin);
+    for (int64_t key = begin; key < end; key += KEYS) {
+        if (STAGES == 2)
+            bring(key + KEYS);
+        sw_wait_copies<STAGES - 1>();
+        __syncthreads();
+        const T *k_tile = streamed + key / KEYS % STAGES * STAGE_ELEMS, *v_tile = k_tile + KEYS * tiles::stride;
+        sw_fragment_c p[KEYS / SW_FRAGMENT_COLS] = {}, ds[KEYS / SW_FRAGMENT_COLS] = {};
+        sw_multiply_rows<T, DIM, KEYS>(p, q_tile + warp_row * tiles::stride, k_tile, tiles::stride);
+        sw_multiply_rows<T, DIM, KEYS>(ds, d_o_tile + warp_row * tiles::stride, v_tile, tiles::stride);
+#pragma unroll
+        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
+            for (int i = 0; i < 4; i++)
+                take_score(of[i / 2], token + i / 2 * 8, key + n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2,
+                           shape.scale * SW_LOG2_E, &p[n].values[i], &ds[n].values[i]);
+        }
+        sw_multiply_columns<T, KEYS, DIM>(dq, ds, k_tile, tiles::stride);
+        __syncthreads();
+        if (STAGES == 1)
+            bring(key + KEYS);
+    }
+    const float scaled[2] = {shape.scale, shape.scale};
+    T *to = t.dq + (own.batch * shape.seq + own.first + warp_row) * shape.q_stride + own.head * shape.head_dim;
+    sw_write_rows<T, DIM>(dq, scaled, to, shape.q_stride, shape.seq - own.first - warp_row, (int)shape.head_dim);
+}
+
+template <typename T, int DIM> static void backward_dim(cudaStream_t stream, const sw_attention *shape, tensors<T> t) {
+    typedef sw_attention_tiles<T, DIM> tiles;
+    const sw_attention s = *shape;
+    const int64_t row_tiles = sw_blocks(s.seq, tiles::backward_rows) * s.batch;
+    const size_t tile_bytes =
+        (size_t)(2 * tiles::backward_rows + tiles::stages * 2 * tiles::backward_streamed) * tiles::stride * sizeof(T);
+    const size_t query_bytes = (size_t)tiles::stages * tiles::backward_streamed * sizeof(query);
+    SW_ALLOW_SHARED((keys_kernel<T, DIM>), tile_bytes + query_bytes);
+    SW_LAUNCH((keys_kernel<T, DIM>), (unsigned)(row_tiles * s.kv_heads * (DIM / tiles::slice)),
+              tiles::backward_rows * 2, tile_bytes + query_bytes, stream, s, t);
+    SW_ALLOW_SHARED((queries_kernel<T, DIM>), tile_bytes);
+    SW_LAUNCH((queries_kernel<T, DIM>), (unsigned)(row_tiles * s.heads), tiles::backward_rows * 2, tile_bytes, stream,
+              s, t);
+}
+
+template <typename T>
+static void backward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
+                     const void *o, const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
+                     float *delta) {
+    sw_launch_delta(stream, shape, (const T *)o, (const T *)d_o, delta);
+    tensors<T> t = {(const T *)q, (const T *)k, (const T *)v, (const T *)d_o, log_sum_exp, delta,
+                    (T *)dq,      (T *)dk,      (T *)dv,      false,          false,       false};
+    t.q_aligned = sw_head_aligned<T>(shape, q, shape->q_stride);
+    t.kv_aligned = sw_head_aligned<T>(shape, k, shape->k_stride) && sw_head_aligned<T>(shape, v, shape->v_stride);
+    t.d_o_aligned = sw_head_aligned<T>(shape, d_o, shape->o_stride);
+    SW_FOR_DIM(T, shape->head_dim, backward_dim, stream, shape, t);
+}
+
+int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type) {
+    (void)type;
+    return shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float);
+}
+
+void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
+                                const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp,
+                                void *dq, void *dk, void *dv, void *scratch) {
+    SW_FOR_TYPE(type, backward, stream, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, (float *)scratch);
+}

@@ -1,0 +1,178 @@
+/* Every barrier of the CUDA kernels is needed, and together they suffice: the emulation gives the same bits in whatever
+ * order threads run, and others, or an error, when it passes any one of the barriers. */
+#include "tests/kernels/support.h"
+
+#include "kernels/cuda/emulation/machine.h"
+#include "kernels/device_ops.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEEDS = 3, PATH_CHARS = 512, LINE_CHARS = 256, FOUND = 64, NAME_CHARS = 64 };
+
+/* A number that stands for all results of a run of the ops; an error is a result. */
+struct digest {
+    struct sw_stream *stream;
+    uint64_t value;
+};
+
+static void take(struct digest *digest, struct buffer *results) {
+    const unsigned char *bytes = results->data;
+    for (int64_t i = 0; i < results->bytes; i++)
+        digest->value = (digest->value ^ bytes[i]) * UINT64_C(0x100000001b3);
+    buffer_free(results);
+}
+
+static void take_status(struct digest *digest, sw_status status) {
+    digest->value = (digest->value ^ (uint64_t)(uint32_t)status) * UINT64_C(0x100000001b3);
+    sw_error_clear();
+}
+
+static void norms(struct digest *digest) {
+    enum { ROWS = 600, COLS = 1030, FEW = 3 };
+    struct buffer x = buffer_random(SW_BF16, ROWS * COLS, 1, 1.0f), gamma = buffer_random(SW_BF16, COLS, 2, 1.0f);
+    struct buffer y = buffer_zeros(x.bytes), mean = buffer_zeros(ROWS * 4), rstd = buffer_zeros(ROWS * 4);
+    struct buffer acc = buffer_zeros(COLS * 4), beta_acc = buffer_zeros(COLS * 4), bias = buffer_zeros(COLS * 4);
+    take_status(digest, sw_layernorm_forward(digest->stream, SW_BF16, FEW, COLS, 1e-5f, x.data, gamma.data, gamma.data,
+                                             y.data, mean.data, rstd.data));
+    take_status(digest, sw_layernorm_backward(digest->stream, SW_BF16, FEW, COLS, x.data, x.data, gamma.data, mean.data,
+                                              rstd.data, true, y.data, acc.data, beta_acc.data));
+    take_status(digest, sw_bias_gradient(digest->stream, SW_BF16, ROWS, 33, x.data, bias.data));
+    struct buffer *results[] = {&x, &gamma, &y, &mean, &rstd, &acc, &beta_acc, &bias};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
+static void embeddings(struct digest *digest) {
+    enum { TOKENS = 600, COLS = 16, VOCAB = 9 };
+    struct buffer tokens = buffer_zeros(TOKENS * 4), d_out = buffer_random(SW_F32, TOKENS * COLS, 3, 1.0f);
+    struct buffer acc = buffer_zeros(VOCAB * COLS * 4);
+    for (int i = 0; i < TOKENS; i++)
+        ((int32_t *)tokens.data)[i] = i < 300 ? i % 2 : i % VOCAB; /* some rows come late, so the search is long */
+    take_status(digest, sw_embedding_backward(digest->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data,
+                                              acc.data, NULL));
+    struct buffer *results[] = {&tokens, &d_out, &acc};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
+static void losses(struct digest *digest) {
+    enum { ROWS = 3, VOCAB = 10007 };
+    struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 4, 4.0f), targets = buffer_zeros(ROWS * 4);
+    struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2), total = buffer_zeros(8);
+    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, logits.data, targets.data, 1.0f,
+                                         loss.data, d_logits.data));
+    take_status(digest, sw_sum_losses(digest->stream, ROWS * VOCAB, logits.data, total.data));
+    struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
+/* dim 16 has two stages of tiles, dim 200 one. */
+static void attention(struct digest *digest, int64_t dim) {
+    enum { SEQ = 150, SIZE = 2 };
+    const struct sw_attention a = {.batch = 1,
+                                   .seq = SEQ,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_dim = dim,
+                                   .q_stride = dim,
+                                   .k_stride = dim,
+                                   .v_stride = dim,
+                                   .o_stride = dim,
+                                   .scale = 0.25f};
+    struct buffer q = buffer_random(SW_BF16, SEQ * dim, 5, 1.0f), k = buffer_random(SW_BF16, SEQ * dim, 6, 1.0f);
+    struct buffer v = buffer_random(SW_BF16, SEQ * dim, 7, 1.0f), o = buffer_zeros(q.bytes),
+                  lse = buffer_zeros(SEQ * 4);
+    struct buffer dq = buffer_zeros(q.bytes), dk = buffer_zeros(q.bytes), dv = buffer_zeros(q.bytes);
+    struct buffer scratch = buffer_zeros(sw_attention_scratch_bytes(digest->stream->device, &a, SW_BF16));
+    take_status(digest, sw_attention_forward(digest->stream, SW_BF16, &a, q.data, k.data, v.data, o.data, lse.data,
+                                             scratch.data));
+    take_status(digest, sw_attention_backward(digest->stream, SW_BF16, &a, q.data, k.data, v.data, o.data, v.data,
+                                              lse.data, dq.data, dk.data, dv.data, scratch.data));
+    struct buffer *results[] = {&q, &k, &v, &o, &lse, &dq, &dk, &dv, &scratch};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
+static uint64_t run_all(struct sw_device *device, uint64_t seed) {
+    struct digest digest = {0};
+    assert_ok(sw_stream_open(device, &digest.stream));
+    sw_emulation_set_seed(seed);
+    norms(&digest);
+    embeddings(&digest);
+    losses(&digest);
+    attention(&digest, 16);
+    attention(&digest, 200);
+    sw_stream_close(digest.stream);
+    return digest.value;
+}
+
+struct barrier {
+    char file[NAME_CHARS];
+    int line;
+};
+
+static int find_in(const char *folder, const char *name, struct barrier *found, int count) {
+    char path[PATH_CHARS + NAME_CHARS], line[LINE_CHARS];
+    snprintf(path, sizeof path, "%s/%.*s", folder, NAME_CHARS - 2, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
+        if (strstr(line, "__syncthreads();") == NULL)
+            continue;
+        assert_true(count < FOUND);
+        snprintf(found[count].file, sizeof found[count].file, "%.*s", NAME_CHARS - 1, name);
+        found[count++].line = number;
+    }
+    fclose(file);
+    return count;
+}
+
+/* All barriers in the sources of the kernels. */
+static int find_barriers(struct barrier *found) {
+    const char *root = getenv("SW_SOURCE_ROOT");
+    char folder[PATH_CHARS];
+    assert_non_null(root);
+    snprintf(folder, sizeof folder, "%s/kernels/cuda", root);
+    DIR *listing = opendir(folder);
+    assert_non_null(listing);
+    int count = 0;
+    for (const struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        if (strstr(entry->d_name, ".cu") != NULL)
+            count = find_in(folder, entry->d_name, found, count);
+    }
+    closedir(listing);
+    return count;
+}
+
+static void barriers(void **state) {
+    (void)state;
+    struct barrier found[FOUND];
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    const int count = find_barriers(found);
+    assert_true(count > 0);
+    const uint64_t whole = run_all(device, 1);
+    for (uint64_t seed = 2; seed <= SEEDS; seed++)
+        assert_true(run_all(device, seed) == whole);
+    for (int i = 0; i < count; i++) {
+        bool shown = false;
+        sw_emulation_pass_barrier(found[i].file, found[i].line);
+        for (uint64_t seed = 1; seed <= SEEDS && !shown; seed++)
+            shown = run_all(device, seed) != whole;
+        if (!shown)
+            fail_msg("the results are the same without the barrier of %s, line %d", found[i].file, found[i].line);
+    }
+    sw_emulation_pass_barrier(NULL, 0);
+    assert_true(run_all(device, 1) == whole);
+    sw_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(barriers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
