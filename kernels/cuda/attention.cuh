@@ -32,12 +32,13 @@ template <typename T> struct sw_head_rows {
 };
 
 template <typename T>
-static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, int64_t stride, int64_t batch,
-                                                             int64_t head, const sw_attention &shape, bool aligned) {
+static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, int64_t stride, int64_t seq,
+                                                             int64_t batch, int64_t head, const sw_attention &shape,
+                                                             bool aligned) {
     sw_head_rows<T> rows;
-    rows.from = tensor + batch * shape.seq * stride + head * shape.head_dim;
+    rows.from = tensor + batch * seq * stride + head * shape.head_dim;
     rows.stride = stride;
-    rows.seq = shape.seq;
+    rows.seq = seq;
     rows.head_dim = (int)shape.head_dim;
     rows.aligned = aligned;
     return rows;
@@ -61,12 +62,31 @@ static __device__ __forceinline__ void sw_bring_tile(T *tile, const sw_head_rows
     }
 }
 
-/* The first key that query t sees. Like t itself it never decreases, so tiles of keys and queries see each other in
- * runs. */
+/* The first key that the query at place t sees. Like t itself it never decreases, so tiles of keys and queries see each
+ * other in runs. */
 static __device__ __forceinline__ int64_t sw_first_key(const sw_attention &shape, int64_t batch, int64_t t) {
     const int64_t in_window = shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
-    const int64_t in_document = shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t];
+    const int64_t in_document = shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t - shape.past];
     return in_window > in_document ? in_window : in_document;
+}
+
+/* The keys that a query sees, counted from the first row of a tile; tiles are near enough for 32 bits. */
+struct sw_seen {
+    int first, last;
+};
+
+static __device__ __forceinline__ sw_seen sw_keys_seen(const sw_attention &shape, int64_t batch, int64_t t,
+                                                       int64_t from) {
+    sw_seen seen = {0, -1};
+    if (t < shape.seq) {
+        seen.first = (int)(sw_first_key(shape, batch, shape.past + t) - from);
+        seen.last = (int)(shape.past + t - from);
+    }
+    return seen;
+}
+
+static __device__ __forceinline__ bool sw_sees(sw_seen seen, int key) {
+    return key >= seen.first && key <= seen.last;
 }
 
 static __device__ __forceinline__ float sw_quad_max(float value) {
@@ -79,20 +99,53 @@ static __device__ __forceinline__ float sw_quad_sum(float value) {
     return value + __shfl_xor_sync(SW_ALL_LANES, value, 2);
 }
 
-/* Writes 16 rows of a head from registers, each times its factor: factors[0] for row g, factors[1] for row g+8. */
+static __device__ __forceinline__ void sw_store_pair(float *to, float first, float second) {
+    to[0] = first;
+    to[1] = second;
+}
+
+template <typename T> static __device__ __forceinline__ void sw_store_pair(T *to, float first, float second) {
+    T low, high;
+    sw_round(first, &low);
+    sw_round(second, &high);
+    *(uint32_t *)to = low.bits | (uint32_t)high.bits << 16;
+}
+
+/* Where a warp writes 16 rows of a head: `paired` where two columns may be stored as one. */
+template <typename T> struct sw_rows_to {
+    T *to;
+    int64_t stride, rows;
+    int columns;
+    bool paired;
+};
+
+/* Writes rows from registers, each times its factor: factors[0] for row g, factors[1] for row g+8. */
 template <typename T, int COLS>
 static __device__ __forceinline__ void sw_write_rows(const sw_fragment_c c[COLS / SW_FRAGMENT_COLS],
-                                                     const float factors[2], T *to, int64_t stride, int64_t rows,
-                                                     int columns) {
+                                                     const float factors[2], const sw_rows_to<T> &rows) {
     const int g = sw_lane() / 4, t = sw_lane() % 4;
-#pragma unroll
+    SW_UNROLL
     for (int n = 0; n < COLS / SW_FRAGMENT_COLS; n++) {
-        for (int i = 0; i < 4; i++) {
-            const int row = g + i / 2 * 8, column = n * SW_FRAGMENT_COLS + 2 * t + i % 2;
-            if (row < rows && column < columns)
-                sw_round(c[n].values[i] * factors[i / 2], &to[row * stride + column]);
+        for (int r = 0; r < 2; r++) {
+            const int row = g + r * 8, column = n * SW_FRAGMENT_COLS + 2 * t;
+            const float first = c[n].values[2 * r] * factors[r], second = c[n].values[2 * r + 1] * factors[r];
+            T *to = rows.to + row * rows.stride + column;
+            if (row >= rows.rows || column >= rows.columns)
+                continue;
+            if (rows.paired) {
+                sw_store_pair(to, first, second);
+                continue;
+            }
+            sw_round(first, &to[0]);
+            if (column + 1 < rows.columns)
+                sw_round(second, &to[1]);
         }
     }
+}
+
+/* Whether rows of a tensor can be written by pairs, on the host. */
+template <typename T> static inline bool sw_head_paired(const sw_attention *shape, const void *tensor, int64_t stride) {
+    return shape->head_dim % 2 == 0 && stride % 2 == 0 && (uintptr_t)tensor % (2 * sizeof(T)) == 0;
 }
 
 /* Whether a tensor's rows can be brought 16 bytes at a time, on the host. */

@@ -5,52 +5,68 @@
 namespace {
 /* What a lane keeps of its two queries, rows g and g+8 of the warp's 16. Scores are in units of log2(e). */
 struct query_state {
-    int64_t token[2], first_key[2];
+    sw_seen seen[2];
     float max[2], sum[2];
 };
 } // namespace
 
-static __device__ __forceinline__ query_state state_of(const sw_attention &shape, int64_t batch, int64_t first) {
+/* The queries from `first` on, and what they see counted from the key `from`. */
+static __device__ __forceinline__ query_state state_of(const sw_attention &shape, int64_t batch, int64_t first,
+                                                       int64_t from) {
     query_state s;
     for (int r = 0; r < 2; r++) {
-        s.token[r] = first + sw_lane() / 4 + r * 8;
-        s.first_key[r] = s.token[r] < shape.seq ? sw_first_key(shape, batch, s.token[r]) : shape.seq;
+        s.seen[r] = sw_keys_seen(shape, batch, first + sw_lane() / 4 + r * 8, from);
         s.max[r] = -INFINITY;
         s.sum[r] = 0.0f;
     }
     return s;
 }
 
+/* Scales the scores of a tile, hides those that are not seen, and moves on to the next tile. Most tiles are seen whole
+ * by all queries of a warp. */
+template <int KEYS>
+static __device__ __forceinline__ void hide_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS],
+                                                   float scale_log2) {
+    const bool whole =
+        s->seen[0].first <= 0 && s->seen[0].last >= KEYS - 1 && s->seen[1].first <= 0 && s->seen[1].last >= KEYS - 1;
+    const bool all_whole = __ballot_sync(SW_ALL_LANES, whole) == SW_ALL_LANES;
+    SW_UNROLL
+    for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
+        for (int i = 0; i < 4; i++) {
+            const int key = n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
+            scores[n].values[i] *= scale_log2;
+            if (!all_whole && !sw_sees(s->seen[i / 2], key))
+                scores[n].values[i] = -INFINITY;
+        }
+    }
+    for (int r = 0; r < 2; r++) {
+        s->seen[r].first -= KEYS;
+        s->seen[r].last -= KEYS;
+    }
+}
+
 /* Scores become exponentials, and what was summed before is scaled to the new maximum. */
 template <int KEYS, int DIM>
 static __device__ __forceinline__ void take_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS],
-                                                   sw_fragment_c out[DIM / SW_FRAGMENT_COLS], int64_t first_key,
-                                                   float scale_log2) {
-    const int64_t key = first_key + sw_lane() % 4 * 2;
-#pragma unroll
+                                                   sw_fragment_c out[DIM / SW_FRAGMENT_COLS]) {
+    SW_UNROLL
     for (int r = 0; r < 2; r++) {
         float max = s->max[r];
-#pragma unroll
-        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
-            for (int i = 2 * r; i < 2 * r + 2; i++) {
-                const int64_t j = key + n * SW_FRAGMENT_COLS + i % 2;
-                const bool seen = j >= s->first_key[r] && j <= s->token[r];
-                scores[n].values[i] = seen ? scores[n].values[i] * scale_log2 : -INFINITY;
-                max = fmaxf(max, scores[n].values[i]);
-            }
-        }
+        SW_UNROLL
+        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++)
+            max = fmaxf(max, fmaxf(scores[n].values[2 * r], scores[n].values[2 * r + 1]));
         max = sw_quad_max(max);
         const float base = max == -INFINITY ? 0.0f : max, rescale = exp2f(s->max[r] - base);
         s->max[r] = max;
         s->sum[r] *= rescale;
-#pragma unroll
+        SW_UNROLL
         for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
             for (int i = 2 * r; i < 2 * r + 2; i++) {
                 scores[n].values[i] = exp2f(scores[n].values[i] - base);
                 s->sum[r] += scores[n].values[i];
             }
         }
-#pragma unroll
+        SW_UNROLL
         for (int n = 0; n < DIM / SW_FRAGMENT_COLS; n++) {
             out[n].values[2 * r] *= rescale;
             out[n].values[2 * r + 1] *= rescale;
@@ -58,25 +74,28 @@ static __device__ __forceinline__ void take_scores(query_state *s, sw_fragment_c
     }
 }
 
+/* `first` is the warp's first query. */
 template <typename T, int DIM>
-static __device__ __forceinline__ void write_queries(const sw_attention &shape, query_state *s,
-                                                     const sw_fragment_c out[DIM / SW_FRAGMENT_COLS], int64_t batch,
-                                                     int64_t head, int64_t first, T *o, float *log_sum_exp) {
+static __device__ __forceinline__ void
+write_queries(const sw_attention &shape, const query_state &s, const sw_fragment_c out[DIM / SW_FRAGMENT_COLS],
+              int64_t batch, int64_t head, int64_t first, T *o, bool paired, float *log_sum_exp) {
     float factors[2];
     for (int r = 0; r < 2; r++) {
-        const float sum = sw_quad_sum(s->sum[r]);
+        const float sum = sw_quad_sum(s.sum[r]);
+        const int64_t token = first + sw_lane() / 4 + r * 8;
         factors[r] = 1.0f / sum;
-        if (s->token[r] < shape.seq && sw_lane() % 4 == 0)
-            log_sum_exp[(batch * shape.heads + head) * shape.seq + s->token[r]] = s->max[r] * SW_LN_2 + logf(sum);
+        if (token < shape.seq && sw_lane() % 4 == 0)
+            log_sum_exp[(batch * shape.heads + head) * shape.seq + token] = s.max[r] * SW_LN_2 + logf(sum);
     }
-    T *to = o + (batch * shape.seq + first) * shape.o_stride + head * shape.head_dim;
-    sw_write_rows<T, DIM>(out, factors, to, shape.o_stride, shape.seq - first, (int)shape.head_dim);
+    const sw_rows_to<T> rows = {o + (batch * shape.seq + first) * shape.o_stride + head * shape.head_dim,
+                                shape.o_stride, shape.seq - first, (int)shape.head_dim, paired};
+    sw_write_rows<T, DIM>(out, factors, rows);
 }
 
 template <typename T, int DIM>
 static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_rows * 2)
     forward_kernel(sw_attention shape, const T *q, const T *k, const T *v, T *o, float *log_sum_exp, bool q_aligned,
-                   bool kv_aligned) {
+                   bool kv_aligned, bool o_paired) {
     typedef sw_attention_tiles<T, DIM> tiles;
     enum { ROWS = tiles::forward_rows, KEYS = tiles::forward_streamed, STAGES = tiles::stages, THREADS = ROWS * 2 };
     SW_DYNAMIC_SHARED(shared);
@@ -86,14 +105,15 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
     const int64_t first = (tile_count - 1 - blockIdx.x % tile_count) * ROWS;
     const int64_t head = blockIdx.x / tile_count % shape.heads, batch = blockIdx.x / tile_count / shape.heads;
     const int64_t kv_head = head / (shape.heads / shape.kv_heads);
-    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, batch, kv_head, shape, kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, batch, kv_head, shape, kv_aligned);
+    const int64_t all_keys = shape.past + shape.seq;
+    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, all_keys, batch, kv_head, shape, kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, all_keys, batch, kv_head, shape, kv_aligned);
     const int64_t warp_first = first + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
     const T *q_rows = q_tile + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS * tiles::stride;
-    query_state state = state_of(shape, batch, warp_first);
     sw_fragment_c out[DIM / SW_FRAGMENT_COLS] = {};
-    const int64_t begin = sw_first_key(shape, batch, first) / KEYS * KEYS;
-    const int64_t end = first + ROWS < shape.seq ? first + ROWS : shape.seq;
+    const int64_t begin = sw_first_key(shape, batch, shape.past + first) / KEYS * KEYS;
+    const int64_t end = first + ROWS < shape.seq ? shape.past + first + ROWS : all_keys;
+    query_state state = state_of(shape, batch, warp_first, begin);
     auto bring = [&](int64_t key) {
         T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
         if (key < end) {
@@ -102,7 +122,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
         }
         sw_commit_copies();
     };
-    sw_bring_tile<T, DIM, ROWS, THREADS>(q_tile, sw_head_of(q, shape.q_stride, batch, head, shape, q_aligned), first);
+    sw_bring_tile<T, DIM, ROWS, THREADS>(q_tile, sw_head_of(q, shape.q_stride, shape.seq, batch, head, shape, q_aligned), first);
     bring(begin);
     for (int64_t key = begin; key < end; key += KEYS) {
         if (STAGES == 2)
@@ -112,13 +132,14 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
         const T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
         sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS] = {};
         sw_multiply_rows<T, DIM, KEYS>(scores, q_rows, tile, tiles::stride);
-        take_scores<KEYS, DIM>(&state, scores, out, key, shape.scale * SW_LOG2_E);
+        hide_scores<KEYS>(&state, scores, shape.scale * SW_LOG2_E);
+        take_scores<KEYS, DIM>(&state, scores, out);
         sw_multiply_columns<T, KEYS, DIM>(out, scores, tile + KEYS * tiles::stride, tiles::stride);
         __syncthreads();
         if (STAGES == 1)
             bring(key + KEYS);
     }
-    write_queries<T, DIM>(shape, &state, out, batch, head, warp_first, o, log_sum_exp);
+    write_queries<T, DIM>(shape, state, out, batch, head, warp_first, o, o_paired, log_sum_exp);
 }
 
 template <typename T, int DIM>
@@ -132,7 +153,8 @@ static void forward_dim(cudaStream_t stream, const sw_attention *shape, const vo
     const bool kv_aligned = sw_head_aligned<T>(shape, k, s.k_stride) && sw_head_aligned<T>(shape, v, s.v_stride);
     SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
     SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_rows * 2, bytes, stream, s, (const T *)q,
-              (const T *)k, (const T *)v, (T *)o, log_sum_exp, sw_head_aligned<T>(shape, q, s.q_stride), kv_aligned);
+              (const T *)k, (const T *)v, (T *)o, log_sum_exp, sw_head_aligned<T>(shape, q, s.q_stride), kv_aligned,
+              sw_head_paired<T>(shape, o, s.o_stride));
 }
 
 template <typename T>

@@ -68,7 +68,7 @@ static __device__ __forceinline__ void sw_multiply(sw_fragment_c *c, const sw_fr
 static __device__ __noinline__ sw_fragment_c sw_multiply_by_shuffles(sw_fragment_c c, sw_fragment_a<float> a,
                                                                      sw_fragment_b<float> b) {
     const int g = sw_lane() / 4, t = sw_lane() % 4;
-#pragma unroll
+    SW_UNROLL
     for (int k = 0; k < SW_FRAGMENT_DEPTH; k++) {
         const int holder = k % 8 / 2, of_a = k / 8 * 4 + k % 2, of_b = k / 8 * 2 + k % 2;
         const float upper = __shfl_sync(SW_ALL_LANES, a.values[of_a], g * 4 + holder);
@@ -153,11 +153,10 @@ static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<float> *a, const 
 template <typename T, int DEPTH, int COLS>
 static __device__ __forceinline__ void sw_multiply_rows(sw_fragment_c c[COLS / SW_FRAGMENT_COLS], const T *a_tile,
                                                         const T *b_tile, int stride) {
-#pragma unroll 4
     for (int k = 0; k < DEPTH; k += SW_FRAGMENT_DEPTH) {
         sw_fragment_a<T> a;
         sw_load_a(&a, a_tile + k, stride);
-#pragma unroll
+        SW_UNROLL
         for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
             sw_fragment_b<T> b[2];
             sw_load_b_of_rows(b, b_tile + n * stride + k, stride);
@@ -172,11 +171,11 @@ template <typename T, int DEPTH, int COLS>
 static __device__ __forceinline__ void sw_multiply_columns(sw_fragment_c c[COLS / SW_FRAGMENT_COLS],
                                                            const sw_fragment_c p[DEPTH / SW_FRAGMENT_COLS],
                                                            const T *b_tile, int stride) {
-#pragma unroll
+    SW_UNROLL
     for (int k = 0; k < DEPTH; k += SW_FRAGMENT_DEPTH) {
         sw_fragment_a<T> a;
         sw_pack_a(&a, p + k / SW_FRAGMENT_COLS);
-#pragma unroll
+        SW_UNROLL
         for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
             sw_fragment_b<T> b[2];
             sw_load_b_of_columns(b, b_tile + k * stride + n, stride);

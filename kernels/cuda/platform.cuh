@@ -24,6 +24,8 @@ enum { SW_WARP = 32 };
 /* SW_SHARED(float, sums, [8]) is an array of the block, SW_DYNAMIC_SHARED(name) its bytes given at the launch. */
 #define SW_SHARED(type, name, dims) __shared__ type name dims
 #define SW_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
+/* Before a loop: its body is repeated in full, so that arrays which it indexes can be in registers. */
+#define SW_UNROLL _Pragma("unroll")
 
 static __device__ __forceinline__ uint16_t sw_bf16_bits(float value) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
@@ -81,6 +83,7 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
     typedef type name##_array dims;                                                                                    \
     static const char name##_key = 0;                                                                                  \
     name##_array &name = *(name##_array *)sw_emulation_shared(&name##_key, sizeof(name##_array))
+#define SW_UNROLL
 #define SW_DYNAMIC_SHARED(name) char *const name = (char *)sw_emulation_dynamic_shared()
 
 static inline uint16_t sw_bf16_bits(float value) {

@@ -1,6 +1,8 @@
 #include "kernels/cuda/emulation/machine.h"
 
 #include "kernels/cuda/emulation/fiber.h"
+#include "kernels/cuda/emulation/late_copies.h"
+#include "kernels/cuda/emulation/shared_memory.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -9,50 +11,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    WARP = SW_EMULATION_WARP_LANES,
-    MOST_THREADS = 1024,
-    MOST_GRID_YZ = 65535,
-    MOST_SHARED_BYTES = 99 * 1024, /* what a block may have on every GPU that the kernels are built for */
-    MOST_SHARED_VARIABLES = 16,
-    MOST_COPIES = 1024,
-    SHARED_ALIGN_BYTES = 128,
-    ERROR_CHARS = 256,
-    POISON = 0xff, /* NaN in every type */
-    CANARY = 0xa5,
-    CANARY_BYTES = 64
-};
+enum { WARP = SW_EMULATION_WARP_LANES, MOST_THREADS = 1024, MOST_GRID_YZ = 65535, ERROR_CHARS = 256 };
 static const uint64_t FIRST_SEED = 20240607;
 
 enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, ENDED };
-
-struct copy {
-    void *to;
-    const void *from;
-    size_t bytes;
-    bool zero, done;
-    int commit;
-};
 
 struct thread {
     struct sw_fiber *fiber;
     enum state state;
     struct sw_emulation_index index;
     int exchanges;
-    struct copy *copies;
-    int copy_count, commits;
+    struct sw_late_copies copies;
 };
 
 struct warp {
     _Alignas(16) char lanes[2][WARP][SW_EMULATION_LANE_BYTES];
     int arrived;
     const char *what;
-};
-
-struct variable {
-    const void *key;
-    char *memory;
-    size_t bytes;
 };
 
 struct machine {
@@ -63,8 +38,7 @@ struct machine {
     int fibers, count, running, at_barrier;
     const char *barrier_file;
     int barrier_line;
-    struct variable shared[MOST_SHARED_VARIABLES];
-    int shared_count;
+    struct sw_shared_memory shared;
     struct sw_emulation_place place;
     const char *kernel;
     void (*body)(void *arguments);
@@ -205,40 +179,13 @@ const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *wh
     return warp->lanes[turn];
 }
 
-static void poison(const struct variable *variable) {
-    memset(variable->memory, POISON, variable->bytes);
-    memset(variable->memory + variable->bytes, CANARY, CANARY_BYTES);
-}
-
-static void check_canary(struct machine *m, const struct variable *variable) {
-    for (size_t i = 0; i < CANARY_BYTES; i++) {
-        if ((unsigned char)variable->memory[variable->bytes + i] != CANARY)
-            record_error(m, "a block wrote %zu bytes beyond its shared memory", i);
-    }
-}
-
-static size_t shared_bytes(const struct machine *m) {
-    size_t sum = 0;
-    for (int i = 0; i < m->shared_count; i++)
-        sum += m->shared[i].bytes;
-    return sum;
-}
-
 void *sw_emulation_shared(const void *key, size_t bytes) {
-    struct machine *m = machine;
-    for (int i = 0; i < m->shared_count; i++) {
-        if (m->shared[i].key == key)
-            return m->shared[i].memory;
-    }
-    if (m->shared_count == MOST_SHARED_VARIABLES || shared_bytes(m) + bytes > MOST_SHARED_BYTES)
-        sw_emulation_fail("a block wants more than %d bytes of shared memory", MOST_SHARED_BYTES);
-    struct variable *variable = &m->shared[m->shared_count++];
-    *variable = (struct variable){.key = key, .bytes = bytes};
-    void *memory = NULL;
-    if (posix_memalign(&memory, SHARED_ALIGN_BYTES, bytes + CANARY_BYTES) != 0)
-        sw_emulation_fail("no memory for %zu bytes of shared memory", bytes);
-    variable->memory = memory;
-    poison(variable);
+    struct sw_shared_memory *shared = &machine->shared;
+    void *memory = sw_shared_memory_find(shared, key);
+    if (memory == NULL)
+        memory = sw_shared_memory_add(shared, key, bytes);
+    if (memory == NULL)
+        sw_emulation_fail("a block wants more than %d bytes of shared memory", SW_SHARED_MOST_BYTES);
     return memory;
 }
 
@@ -248,45 +195,21 @@ void *sw_emulation_dynamic_shared(void) {
     return sw_emulation_shared(&dynamic_key, 0);
 }
 
-static void perform(struct copy *copy) {
-    if (copy->done)
-        return;
-    copy->done = true;
-    if (copy->zero)
-        memset(copy->to, 0, copy->bytes);
-    else
-        memcpy(copy->to, copy->from, copy->bytes);
-}
-
 void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero) {
-    struct thread *self = running_thread();
     sw_emulation_check_aligned(to, bytes);
     if (!zero)
         sw_emulation_check_aligned(from, bytes);
-    if (self->copies == NULL)
-        self->copies = calloc(MOST_COPIES, sizeof *self->copies);
-    if (self->copies == NULL || self->copy_count == MOST_COPIES)
-        sw_emulation_fail("more than %d copies of one thread are under way", MOST_COPIES);
-    struct copy *copy = &self->copies[self->copy_count++];
-    *copy = (struct copy){.to = to, .from = from, .bytes = bytes, .zero = zero != 0, .commit = self->commits};
-    if (draw(machine) >> 63)
-        perform(copy);
+    const bool now = draw(machine) >> 63 != 0;
+    if (!sw_late_copies_start(&running_thread()->copies, to, zero ? NULL : from, bytes, now))
+        sw_emulation_fail("a thread has too many copies under way");
 }
 
 void sw_emulation_commit_copies(void) {
-    running_thread()->commits++;
+    sw_late_copies_commit(&running_thread()->copies);
 }
 
 void sw_emulation_wait_copies(int newest) {
-    struct thread *self = running_thread();
-    int kept = 0;
-    for (int i = 0; i < self->copy_count; i++) {
-        if (self->copies[i].commit < self->commits - newest)
-            perform(&self->copies[i]);
-        else
-            self->copies[kept++] = self->copies[i];
-    }
-    self->copy_count = kept;
+    sw_late_copies_wait(&running_thread()->copies, newest);
 }
 
 /* A fiber plays its thread of block after block. */
@@ -302,7 +225,7 @@ static void play(void *argument) {
 static void drop_fibers(struct machine *m) {
     for (int i = 0; i < m->fibers; i++) {
         sw_fiber_close(m->threads[i].fiber);
-        free(m->threads[i].copies);
+        sw_late_copies_free(&m->threads[i].copies);
         m->threads[i] = (struct thread){0};
     }
     m->fibers = 0;
@@ -336,7 +259,8 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         const unsigned at = (unsigned)i;
         thread->state = RUNNABLE;
         thread->index = (struct sw_emulation_index){at % dim.x, at / dim.x % dim.y, at / (dim.x * dim.y)};
-        thread->exchanges = thread->copy_count = thread->commits = 0;
+        thread->exchanges = 0;
+        sw_late_copies_reset(&thread->copies);
         m->order[i] = i;
     }
     for (int w = 0; w < m->count / WARP; w++) {
@@ -346,8 +270,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
     shuffle(m, m->warp_order, m->count / WARP);
     for (int w = 0; w < m->count / WARP; w++)
         m->warps[w].arrived = 0;
-    for (int i = 0; i < m->shared_count; i++)
-        poison(&m->shared[i]);
+    sw_shared_memory_poison(&m->shared);
 }
 
 /* One turn of every thread of a warp that can run; how many ran. */
@@ -391,11 +314,11 @@ static void run_block(struct machine *m, struct sw_emulation_index block) {
                      "of %d threads of block %u %u %u, %d wait at the barrier of line %d, %d for their warp, %d ended",
                      m->count, block.x, block.y, block.z, count_in(m, AT_BARRIER), m->barrier_line,
                      count_in(m, AT_EXCHANGE), count_in(m, ENDED));
-    for (int i = 0; i < m->shared_count; i++)
-        check_canary(m, &m->shared[i]);
+    if (!sw_shared_memory_is_intact(&m->shared))
+        record_error(m, "a block wrote beyond its shared memory");
     for (int i = 0; i < m->count && !m->failed; i++) {
-        if (m->threads[i].copy_count > 0)
-            record_error(m, "a thread ended with %d copies that it did not wait for", m->threads[i].copy_count);
+        if (m->threads[i].copies.count > 0)
+            record_error(m, "a thread ended with %d copies that it did not wait for", m->threads[i].copies.count);
     }
 }
 
@@ -407,7 +330,7 @@ static bool check_launch(struct machine *m, struct sw_emulation_index grid, stru
     else if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > MOST_GRID_YZ || grid.z == 0 ||
              grid.z > MOST_GRID_YZ)
         record_error(m, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
-    else if (dynamic_bytes > MOST_SHARED_BYTES)
+    else if (dynamic_bytes > SW_SHARED_MOST_BYTES)
         record_error(m, "%zu bytes of shared memory", dynamic_bytes);
     return !m->failed;
 }
@@ -421,16 +344,6 @@ static void run_blocks(struct machine *m, struct sw_emulation_index grid) {
     }
 }
 
-static void make_dynamic(struct machine *m, size_t bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, SHARED_ALIGN_BYTES, bytes + CANARY_BYTES) != 0) {
-        record_error(m, "no memory for %zu bytes of shared memory", bytes);
-        return;
-    }
-    m->shared[0] = (struct variable){.key = &dynamic_key, .memory = memory, .bytes = bytes};
-    m->shared_count = 1;
-}
-
 void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, struct sw_emulation_index block,
                          size_t dynamic_bytes, void (*body)(void *arguments), void *arguments) {
     struct machine *m = the_machine();
@@ -442,13 +355,11 @@ void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, str
     m->arguments = arguments;
     m->count = (int)(block.x * block.y * block.z);
     m->place = (struct sw_emulation_place){.block_dim = block, .grid_dim = grid};
-    m->shared_count = 0;
-    make_dynamic(m, dynamic_bytes);
+    if (sw_shared_memory_add(&m->shared, &dynamic_key, dynamic_bytes) == NULL)
+        record_error(m, "no memory for %zu bytes of shared memory", dynamic_bytes);
     if (!m->failed && have_fibers(m))
         run_blocks(m, grid);
-    for (int i = 0; i < m->shared_count; i++)
-        free(m->shared[i].memory);
-    m->shared_count = 0;
+    sw_shared_memory_free(&m->shared);
     if (m->failed)
         drop_fibers(m);
 }

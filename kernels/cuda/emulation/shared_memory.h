@@ -1,0 +1,32 @@
+/* The shared memory of a block: variables by key, NaN at the block's begin, with bytes behind each that show writes
+ * beyond it. */
+#ifndef SW_KERNELS_CUDA_EMULATION_SHARED_MEMORY_H
+#define SW_KERNELS_CUDA_EMULATION_SHARED_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    SW_SHARED_MOST_VARIABLES = 16,
+    SW_SHARED_MOST_BYTES = 99 * 1024 /* what a block may have on every GPU that the kernels are built for */
+};
+
+struct sw_shared_variable {
+    const void *key;
+    char *memory;
+    size_t bytes;
+};
+struct sw_shared_memory {
+    struct sw_shared_variable variables[SW_SHARED_MOST_VARIABLES];
+    int count;
+};
+
+/* The variable of that key, or NULL. */
+void *sw_shared_memory_find(const struct sw_shared_memory *shared, const void *key);
+/* NULL: more than there may be. */
+void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes);
+void sw_shared_memory_poison(struct sw_shared_memory *shared);
+bool sw_shared_memory_is_intact(const struct sw_shared_memory *shared);
+void sw_shared_memory_free(struct sw_shared_memory *shared);
+
+#endif
