@@ -1,3 +1,5 @@
+#include "core/clock.h"
+#include "core/log.h"
 #include "train/commands.h"
 #include "train/decoder.h"
 #include "train/sampler.h"
@@ -160,6 +162,20 @@ static void print_token(const struct generator *g, int32_t token, bool first) {
     fflush(stdout);
 }
 
+static void say_context(const struct generator *g) {
+    const int64_t positions = sw_source_config(g->source)->max_positions;
+    if (g->prompt_length + g->options->max_tokens > positions + 1)
+        sw_log_info("the model has %lld positions: where the text is longer, it is continued from its last %lld tokens",
+                    (long long)positions, (long long)sw_decoder_left(positions));
+}
+
+static void say_speed(const struct generator *g, int64_t start_ns, int64_t first_ns, int64_t end_ns) {
+    const int64_t more = g->options->max_tokens - 1;
+    if (more > 0)
+        sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
+                    (double)(first_ns - start_ns) * 1e-9, (double)more / ((double)(end_ns - first_ns) * 1e-9));
+}
+
 static sw_status generate(struct generator *g) {
     SW_TRY(sw_source_open_any(g->options->from, &g->source));
     SW_TRY(read_prompt(g));
@@ -173,13 +189,19 @@ static sw_status generate(struct generator *g) {
     g->logits = calloc((size_t)spec.vocab, sizeof *g->logits);
     if (g->logits == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the logits");
+    say_context(g);
+    const int64_t start_ns = sw_now_ns();
     for (g->length = 0; g->length < g->prompt_length; g->length++)
         print_token(g, g->text[g->length], g->length == 0);
+    int64_t first_ns = start_ns;
     for (int64_t n = 0; n < g->options->max_tokens; n++) {
         SW_TRY(next_token(g, &g->text[g->length]));
         print_token(g, g->text[g->length++], false);
+        first_ns = n == 0 ? sw_now_ns() : first_ns;
     }
     putchar('\n');
+    fflush(stdout);
+    say_speed(g, start_ns, first_ns, sw_now_ns());
     return SW_OK;
 }
 

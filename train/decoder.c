@@ -8,15 +8,14 @@
 /* Of a prompt, computed at once: enough to be bound by arithmetic, and little memory for what is between its layers. */
 enum { PASS_TOKENS = 512 };
 
-/* What is left of a text that has outgrown the context. */
-static int64_t left_of(int64_t context) {
-    return sw_max_i64(1, context / 2);
+int64_t sw_decoder_left(int64_t positions) {
+    return sw_max_i64(1, positions / 2);
 }
 
 sw_status sw_decoder_open(const struct sw_decoder_spec *spec, struct sw_decoder *out) {
     out->context = sw_min_i64(sw_source_config(spec->source)->max_positions, spec->most_tokens);
     const bool outgrows = spec->most_tokens > out->context;
-    out->pass_tokens = sw_min_i64(PASS_TOKENS, outgrows ? left_of(out->context) : spec->prompt_tokens);
+    out->pass_tokens = sw_min_i64(PASS_TOKENS, outgrows ? sw_decoder_left(out->context) : spec->prompt_tokens);
     const struct sw_inference_spec inference = {
         .source = spec->source, .options = spec->options, .batch = 1, .seq = out->pass_tokens, .context = out->context};
     return sw_inference_open(&inference, &out->inference);
@@ -47,7 +46,7 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
     const bool begins = decoder->kept == 0;
     assert(length > decoder->first + decoder->kept);
     if (length - decoder->first > decoder->context) {
-        decoder->first = length - (begins ? decoder->context : left_of(decoder->context));
+        decoder->first = length - (begins ? decoder->context : sw_decoder_left(decoder->context));
         decoder->kept = 0;
     }
     const int32_t *tokens = text + decoder->first;

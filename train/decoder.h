@@ -23,9 +23,12 @@ struct sw_decoder_spec {
 sw_status sw_decoder_open(const struct sw_decoder_spec *spec, struct sw_decoder *out);
 void sw_decoder_close(struct sw_decoder *decoder);
 
+/* Tokens that are left of a text that outgrew so many positions: half of them, so that this happens seldom. */
+int64_t sw_decoder_left(int64_t positions);
+
 /* Logits after the last of `length` tokens, of a text of which no less was given before. Where it has outgrown the
- * model's positions, all but the last half of as many is forgotten, and what is left is computed anew: positions count
- * from its first token, so that no key can be kept. */
+ * model's positions, what came before the last of it is forgotten, and that is computed anew: positions count from its
+ * first token, so that no key can be kept. */
 sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int64_t length, float *logits);
 
 #endif

@@ -38,12 +38,14 @@ static sw_status explain(sw_status status, const struct sw_inference_spec *spec,
     int64_t cache_bytes = 0;
     for (int64_t u = 0; u < sw_model_get_units(model)->count; u++)
         cache_bytes += bytes.cache[u];
-    if (status == SW_ERR_BUDGET && scratch_of(spec)->count == 0)
-        sw_fail_while(status, "keeping all weights in memory, as without --scratch FOLDER");
-    if (status == SW_ERR_BUDGET && cache_bytes > 0)
-        sw_fail_while(status, "keeping %s of keys and values of a text of %lld tokens",
-                      sw_format_size(cache_bytes, text), (long long)spec->context);
-    return status;
+    if (status != SW_ERR_BUDGET)
+        return status;
+    const bool in_memory = scratch_of(spec)->count == 0;
+    if (cache_bytes > 0)
+        return sw_fail_while(status, "keeping %s of keys and values of a text of %lld tokens%s",
+                             sw_format_size(cache_bytes, text), (long long)spec->context,
+                             in_memory ? ", and all weights in memory, as without --scratch FOLDER" : "");
+    return in_memory ? sw_fail_while(status, "keeping all weights in memory, as without --scratch FOLDER") : status;
 }
 
 static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *inference) {
@@ -84,7 +86,8 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
 
 /* Files without a name, so that nothing is left of them, however the process ends. A store holds at least one grain;
  * the weights are scratch behind it. */
-static sw_status make_store(const struct sw_option_list *folders, struct sw_inference *inference) {
+static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_inference *inference) {
+    const struct sw_option_list *folders = scratch_of(inferred);
     const struct sw_plan *plan = inference->plan;
     const int64_t bytes = plan->tier_bytes[SW_NVME];
     char size[SW_SIZE_CHARS];
@@ -98,6 +101,7 @@ static sw_status make_store(const struct sw_option_list *folders, struct sw_infe
                                        .directory_count = folders->count,
                                        .unit_grains = grains,
                                        .unit_count = plan->spec.units->count,
+                                       .allow_buffered = inferred->options->allow_buffered,
                                        .one_generation = true,
                                        .unnamed = true};
     const sw_status status = sw_store_create(&spec, NULL, NULL, &inference->store);
@@ -119,7 +123,7 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                          .context = spec->context};
     SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->device, &out->model));
     SW_TRY(make_plan(spec, type, out));
-    SW_TRY(make_store(scratch_of(spec), out));
+    SW_TRY(make_store(spec, out));
     const struct sw_engine_spec engine = {.plan = out->plan,
                                           .device = out->device,
                                           .host = out->device,

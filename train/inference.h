@@ -17,6 +17,7 @@ struct sw_inference_options {
     int precision;
     int64_t threads, device_memory, host_memory;
     struct sw_option_list scratch;
+    bool allow_buffered;
 };
 
 /* Their flags, for the table of a command whose struct `owner` has them as its member `inference`. */
@@ -51,10 +52,15 @@ struct sw_inference_options {
          .value = "SIZE",                                                                                              \
          .what = "budget of the host tier; auto: a tenth of the memory that is available",                             \
          .allow_auto = true},                                                                                          \
+        {.name = "--scratch",                                                                                          \
+         .kind = SW_OPTION_LIST,                                                                                       \
+         SW_INFERENCE_AT(owner, scratch),                                                                              \
+         .value = "FOLDER",                                                                                            \
+         .what = "on a fast drive: where weights beyond the budgets are copied to, until the end (repeat for "         \
+                 "several drives); not given: where a run's store is"},                                                \
     {                                                                                                                  \
-        .name = "--scratch", .kind = SW_OPTION_LIST, SW_INFERENCE_AT(owner, scratch), .value = "FOLDER",               \
-        .what = "on a fast drive: where weights beyond the budgets are copied to, until the end (repeat for "          \
-                "several drives); not given: where a run's store is",                                                  \
+        .name = "--allow-buffered", .kind = SW_OPTION_FLAG, SW_INFERENCE_AT(owner, allow_buffered),                    \
+        .what = "accept a --scratch without O_DIRECT, through the page cache"                                          \
     }
 
 struct sw_inference_spec {

@@ -260,7 +260,19 @@ def weights_larger_than_the_group():
         out = os.path.join(SCRATCH, "out")
         problems += run_in_group(f"exporting {what}", ["export", source, out, *more], none, 2 * weights, beside)
         program.shutil.rmtree(out, ignore_errors=True)
+    problems += inference_within(weights, RUN) + inference_within(weights, folder, "--scratch", SCRATCH)
     program.shutil.rmtree(RUN, ignore_errors=True)
+    return problems
+
+
+def inference_within(weights, source, *more):
+    """Passes over weights of more than the group may hold, which come from a drive."""
+    budgets, beside = dict.fromkeys(BUDGETS_BYTES, 48 * MIB), 80 * MIB
+    common = [source, "--precision", "fp32", *budget_flags(budgets), *more]
+    problems = [] if weights > sum(budgets.values()) + beside else [f"only {mib(weights)} of weights"]
+    for command, given in (("generate", ["--prompt", "a text", "--max-tokens", 2]),
+                           ("eval", ["--data", DATA, "--tokens", 100, "--micro-batch", 2])):
+        problems += run_in_group(f"{command} {mib(weights)}", [command, *common, *given], budgets, weights, beside)
     return problems
 
 
