@@ -219,6 +219,22 @@ CASES = (
         seq=60,
         optimizer=ten_steps(1.54),
     ),
+    # Windows in some layers, before and behind one without.
+    Case(
+        name="qwen3-b",
+        family="qwen3",
+        seed=20240622,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 16,
+            "use_sliding_window": True, "sliding_window": 9, "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention"]},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
     # Packed documents, with learned positions.
     Case(
         name="gpt2-documents",

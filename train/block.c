@@ -124,11 +124,11 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
 
 /* With the window of the unit's layer (one that no query reaches is none) and the micro-batch's documents. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
-    const struct sw_model_config *c = &model->config;
+    const int64_t window = sw_config_window(&model->config, sw_tile_of(model->tiles, call->unit).layer);
     struct sw_attention attention = model->attention;
     attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
-    if (sw_tile_of(model->tiles, call->unit).layer >= c->window_first_layer && c->window < sw_most_keys(model))
-        attention.window = c->window;
+    if (window < sw_most_keys(model))
+        attention.window = window;
     attention.past = call->past;
     return attention;
 }

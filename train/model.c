@@ -179,8 +179,8 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
 
 /* Keys that a query sees in the mean, counting half of a triangle as the field does. */
 static double keys_seen(const struct sw_model_config *config, int64_t layer, int64_t seq) {
-    const bool windowed = config->window > 0 && layer >= config->window_first_layer;
-    const double all = (double)seq, window = windowed ? (double)sw_min_i64(config->window, seq) : all;
+    const int64_t limit = sw_config_window(config, layer);
+    const double all = (double)seq, window = limit > 0 ? (double)sw_min_i64(limit, seq) : all;
     return window * (1.0 - window / (2.0 * all));
 }
 
