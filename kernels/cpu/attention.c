@@ -36,20 +36,27 @@ void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const flo
     }
 }
 
+/* A row of bf16 numbers, zeros behind it. The rows are too short to call the library for each. */
+static void copy_row(int64_t count, int64_t width, const uint16_t *from, uint16_t *to) {
+    int64_t i = 0;
+    for (; i + SW_LANES <= count; i += SW_LANES)
+        *(sw_vec_half_unaligned *)(to + i) = *(const sw_vec_half_unaligned *)(from + i);
+    for (; i < width; i++)
+        to[i] = i < count ? from[i] : 0;
+}
+
 void SW_ISA_NAME(sw_block_words)(const struct sw_attention_call *call, const void *tensor, struct sw_head_rows rows,
                                  struct sw_block block, void *to) {
+    const int64_t width = 2 * call->row_words;
     if (!call->pairs) {
         SW_ISA_NAME(sw_block_load)(call, tensor, rows, block, to);
         return;
     }
-    const size_t row_bytes = (size_t)call->row_words * sizeof(sw_word);
-    const size_t used_bytes = (size_t)call->shape.head_dim * sizeof(uint16_t);
-    char *row = to;
-    for (int64_t i = 0; i < block.count; i++, row += row_bytes) {
-        memcpy(row, (const uint16_t *)tensor + rows.first + (block.first + i) * rows.stride, used_bytes);
-        memset(row + used_bytes, 0, row_bytes - used_bytes);
-    }
-    memset(row, 0, (size_t)(sw_padded(block.count) - block.count) * row_bytes);
+    uint16_t *row = to;
+    for (int64_t i = 0; i < block.count; i++, row += width)
+        copy_row(call->shape.head_dim, width, (const uint16_t *)tensor + rows.first + (block.first + i) * rows.stride,
+                 row);
+    memset(row, 0, (size_t)((sw_padded(block.count) - block.count) * width) * sizeof *row);
 }
 
 /* In squares, so that both sides of the transposition stay in the first-level cache. */
