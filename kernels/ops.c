@@ -68,7 +68,7 @@ static void check_attention(const struct sw_attention *shape) {
     assert(shape->q_stride >= shape->heads * shape->head_dim && shape->o_stride >= shape->heads * shape->head_dim);
     assert(shape->k_stride >= shape->kv_heads * shape->head_dim &&
            shape->v_stride >= shape->kv_heads * shape->head_dim);
-    assert(shape->window >= 0);
+    assert(shape->window >= 0 && shape->scale > 0.0f);
     (void)shape;
 }
 

@@ -1,5 +1,6 @@
-/* What the two directions of attention share: blocks of queries and keys in fp32, with the queries of a score block
- * along the vector lanes, so that a row's statistics are lanes and no sum runs across a vector. */
+/* What the two directions of attention share: blocks of queries and keys as the words of small products, with the
+ * queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
+ * vector. Words are fp32 numbers, or pairs of bf16 numbers where the instruction set multiplies those faster. */
 #ifndef SW_KERNELS_CPU_ATTENTION_H
 #define SW_KERNELS_CPU_ATTENTION_H
 
@@ -9,19 +10,22 @@
 
 enum { SW_ATTENTION_BLOCK = 64 };
 
-/* A call: its shape, and the head dimension rounded up to whole vectors. */
+/* A call: its shape, and what follows from it. */
 struct sw_attention_call {
     sw_dtype type;
     struct sw_attention shape;
-    int64_t padded_dim;
-    int64_t blocks; /* of a sequence */
+    bool pairs;         /* words are pairs */
+    int64_t terms;      /* head_dim in whole words */
+    int64_t padded_dim; /* head_dim in whole vectors */
+    int64_t row_words;  /* of a token, in whole vectors */
+    int64_t blocks;     /* of a sequence */
 };
 
 struct sw_attention_call SW_ISA_NAME(sw_attention_call)(sw_dtype type, const struct sw_attention *shape);
 
 /* A thread's own working memory, carved from the caller's scratch. */
 int64_t SW_ISA_NAME(sw_attention_forward_floats)(const struct sw_attention_call *call);
-int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call);
+int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call, int threads);
 
 /* Where a block begins, and its tokens. */
 struct sw_block {
@@ -102,9 +106,18 @@ void SW_ISA_NAME(sw_block_load)(const struct sw_attention_call *call, const void
 /* The reverse, without the padding. */
 void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const float *from, struct sw_head_rows rows,
                                  struct sw_block block, void *tensor);
-/* to[i][token] = factor·from[token][i], rows of SW_ATTENTION_BLOCK. */
-void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, float factor,
-                                     const float *from, float *to);
+/* Brings a block into words [SW_ATTENTION_BLOCK, row_words], the terms along a row, likewise. */
+void SW_ISA_NAME(sw_block_words)(const struct sw_attention_call *call, const void *tensor, struct sw_head_rows rows,
+                                 struct sw_block block, void *to);
+/* Such words in rows of SW_ATTENTION_BLOCK, a word of each token: to[i][token] = from[token][i]. */
+void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, const void *from,
+                                     void *to);
+/* Words [tokens, padded_dim] whose terms are tokens: in `to`, or `from` itself where its words are single numbers. */
+const void *SW_ISA_NAME(sw_block_stack)(const struct sw_attention_call *call, struct sw_block block, const void *from,
+                                        void *to);
+/* scores[key, query] = rows·transposed, of blocks of which some are on the diagonal. */
+void SW_ISA_NAME(sw_block_scores)(const struct sw_attention_call *call, const void *rows, const void *transposed,
+                                  int64_t keys, int64_t queries, bool diagonal, float *scores);
 /* scores[key][query] = value where the key comes after the query, whose place is given. */
 void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, float value, float *scores);
 /* The same where the key comes before the first that the query sees. */
