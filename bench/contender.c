@@ -45,7 +45,8 @@ static sw_status open_engine(struct sw_contender *contender, struct sw_device *d
     struct sw_model_init init = {.config = sw_model_get_config(contender->model),
                                  .units = sw_model_get_units(contender->model)};
     SW_TRY(sw_engine_open(&spec, &contender->engine));
-    return sw_engine_load(contender->engine, sw_model_fill_random, &init);
+    const struct sw_load load = {.fill = sw_model_fill_random, .context = &init};
+    return sw_engine_load(contender->engine, &load);
 }
 
 sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,

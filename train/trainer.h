@@ -16,7 +16,7 @@
 struct sw_trainer {
     const char *folder; /* of the run */
     struct sw_run run;
-    struct sw_source *source; /* a new run's weights; NULL when resumed */
+    struct sw_source *source; /* a new run's weights, until they are loaded; NULL when resumed */
     struct sw_device *device;
     struct sw_model *model;
     struct sw_plan *plan;
