@@ -13,24 +13,6 @@
 
 static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "tensors are read into place as the file has them");
 
-/* Headers have any length, so that elements may begin at any byte. */
-static void widen(sw_dtype type, const char *from, int64_t count, float *out) {
-    uint16_t half;
-    if (type == SW_F32) {
-        memcpy(out, from, (size_t)count * sizeof *out);
-    } else if (type == SW_BF16) {
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(&half, from + i * (int64_t)sizeof half, sizeof half);
-            out[i] = sw_bf16_to_f32(half);
-        }
-    } else {
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(&half, from + i * (int64_t)sizeof half, sizeof half);
-            out[i] = sw_f16_to_f32(half);
-        }
-    }
-}
-
 static sw_status select_file(struct sw_safetensors *tensors, int file) {
     if (tensors->open_file == file)
         return SW_OK;
@@ -57,7 +39,7 @@ static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safete
     SW_TRY(select_file(tensors, tensor->file));
     SW_TRY(sw_file_read(tensors->fd, tensors->paths[tensor->file], place_of(tensor, first), tensors->buffer,
                         count * sw_dtype_bytes(tensor->type)));
-    widen(tensor->type, tensors->buffer, count, out);
+    sw_dtype_widen(tensor->type, tensors->buffer, count, out);
     return SW_OK;
 }
 
@@ -95,7 +77,7 @@ static sw_status read_some(struct sw_safetensors *tensors, const struct sw_safet
     const char *from;
     *out_read = look(tensors, tensor, first, count, across, &from);
     if (*out_read > 0) {
-        widen(tensor->type, from, *out_read, out);
+        sw_dtype_widen(tensor->type, from, *out_read, out);
         return SW_OK;
     }
     /* What follows in the next block may be in memory again. */

@@ -159,15 +159,6 @@ failed:
     return status;
 }
 
-static void narrow(sw_dtype type, const float *from, int64_t count, void *out) {
-    uint16_t *half = out;
-    if (type == SW_F32)
-        memcpy(out, from, (size_t)count * sizeof *from);
-    else
-        for (int64_t i = 0; i < count; i++)
-            half[i] = type == SW_BF16 ? sw_f32_to_bf16(from[i]) : sw_f32_to_f16(from[i]);
-}
-
 sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const float *values, int64_t count) {
     if (count < 0 || count > writer->elems - writer->written)
         return sw_fail(SW_ERR_INTERNAL, "%s was declared with %lld elements, and is given more", writer->path,
@@ -177,7 +168,7 @@ sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const f
     while (count > 0) {
         const int64_t room = (SW_SAFETENSORS_BUFFER_BYTES - writer->buffered_bytes) / element_bytes;
         const int64_t now = sw_min_i64(room, count);
-        narrow(writer->type, values, now, (char *)writer->buffer + writer->buffered_bytes);
+        sw_dtype_round(writer->type, values, now, (char *)writer->buffer + writer->buffered_bytes);
         writer->buffered_bytes += now * element_bytes;
         values += now;
         count -= now;

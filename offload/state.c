@@ -174,11 +174,6 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
     return SW_OK;
 }
 
-static void widen(sw_dtype type, const void *from, int64_t elems, float *to) {
-    for (int64_t i = 0; i < elems; i++)
-        to[i] = sw_dtype_load(type, from, i);
-}
-
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                float *out) {
     assert(idle(engine));
@@ -204,7 +199,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                    grain_bytes));
             SW_TRY(sw_stream_synchronize(engine->setup_stream));
         }
-        widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+        sw_dtype_widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
     }
     return SW_OK;
 }
