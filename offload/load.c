@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A box is small enough that its grains stay in the caches from the first to the last thing done to them, and large
- * enough that every thread has some. */
-enum { MOST_BOXES = 64, LEAST_BOXES = 16, BOX_GRAINS = 8, THREAD_GRAINS = 2, REAP_BATCH = 64 };
-static_assert(2 * MOST_BOXES <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
+/* Boxes are small and few, so that grains stay in the caches from the first to the last thing done to them; together
+ * they fill a queue, and each has some grains for every thread. */
+enum { BOXES = 8, BOX_GRAINS = 8, THREAD_GRAINS = 2 };
+static_assert(2 * BOXES <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
+
+/* Few enough that a device of many threads rounds them with the one that calls. */
+enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2 };
 
 #define MASTER_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 
@@ -31,7 +34,8 @@ struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
     struct sw_team *team;
-    struct box box[MOST_BOXES];
+    struct sw_stream **stream; /* of each grain of the box that is filled */
+    struct box box[BOXES];
     sw_status *status; /* of all boxes */
     int64_t box_count, box_grains, next;
     struct box *filled; /* the box before, which is not on its way yet; NULL at first */
@@ -58,8 +62,8 @@ static sw_status make_boxes(struct loader *self, int threads) {
     int64_t most = sw_max_i64(BOX_GRAINS, (int64_t)THREAD_GRAINS * threads);
     if (self->load->most_grains > 0)
         most = sw_min_i64(most, self->load->most_grains);
-    self->box_grains = sw_max_i64(1, sw_min_i64(most, room / LEAST_BOXES));
-    self->box_count = sw_min_i64(MOST_BOXES, room / self->box_grains);
+    self->box_grains = sw_max_i64(1, sw_min_i64(most, room / BOXES));
+    self->box_count = sw_min_i64(BOXES, room / self->box_grains);
     self->status = calloc((size_t)(self->box_count * self->box_grains), sizeof *self->status);
     if (self->status == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to load");
@@ -74,11 +78,11 @@ static sw_status make_boxes(struct loader *self, int threads) {
 }
 
 static sw_status reap(struct loader *self, bool wait) {
-    uint64_t tags[REAP_BATCH];
+    uint64_t tags[2 * BOXES];
     int count;
     if (self->engine->setup_lane == NULL)
         return SW_OK;
-    SW_TRY(sw_store_reap(self->engine->setup_lane, wait, tags, REAP_BATCH, &count));
+    SW_TRY(sw_store_reap(self->engine->setup_lane, wait, tags, 2 * BOXES, &count));
     for (int i = 0; i < count; i++)
         self->box[tags[i]].writes--;
     return SW_OK;
@@ -168,19 +172,22 @@ static sw_status take_box(struct loader *self, struct box **out) {
 
 /* A job of the team: a grain's masters, and its weights. */
 struct fill {
-    const struct sw_load *load;
-    sw_dtype type;
+    const struct loader *loader;
     const struct box *box;
 };
 
 static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
+    const struct sw_load *load = fill->loader->load;
+    const struct sw_plan *plan = fill->loader->engine->plan;
     float *master = box->records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-    char *weights = box->rounded + g * SW_GRAIN_ELEMS * sw_dtype_bytes(fill->type);
-    SW_TRY(fill->load->fill(fill->load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS,
-                            master));
-    sw_dtype_round(fill->type, master, SW_GRAIN_ELEMS, weights);
-    return SW_OK;
+    char *rounded = box->rounded + g * typed_grain_bytes(plan);
+    struct sw_stream *stream = fill->loader->stream[g];
+    SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += ROUNDED_AT_ONCE)
+        SW_TRY(sw_cast_from_f32(stream, plan->spec.type, ROUNDED_AT_ONCE, master + at,
+                                rounded + at * sw_dtype_bytes(plan->spec.type)));
+    return sw_stream_synchronize(stream);
 }
 
 /* An error's text stays with the thread that met it; the owner meets the first one again. */
@@ -203,7 +210,7 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_load *load = self->load;
     const struct sw_plan *plan = self->engine->plan;
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
-    struct fill fill = {.load = load, .type = plan->spec.type, .box = box};
+    struct fill fill = {.loader = self, .box = box};
     box->rounded =
         on_host ? home_of(self->engine, plan->index->weights[box->unit], box, typed_grain_bytes(plan)) : box->weights;
     if (load->prepare != NULL)
@@ -237,16 +244,35 @@ static sw_status load_units(struct loader *self) {
     return SW_OK;
 }
 
+static sw_status open_streams(struct loader *self) {
+    self->stream = calloc((size_t)self->box_grains, sizeof(struct sw_stream *));
+    if (self->stream == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to load");
+    for (int64_t g = 0; g < self->box_grains; g++)
+        SW_TRY(sw_stream_open(self->engine->spec.host, &self->stream[g]));
+    return SW_OK;
+}
+
+static void close_streams(struct loader *self) {
+    for (int64_t g = 0; self->stream != NULL && g < self->box_grains; g++)
+        if (self->stream[g] != NULL)
+            sw_stream_close(self->stream[g]);
+    free(self->stream);
+}
+
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
     assert(engine->begun == engine->waited);
     const int threads = sw_device_info(engine->spec.host).threads;
     struct loader self = {.engine = engine, .load = load};
     sw_status status = make_boxes(&self, threads);
     if (status == SW_OK)
+        status = open_streams(&self);
+    if (status == SW_OK)
         status = sw_team_open(threads, &self.team);
     if (status == SW_OK)
         status = load_units(&self);
     sw_team_close(self.team);
+    close_streams(&self);
     free(self.status);
     if (status != SW_OK || !engine->plan->spec.train)
         return status;
