@@ -10,6 +10,7 @@ int sw_bench_copy(int argc, char **argv);
 int sw_bench_update(int argc, char **argv);
 int sw_bench_gemm(int argc, char **argv);
 int sw_bench_io(int argc, char **argv);
+int sw_bench_load(int argc, char **argv);
 int sw_bench_step(int argc, char **argv);
 
 #endif
