@@ -11,6 +11,7 @@ int sw_bench_update(int argc, char **argv);
 int sw_bench_gemm(int argc, char **argv);
 int sw_bench_compute(int argc, char **argv);
 int sw_bench_io(int argc, char **argv);
+int sw_bench_load(int argc, char **argv);
 int sw_bench_step(int argc, char **argv);
 
 #endif

@@ -128,10 +128,24 @@ struct sw_engine_spec {
 sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out);
 void sw_engine_close(struct sw_engine *engine);
 
-/* Initial state: fill gives fp32 masters of elements [first, first+count) of a unit (padding included, as zeros);
- * moments are zero. With a store, all of it is committed as step 0. */
+/* Gives fp32 masters of elements [first, first+count) of a unit, padding included, as zeros. */
 typedef sw_status (*sw_fill_function)(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *context);
+typedef sw_status (*sw_fill_prepare)(void *context, int64_t unit, int64_t first, int64_t count);
+
+/* Where masters come from. Units are asked for in their order, their elements in theirs. */
+struct sw_load {
+    sw_fill_function fill; /* called by several threads at once, for grains that are next to each other */
+    /* Called by one thread before the fills of these elements, while no other runs: what they read is to be in memory
+     * then, and what follows may be on its way. May be NULL. */
+    sw_fill_prepare prepare;
+    void *context;       /* of both */
+    int64_t most_grains; /* that prepare can have ready at once; 0: any */
+    void (*progress)(void *context, int64_t done_grains, int64_t total_grains); /* may be NULL */
+    void *progress_context;
+};
+
+/* Initial state: moments are zero. With a store, all of it is committed as step 0. */
+sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 
 /* State and weights from the store's last commit. */
 sw_status sw_engine_restore(struct sw_engine *engine);

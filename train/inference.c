@@ -131,7 +131,8 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                           .io_depth = IO_DEPTH,
                                           .ops = sw_model_ops(out->model)};
     SW_TRY(sw_engine_open(&engine, &out->engine));
-    return sw_engine_load(out->engine, sw_source_fill, spec->source);
+    const struct sw_load load = sw_source_load(spec->source);
+    return sw_engine_load(out->engine, &load);
 }
 
 void sw_inference_close(struct sw_inference *inference) {

@@ -6,6 +6,7 @@
 #include "core/size.h"
 #include "io/block.h"
 #include "train/files.h"
+#include "train/loading.h"
 #include "train/progress.h"
 #include "train/trace_file.h"
 
@@ -263,7 +264,7 @@ static sw_status create(struct sw_trainer *trainer) {
     if (settings->trace != NULL)
         SW_TRY(sw_trace_file_check(settings->trace));
     SW_TRY(open_engine(trainer));
-    return sw_engine_load(trainer->engine, sw_source_fill, trainer->source);
+    return sw_loading_run(trainer);
 }
 
 /* A start that failed leaves nothing behind. */

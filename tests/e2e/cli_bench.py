@@ -13,6 +13,7 @@ SCRATCH = program.scratch_folder()
 QUICK = ("--rounds", 1, "--threads", 1, "--json")
 FLAGS = {"copy": "--size --threads --rounds --json",
          "update": "--precision --chunk-grains --threads --rounds --json",
+         "load": "--model --nvme --threads --rounds --allow-buffered --json",
          "gemm": "--model --seq --micro-batch --precision --threads --rounds --json",
          "compute": "--model --seq --micro-batch --precision --threads --rounds --json"}
 COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
@@ -23,6 +24,8 @@ UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "round
                  "precisions": list}
 PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
                     "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
+LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
+               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float}
 GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
@@ -95,6 +98,28 @@ def updates():
     if not more and [one["precision"] for one in single["precisions"]] != ["fp16"]:
         more = [f"--precision fp16 gives {single['precisions']}"]
     return problems + more
+
+
+def loads():
+    """A checkpoint of the bench's own, which goes again, and a user's, which stays."""
+    drive, problems = os.path.join(SCRATCH, "drive"), []
+    os.mkdir(drive)
+    data = program.write(os.path.join(SCRATCH, "data.txt"), program.text(1, 20000))
+    program.must("train", "--model", "gpt2-tiny", "--init", "--data", data, "--run", os.path.join(SCRATCH, "run"),
+                 "--steps", 1, *program.SHAPE)
+    program.must("export", os.path.join(SCRATCH, "run"), os.path.join(drive, "mine"), "--dtype", "bf16")
+    before = program.tree(drive)
+    for model in ("gpt2-tiny", os.path.join(drive, "mine")):
+        found, wrong = report("load", "--model", model, "--nvme", drive, fields=LOAD_FIELDS)
+        problems += wrong
+        if not wrong:
+            problems += unequal("of_drive", found["of_drive"], found["load_bytes_per_s"] / found["drive_bytes_per_s"])
+            # Masters, rounded weights and the commit; with moments it would be seven times what is read and more.
+            if not 0 < found["read_bytes"] < found["written_bytes"] < 5 * found["read_bytes"]:
+                problems.append(f"{found['read_bytes']} bytes read, {found['written_bytes']} written")
+        if program.tree(drive) != before:
+            problems.append(f"{model}: left {sorted(program.tree(drive))}")
+    return problems
 
 
 def config_of(name, **changed):
@@ -263,5 +288,5 @@ def misuse():
     return problems
 
 
-script_test.run(copies, updates, matrix_products, arithmetic, every_precision, readable_reports,
+script_test.run(copies, updates, loads, matrix_products, arithmetic, every_precision, readable_reports,
                 help_explains_every_flag, misuse)

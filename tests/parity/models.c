@@ -127,6 +127,7 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
         .ring_chunks = RING_CHUNKS,
         .directory = directory,
         .fill = sw_checkpoint_fill,
+        .prepare = sw_checkpoint_prepare,
         .fill_context = run->checkpoint,
     };
     must(harness_open(&spec, &run->harness));

@@ -218,8 +218,8 @@ static int64_t export_file(void *const *state, const struct sw_model_config *con
                            void *checkpoint, const char *to, char *content) {
     char folder[SUPPORT_PATH_CHARS], path[SUPPORT_PATH_CHARS];
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    support_expect_ok(sw_checkpoint_write(support_path(state, to, folder), config, units, &format, sw_checkpoint_fill,
-                                          checkpoint, NULL),
+    const struct sw_load from = {.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = checkpoint};
+    support_expect_ok(sw_checkpoint_write(support_path(state, to, folder), config, units, &format, &from, NULL),
                       "writing");
     snprintf(path, sizeof path, "%.200s/model.safetensors", folder);
     FILE *file = fopen(path, "rb");
