@@ -5,6 +5,7 @@
 
 #include "offload/engine.h"
 #include "train/model.h"
+#include "train/places.h"
 #include "train/settings.h"
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
@@ -26,10 +27,10 @@ struct sw_step_times {
     struct sw_step_result last; /* the last step that counts */
 };
 
-/* The plan must outlive it. directories: for the store. */
+/* The plan must outlive it. places: for the store; NULL for a plan that needs none. */
 sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,
-                            struct sw_plan *plan, const char *const *directories, int directory_count,
-                            sw_speculation speculation, struct sw_contender *out);
+                            struct sw_plan *plan, const struct sw_places *places, sw_speculation speculation,
+                            struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 
 /* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before

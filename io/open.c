@@ -64,8 +64,6 @@ static sw_status load(struct sw_store *store, const char *const *directories, bo
 
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
                            bool allow_buffered, struct sw_store **out) {
-    if (directory_count < 1 || directory_count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "a store has 1 to %d directories, not %d", SW_STORE_MAX_FILES, directory_count);
     SW_TRY(sw_file_check_distinct(directories, directory_count));
     struct sw_store *store;
     SW_TRY(sw_store_alloc(directory_count, rings, &store));

@@ -18,6 +18,7 @@ struct generate_options {
     int64_t max_tokens, top_k, seed, threads;
     double temperature, top_p;
     int precision;
+    struct sw_option_list nvme;
 };
 
 #define AT(member) .offset = offsetof(struct generate_options, member)
@@ -90,6 +91,7 @@ static const struct sw_option options[] = {
      .int_min = 1,
      .int_max = 4096,
      .allow_auto = true},
+    SW_OPTION_STORE_MOVED(AT(nvme)),
 };
 
 static sw_status check(const void *target) {
@@ -187,7 +189,7 @@ static void print_token(const struct generator *g, int32_t token, bool first) {
 }
 
 static sw_status generate(struct generator *g) {
-    SW_TRY(sw_source_open_any(g->options->from, &g->source));
+    SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
     SW_TRY(read_prompt(g));
     SW_TRY(open_model(g));
     const struct sw_sampler_spec spec = {.vocab = sw_source_config(g->source)->vocab,

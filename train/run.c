@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "train/files.h"
+#include "train/places.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -96,18 +97,6 @@ bool sw_run_is_one(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
-sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
-                                   int *out_count) {
-    if (settings->nvme.count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", settings->nvme.count,
-                       SW_STORE_MAX_FILES);
-    directories[0] = folder;
-    for (int i = 0; i < settings->nvme.count; i++)
-        directories[i] = settings->nvme.items[i];
-    *out_count = settings->nvme.count > 0 ? settings->nvme.count : 1;
-    return SW_OK;
-}
-
 /* A step that may be lost is never lost in silence. */
 static void warn_of_bad_records(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
@@ -129,21 +118,32 @@ static void warn_of_bad_records(const struct sw_store *store) {
     }
 }
 
-sw_status sw_run_open_store(const char *folder, const struct sw_run *run, struct sw_store **out) {
-    const char *directories[SW_STORE_MAX_FILES];
+static sw_status open_places(const struct sw_places *places, const struct sw_run *run, struct sw_store **out) {
     char id[SW_STORE_ID_CHARS];
-    int count;
+    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, out));
+    for (int i = 0; i < places->count; i++)
+        SW_TRY(sw_store_limit(*out, places->path[i], places->most_bytes[i]));
+    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
+                   places->path[0]);
+}
+
+sw_status sw_run_open_store(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                            struct sw_store **out) {
+    const bool elsewhere = moved != NULL && moved->count > 0;
+    struct sw_places places;
     *out = NULL;
-    SW_TRY(sw_run_store_directories(folder, &run->settings, directories, &count));
-    SW_TRY(sw_store_open(directories, count, run->settings.allow_buffered, out));
-    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0) {
+    SW_TRY(sw_places_of(elsewhere ? moved : &run->settings.nvme, folder, &places));
+    const sw_status status = open_places(&places, run, out);
+    sw_places_release(&places);
+    if (status == SW_OK) {
         warn_of_bad_records(*out);
         return SW_OK;
     }
     sw_store_close(*out);
     *out = NULL;
-    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
-                   directories[0]);
+    return status;
 }
 
 /* JSON has no word for a number that is not finite. */

@@ -94,16 +94,17 @@ static sw_status keep_grains(struct store_reader *reader, int64_t tiles) {
     return sw_store_add_buffer(reader->store, records, bytes);
 }
 
-static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run) {
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             const struct sw_option_list *nvme) {
     struct store_reader *reader = &source->reader;
-    SW_TRY(sw_run_open_store(folder, run, &reader->store));
+    SW_TRY(sw_run_open_store(folder, run, nvme, &reader->store));
     if (sw_store_unit_count(reader->store) != source->units->count)
         return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
     SW_TRY(keep_grains(reader, source->tiles));
     return sw_store_lane_open(reader->store, SOURCE_IO_DEPTH, &reader->lane);
 }
 
-static sw_status open_run(struct sw_source *source, const char *folder) {
+static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(folder, &run);
     source->config = run.config;
@@ -111,7 +112,7 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
-        status = open_reader(source, folder, &run);
+        status = open_reader(source, folder, &run, nvme);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
@@ -119,12 +120,15 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     return status;
 }
 
-sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out) {
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
+    if (!sw_run_is_one(run_or_model) && nvme->count > 0)
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so that there is no store for --nvme to name",
+                       run_or_model);
     if (!sw_run_is_one(run_or_model))
         return sw_source_open_model(run_or_model, false, 0, 1, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    const sw_status status = open_run(source, run_or_model);
+    const sw_status status = open_run(source, run_or_model, nvme);
     if (status != SW_OK) {
         sw_source_close(source);
         return status;
