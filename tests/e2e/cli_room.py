@@ -103,10 +103,10 @@ def stopping_before_the_first_commit():
     problems = []
     model = folder("model")
     program.write(os.path.join(model, "config.json"), json.dumps(MODEL))
-    places = {"making": lambda run: os.path.exists(os.path.join(run, STORE)),
-              "loading": lambda run: os.path.exists(os.path.join(run, "run.json"))}
+    places = {"making of the store": lambda run: os.path.exists(os.path.join(run, STORE)),
+              "stopped before the first commit": lambda run: os.path.exists(os.path.join(run, "run.json"))}
     for what, condition in places.items():
-        run = path("stopped-" + what)
+        run = path(what)
         process = program.start("train", "--model", model, "--init", "--data", DATA, "--run", run, "--seq", 64,
                                 "--batch-tokens", 256, "--micro-batch", 4, "--place", ALL)
         wait_until(process, lambda: condition(run))
@@ -114,7 +114,7 @@ def stopping_before_the_first_commit():
         before = time.monotonic()
         code = process.wait(program.LIMIT_S)
         seconds, said = time.monotonic() - before, process.stderr.read()
-        if code != 1 or "stopped" not in said.strip().split("\n")[-1]:
+        if code != 1 or what not in said.strip().split("\n")[-1]:
             problems.append(f"{what}: status {code}, {said[-300:]!r}")
         if os.path.exists(run):
             problems.append(f"{what}: left {os.listdir(run)}")
