@@ -40,12 +40,9 @@ static sw_status make_files(struct sw_store *store, const struct sw_store_spec *
         bytes[count++] = target->needed_bytes;
     }
     SW_TRY(sw_file_check_space(directories, bytes, count));
-    for (int file = 0; file < store->file_count; file++) {
-        struct sw_store_file *target = &store->files[file];
-        SW_TRY(sw_store_extend(store, file, target->needed_bytes));
-        SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
-    }
-    return SW_OK;
+    for (int file = 0; file < store->file_count; file++)
+        SW_TRY(sw_store_extend(store, file, store->files[file].needed_bytes));
+    return sw_super_alloc(store);
 }
 
 /* Where the next request of zeros goes: files in turn, so that all drives work at once. */

@@ -52,10 +52,7 @@ static sw_status load(struct sw_store *store, const char *const *directories, bo
     SW_TRY(read_labels(store, directories, allow_buffered, labels));
     SW_TRY(sort_files(store, labels));
     SW_TRY(sw_label_apply(store, labels));
-    for (int file = 0; file < store->file_count; file++) {
-        struct sw_store_file *target = &store->files[file];
-        SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
-    }
+    SW_TRY(sw_super_alloc(store));
     SW_TRY(sw_super_load(store));
     /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
      * before the generation that it replaces is written to. */

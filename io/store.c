@@ -65,6 +65,7 @@ void sw_store_free(struct sw_store *store, bool remove) {
         free(target->directory);
         free(target->path);
         free(target->super);
+        free(target->mark);
     }
     for (int kind = 0; kind < SW_STORE_KINDS; kind++)
         for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)

@@ -1,10 +1,10 @@
 /* The store: optimizer state and scratch state on NVMe, crash-safe.
  *
  * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
- * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation. Then two
- * superblocks, each a commit record with its checksums by grain, and its own checksum. Then two generations of the
- * optimizer's grain records. Behind them scratch areas for state that is never committed (gradients), laid anew each
- * time the store is opened.
+ * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, and the
+ * mark of the last commit that finished. Then two superblocks, each a commit record with its checksums by grain, and
+ * its own checksum. Then two generations of the optimizer's grain records. Behind them scratch areas for state that is
+ * never committed (gradients), laid anew each time the store is opened.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 1 };
+enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 2 };
 
 typedef enum {
     SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
@@ -105,13 +105,17 @@ struct sw_store_commit {
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
 
-/* A commit record that was damaged when the store was opened, in two readings. What came of it cannot be told from the
- * record: a commit that never finished leaves the same as a bit that flipped in one that had. */
+/* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
+typedef enum {
+    SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier one */
+    SW_STORE_RECORD_LOST,     /* of a later commit, which had finished: it has been damaged since */
+    SW_STORE_RECORD_UNSURE,   /* one of these: what would tell is damaged too */
+} sw_store_loss;
 struct sw_store_bad_record {
     const char *path;
     int64_t offset_bytes;
-    bool earlier; /* than the last commit: nothing is lost but the choice to go back */
-    int64_t step; /* that may be lost, later than the last commit; -1 where nothing tells it */
+    sw_store_loss loss;
+    int64_t step; /* that is or may be lost, later than the last commit; -1 where nothing tells it */
 };
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 

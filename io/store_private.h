@@ -23,6 +23,7 @@ struct sw_store_file {
     int64_t needed_bytes; /* of a new one: with all the scratch that is to come */
     int64_t most_bytes;   /* that it may have; 0: no limit */
     int64_t super_bytes;  /* of one superblock */
+    unsigned char *mark;  /* its page */
     unsigned char *super; /* both superblocks, as they are on disk or were last tried */
     int committed_slot;   /* which of them holds the last commit; the other is written next */
 };
@@ -112,8 +113,19 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels);
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
 /* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
+/* Makes room for what the superblocks and marks of all files hold. */
+sw_status sw_super_alloc(struct sw_store *store);
 /* Reads the superblocks of every file and takes the newest commit that all have. */
 sw_status sw_super_load(struct sw_store *store);
+
+/* The last commit that is known to have finished. */
+struct sw_finished {
+    int64_t sequence, step; /* 0 and -1: none is */
+    bool unsure;            /* a mark is damaged */
+};
+/* Marks the commit of the store's last sequence. */
+sw_status sw_mark_write(struct sw_store *store, int64_t step);
+sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 

@@ -59,21 +59,23 @@ static sw_status open_store(struct verification *v) {
 static json_t *describe_bad_records(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
+    static const char *const losses[] = {
+        [SW_STORE_RECORD_HARMLESS] = "harmless", [SW_STORE_RECORD_LOST] = "lost", [SW_STORE_RECORD_UNSURE] = "unsure"};
     json_t *list = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:I, s:b, s:I}", "file", bad[i].path, "offset",
-                                              (json_int_t)bad[i].offset_bytes, "earlier", (int)bad[i].earlier, "step",
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:I}", "file", bad[i].path, "offset",
+                                              (json_int_t)bad[i].offset_bytes, "loss", losses[bad[i].loss], "step",
                                               (json_int_t)bad[i].step));
     return list;
 }
 
-/* Records of commits later than the one that was opened. */
+/* Records of commits later than the one that was opened, which are or may be lost. */
 static int count_lost(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
     int lost = 0;
     for (int i = 0; i < count; i++)
-        lost += !bad[i].earlier;
+        lost += bad[i].loss != SW_STORE_RECORD_HARMLESS;
     return lost;
 }
 

@@ -97,8 +97,12 @@ bool sw_run_is_one(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
-/* A step that may be lost is never lost in silence. */
+/* A step that is or may be lost is never lost in silence. */
 static void warn_of_bad_records(const struct sw_store *store) {
+    static const char *const meanings[] = {
+        [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",
+        [SW_STORE_RECORD_LOST] = "its commit had finished, and it has been damaged since",
+        [SW_STORE_RECORD_UNSURE] = "its commit never finished, or it has been damaged since"};
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
     const long long opened = (long long)sw_store_last_commit(store)->step;
@@ -106,15 +110,16 @@ static void warn_of_bad_records(const struct sw_store *store) {
         char lost[LOST_CHARS] = "a later step";
         if (bad[i].step >= 0)
             snprintf(lost, sizeof lost, "step %lld", (long long)bad[i].step);
-        if (bad[i].earlier)
-            sw_log_warn(
-                "%s: the record of an earlier commit, at offset %lld, is damaged; nothing is lost, and the next "
-                "commit replaces it",
-                bad[i].path, (long long)bad[i].offset_bytes);
+        if (bad[i].loss == SW_STORE_RECORD_HARMLESS)
+            sw_log_info(
+                "%s: a commit record at offset %lld is not whole: %s; nothing is lost, step %lld is whole, and the "
+                "next commit replaces it",
+                bad[i].path, (long long)bad[i].offset_bytes, meanings[bad[i].loss], opened);
         else
-            sw_log_warn("%s: a commit record at offset %lld is damaged: %s is lost, or its commit never finished; the "
-                        "store is opened at step %lld",
-                        bad[i].path, (long long)bad[i].offset_bytes, lost, opened);
+            sw_log_warn(
+                "%s: a commit record at offset %lld is damaged: %s %s lost: %s; the store is opened at step %lld",
+                bad[i].path, (long long)bad[i].offset_bytes, lost,
+                bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be", meanings[bad[i].loss], opened);
     }
 }
 
