@@ -73,12 +73,15 @@ static void add_sums(struct stream *stream, const char *block) {
         stream->sum ^= sw_checksum(block + at, sw_min_i64(SW_RECORD_BYTES, bytes - at));
 }
 
+/* A direction moves a block at least, also where the other one is over before it begins. */
 static bool goes_on(const struct stream *stream) {
     const struct sw_io_pass *pass = stream->pass;
-    if (atomic_load_explicit(stream->over, memory_order_relaxed))
-        return false;
     const bool bounded = stream->who == WRITER || pass->cell.way == SW_IO_READ;
     if (bounded && (stream->issued + 1) * pass->cell.block_bytes > pass->most_bytes)
+        return false;
+    if (stream->issued == 0)
+        return true;
+    if (atomic_load_explicit(stream->over, memory_order_relaxed))
         return false;
     return (double)(stream->now_ns - stream->start_ns) * 1e-9 < pass->seconds;
 }

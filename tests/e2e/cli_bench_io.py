@@ -125,7 +125,7 @@ def fio_stands_beside_in_print():
     """Its version, and a line a way with three ratios and their intervals."""
     if shutil.which("fio") is None:
         raise script_test.Skip("no fio")
-    ended = program.run("bench", "io", "--nvme", folder("printed"), "--size", "16MiB", "--seconds", "0.01", "--rounds", 2, *CELL)
+    ended = program.run("bench", "io", "--nvme", folder("printed"), *SMALL, *CELL)
     lines = ended.out.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith("fio-")), len(lines))
     problems = [f"{ended.code}: {ended.out!r}"] if start == len(lines) else []
@@ -220,7 +220,7 @@ def pictures():
 def bounded_writing():
     """fio's part is counted too."""
     problems = []
-    for arguments in ((*CELL, "--seconds", 0.05, "--rounds", 3), (*CELL, "--seconds", 0.05, "--rounds", 3, "--no-fio")):
+    for arguments in ((*CELL, "--seconds", 0.05, "--rounds", 1), (*CELL, "--seconds", 0.05, "--rounds", 3, "--no-fio")):
         found, wrong = report(folder(f"bounded{len(arguments)}"), "--size", "16MiB", "--most", "512MiB", *arguments,
                               fields=FIELDS, more=["fio"])
         problems += wrong
