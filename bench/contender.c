@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/rng.h"
+#include "train/new_store.h"
 #include "train/planned.h"
 
 #include <assert.h>
@@ -14,26 +15,16 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
     return SW_OK;
 }
 
-static sw_status open_store(struct sw_contender *contender, const char *const *directories, int directory_count) {
-    const struct sw_units *units = sw_model_get_units(contender->model);
-    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
-    if (grains == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-    for (int64_t u = 0; u < units->count; u++)
-        grains[u] = units->unit[u].grains;
-    const struct sw_store_spec spec = {.directories = directories,
-                                       .directory_count = directory_count,
-                                       .unit_grains = grains,
-                                       .unit_count = units->count,
-                                       .allow_buffered = contender->settings->allow_buffered,
-                                       .unnamed = true};
-    const sw_status status = sw_store_create(&spec, NULL, NULL, &contender->store);
-    free(grains);
-    return status;
+static sw_status open_store(struct sw_contender *contender, const struct sw_places *places) {
+    const struct sw_new_store wanted = {.plan = contender->plan,
+                                        .places = places,
+                                        .allow_buffered = contender->settings->allow_buffered,
+                                        .unnamed = true};
+    return sw_new_store_create(&wanted, NULL, NULL, &contender->store);
 }
 
-static sw_status open_engine(struct sw_contender *contender, const struct sw_devices *devices, sw_speculation speculation,
-                             const struct sw_load *load) {
+static sw_status open_engine(struct sw_contender *contender, const struct sw_devices *devices,
+                             sw_speculation speculation, const struct sw_load *load) {
     const struct sw_engine_spec spec = {
         .plan = contender->plan,
         .device = devices->compute,
@@ -54,11 +45,11 @@ static sw_status open_engine(struct sw_contender *contender, const struct sw_dev
     return SW_OK;
 }
 
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
-                            struct sw_plan *plan, const char *const *directories, int directory_count,
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
+                            const struct sw_devices *devices, struct sw_plan *plan, const struct sw_places *places,
                             sw_speculation speculation, const struct sw_load *load, struct sw_contender *out) {
     *out = (struct sw_contender){.settings = settings, .model = model, .plan = plan};
-    sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, directories, directory_count) : SW_OK;
+    sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, places) : SW_OK;
     if (status == SW_OK)
         status = open_engine(out, devices, speculation, load);
     if (status != SW_OK)

@@ -6,6 +6,7 @@
 #include "offload/engine.h"
 #include "train/devices.h"
 #include "train/model.h"
+#include "train/places.h"
 #include "train/settings.h"
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
@@ -28,9 +29,10 @@ struct sw_step_times {
     struct sw_step_result last; /* the last step that counts */
 };
 
-/* The plan must outlive it. directories: for the store. load: its weights; NULL: random ones. */
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
-                            struct sw_plan *plan, const char *const *directories, int directory_count,
+/* The plan must outlive it. places: for the store; NULL for a plan that needs none. load: its weights; NULL: random
+ * ones. */
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
+                            const struct sw_devices *devices, struct sw_plan *plan, const struct sw_places *places,
                             sw_speculation speculation, const struct sw_load *load, struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 

@@ -98,7 +98,7 @@ static const struct sw_option options[] = {
      .value = "S",
      .real_min = 0.01,
      .real_max = 3600,
-     .what = "of a cell of the sweep; comparisons take twice as long each"},
+     .what = "of a cell of the sweep, and of a pass of the comparison"},
     SW_BENCH_ROUNDS(offsetof(struct sw_io_options, rounds), "9"),
     {.name = "--no-fio", .kind = SW_OPTION_FLAG, AT(no_fio), .what = "not beside fio, even where it is installed"},
     {.name = "--sustain",

@@ -23,12 +23,21 @@ struct sw_io_options {
  */
 struct sw_io_rate {
     double bytes_per_s, read_bytes_per_s, write_bytes_per_s, cores;
+    double seconds; /* that it took */
 };
 
 struct sw_io_cell {
     sw_io_way way;
     int64_t block_bytes;
     int depth;
+};
+
+/* What one pass shall do: it ends when its time is over, or what it reads, or writes, or writes beside reading, is
+ * done. */
+struct sw_io_turn {
+    struct sw_io_cell cell;
+    double seconds;
+    int64_t most_bytes;
 };
 
 /* The cells that are measured: all ways of all blocks and depths that fit into the files. */

@@ -15,13 +15,8 @@ struct sw_fio {
 /* Looks for it and tries what it may do. That it is missing is no error. */
 sw_status sw_fio_find(struct sw_io_target *target, struct sw_fio *out);
 
-/* Runs it once, for one cell after another, each for so many seconds and writing at most its share. */
-struct sw_fio_cell {
-    struct sw_io_cell cell;
-    double seconds;
-    int64_t most_bytes;
-};
-sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool random,
-                     const struct sw_fio_cell *cells, int count, struct sw_io_rate *out);
+/* Runs it once, for one turn after another. What a turn that writes may write has been set aside. */
+sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool random, const struct sw_io_turn *turns,
+                     int count, struct sw_io_rate *out);
 
 #endif

@@ -73,11 +73,15 @@ static void add_sums(struct stream *stream, const char *block) {
         stream->sum ^= sw_checksum(block + at, sw_min_i64(SW_RECORD_BYTES, bytes - at));
 }
 
+/* A direction moves a block at least, also where the other one is over before it begins. */
 static bool goes_on(const struct stream *stream) {
     const struct sw_io_pass *pass = stream->pass;
-    if (atomic_load_explicit(stream->over, memory_order_relaxed))
+    const bool bounded = stream->who == WRITER || pass->cell.way == SW_IO_READ;
+    if (bounded && (stream->issued + 1) * pass->cell.block_bytes > pass->most_bytes)
         return false;
-    if (stream->who == WRITER && (stream->issued + 1) * pass->cell.block_bytes > pass->most_bytes)
+    if (stream->issued == 0)
+        return true;
+    if (atomic_load_explicit(stream->over, memory_order_relaxed))
         return false;
     return (double)(stream->now_ns - stream->start_ns) * 1e-9 < pass->seconds;
 }
@@ -163,7 +167,8 @@ static sw_status run_streams(struct stream *reader, struct stream *writer, sw_io
     out->rate = (struct sw_io_rate){.bytes_per_s = read + write,
                                     .read_bytes_per_s = read,
                                     .write_bytes_per_s = write,
-                                    .cores = (sw_cpu_seconds() - start_cpu_s) / seconds};
+                                    .cores = (sw_cpu_seconds() - start_cpu_s) / seconds,
+                                    .seconds = seconds};
     out->read_bytes = reader->done * reader->pass->cell.block_bytes;
     out->write_bytes = writer->done * writer->pass->cell.block_bytes;
     return SW_OK;

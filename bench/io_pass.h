@@ -10,7 +10,7 @@ typedef bool (*sw_io_tick)(void *context, double seconds, int64_t bytes);
 struct sw_io_pass {
     struct sw_io_cell cell;
     double seconds;      /* after which nothing more is issued */
-    int64_t most_bytes;  /* written */
+    int64_t most_bytes;  /* read by a pass that only reads, else written */
     bool shared;         /* they had been set aside */
     int64_t span_bytes;  /* of each file; 0: all of it */
     int64_t first_block; /* of a sequential writer */

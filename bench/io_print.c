@@ -36,33 +36,46 @@ static void print_cell(const struct sw_io_cell *cell) {
     printf(" %9s x %-4d", sw_format_size(cell->block_bytes, size), cell->depth);
 }
 
-/* Every line: the setting, its rate and cores; beside fio, at that setting and at fio's own best. */
-static void print_line(const struct sw_io_report *report, sw_io_way way) {
+static void print_ours(const struct sw_io_report *report, sw_io_way way) {
     const struct sw_io_best *best = &report->best[way];
     const double rate = sw_bench_median(&best->rates, SW_IO_OURS), cores = sw_bench_median(&best->cores, SW_IO_OURS);
     printf("%-6s", sw_io_way_name(way));
-    print_cell(&best->ours->cell);
-    printf(" %7.2f %7.3f %7.4f", rate * 1e-9, cores, sw_io_core_s_per_gb(cores, rate));
-    if (report->fio.version[0] != '\0') {
-        printf(" | %7.2f %7.3f %6.3f |", sw_bench_median(&best->rates, SW_IO_FIO) * 1e-9,
-               sw_bench_median(&best->cores, SW_IO_FIO), sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO));
-        print_cell(&best->fio->cell);
-        printf(" %7.2f %6.3f", sw_bench_median(&best->rates, SW_IO_FIO_BEST) * 1e-9,
-               sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO_BEST));
-    }
+    print_cell(&best->ours.cell);
+    printf(" %7.2f %7.3f %7.4f\n", rate * 1e-9, cores, sw_io_core_s_per_gb(cores, rate));
+}
+
+static void print_ratio(const struct sw_io_best *best, int who, int to) {
+    const struct sw_bench_interval interval = sw_bench_ratio_interval(&best->rates, who, to);
+    printf("  %5.3f (%5.3f-%5.3f)", sw_bench_ratio(&best->rates, who, to), interval.low, interval.high);
+}
+
+/* At our setting fio, ours to it, and what chance makes of such a ratio; then fio's own best, and ours to that. */
+static void print_fio(const struct sw_io_report *report, sw_io_way way) {
+    const struct sw_io_best *best = &report->best[way];
+    printf("%-6s %7.2f %7.3f", sw_io_way_name(way), sw_bench_median(&best->rates, SW_IO_FIO) * 1e-9,
+           sw_bench_median(&best->cores, SW_IO_FIO));
+    print_ratio(best, SW_IO_OURS, SW_IO_FIO);
+    print_ratio(best, SW_IO_FIO_AGAIN, SW_IO_FIO);
+    print_cell(&best->fio.cell);
+    printf(" %7.2f", sw_bench_median(&best->rates, SW_IO_FIO_BEST) * 1e-9);
+    print_ratio(best, SW_IO_OURS, SW_IO_FIO_BEST);
     putchar('\n');
 }
 
 void sw_io_print_best(const struct sw_io_report *report) {
-    printf("best settings, medians of %d: GB/s, cores, core-seconds a GB", (int)report->bench->given->rounds);
-    if (report->fio.version[0] != '\0')
-        printf("; %s at the same setting%s: GB/s, cores, ours to it; its own best: GB/s, ours to it",
-               report->fio.version, report->fio.fixed_buffers ? "" : " (without registered buffers)");
-    else if (!report->bench->given->no_fio)
+    printf("best settings, medians of %d rounds: GB/s, cores, core-seconds a GB", (int)report->bench->given->rounds);
+    if (!sw_io_beside_fio(report) && !report->bench->given->no_fio)
         printf("; fio is not installed, so nothing stands beside");
     putchar('\n');
     for (int way = 0; way < SW_IO_WAYS; way++)
-        print_line(report, (sw_io_way)way);
+        print_ours(report, (sw_io_way)way);
+    if (sw_io_beside_fio(report))
+        printf("%s in turn with it%s, at the same setting: GB/s, cores, ours to it (95%%), it to itself (95%%); at its "
+               "own "
+               "best: GB/s, ours to it (95%%)\n",
+               report->fio.version, report->fio.fixed_buffers ? "" : " (without registered buffers)");
+    for (int way = 0; sw_io_beside_fio(report) && way < SW_IO_WAYS; way++)
+        print_fio(report, (sw_io_way)way);
     fflush(stdout);
 }
 

@@ -6,37 +6,42 @@
 #include <math.h>
 #include <stdio.h>
 
-static bool beside_fio(const struct sw_io_report *report) {
-    return report->fio.version[0] != '\0';
-}
-
 static json_t *cell_json(const struct sw_io_report *report, const struct sw_io_result *result) {
     json_t *object =
         json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:f}", "way", sw_io_way_name(result->cell.way), "block_bytes",
                   (json_int_t)result->cell.block_bytes, "depth", result->cell.depth, "bytes_per_s",
                   result->ours.bytes_per_s, "read_bytes_per_s", result->ours.read_bytes_per_s, "write_bytes_per_s",
                   result->ours.write_bytes_per_s, "cores", result->ours.cores);
-    if (object != NULL && beside_fio(report))
+    if (object != NULL && sw_io_beside_fio(report))
         json_object_set_new(object, "fio_bytes_per_s", json_real(result->fio.bytes_per_s));
     return object;
 }
 
+static json_t *interval_json(const struct sw_io_best *best, int who, int to) {
+    const struct sw_bench_interval interval = sw_bench_ratio_interval(&best->rates, who, to);
+    return json_pack("[f, f]", interval.low, interval.high);
+}
+
 static json_t *fio_json(const struct sw_io_best *best) {
     const double same = sw_bench_median(&best->rates, SW_IO_FIO), cores = sw_bench_median(&best->cores, SW_IO_FIO);
-    return json_pack("{s:f, s:f, s:f, s:f, s:I, s:i, s:f, s:f}", "bytes_per_s", same, "cores", cores, "core_s_per_gb",
-                     sw_io_core_s_per_gb(cores, same), "ours_of_fio",
-                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO), "best_block_bytes",
-                     (json_int_t)best->fio->cell.block_bytes, "best_depth", best->fio->cell.depth, "best_bytes_per_s",
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:f, s:o, s:I, s:i, s:f, s:f, s:o}", "bytes_per_s", same, "cores",
+                     cores, "core_s_per_gb", sw_io_core_s_per_gb(cores, same), "ours_of_fio",
+                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO), "ours_of_fio_interval",
+                     interval_json(best, SW_IO_OURS, SW_IO_FIO), "fio_of_fio",
+                     sw_bench_ratio(&best->rates, SW_IO_FIO_AGAIN, SW_IO_FIO), "fio_of_fio_interval",
+                     interval_json(best, SW_IO_FIO_AGAIN, SW_IO_FIO), "best_block_bytes",
+                     (json_int_t)best->fio.cell.block_bytes, "best_depth", best->fio.cell.depth, "best_bytes_per_s",
                      sw_bench_median(&best->rates, SW_IO_FIO_BEST), "ours_of_fio_best",
-                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO_BEST));
+                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO_BEST), "ours_of_fio_best_interval",
+                     interval_json(best, SW_IO_OURS, SW_IO_FIO_BEST));
 }
 
 static json_t *best_json(const struct sw_io_report *report, const struct sw_io_best *best) {
     const double rate = sw_bench_median(&best->rates, SW_IO_OURS), cores = sw_bench_median(&best->cores, SW_IO_OURS);
-    return json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:o}", "way", sw_io_way_name(best->ours->cell.way), "block_bytes",
-                     (json_int_t)best->ours->cell.block_bytes, "depth", best->ours->cell.depth, "bytes_per_s", rate,
+    return json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:o}", "way", sw_io_way_name(best->ours.cell.way), "block_bytes",
+                     (json_int_t)best->ours.cell.block_bytes, "depth", best->ours.cell.depth, "bytes_per_s", rate,
                      "cores", cores, "core_s_per_gb", sw_io_core_s_per_gb(cores, rate), "fio",
-                     beside_fio(report) ? fio_json(best) : json_null());
+                     sw_io_beside_fio(report) ? fio_json(best) : json_null());
 }
 
 static json_t *price_json(const struct sw_io_store_price *store, sw_io_way way) {
@@ -78,8 +83,8 @@ sw_status sw_io_print_json(const struct sw_io_report *report) {
         status = sw_bench_print_json(json_pack(
             "{s:s, s:i, s:I, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:O, s:O, s:o}", "bench", "io", "files", target->count,
             "file_bytes", (json_int_t)report->file_bytes, "direct", target->direct, "random", given->random, "seconds",
-            given->seconds, "rounds", (int)given->rounds, "fio", beside_fio(report) ? report->fio.version : NULL,
-            "fio_fixed_buffers", beside_fio(report) && report->fio.fixed_buffers, "written_bytes",
+            given->seconds, "rounds", (int)given->rounds, "fio", sw_io_beside_fio(report) ? report->fio.version : NULL,
+            "fio_fixed_buffers", sw_io_beside_fio(report) && report->fio.fixed_buffers, "written_bytes",
             (json_int_t)target->written_bytes, "cells", cells, "best", best, "store", store_json(report)));
     json_decref(cells);
     json_decref(best);

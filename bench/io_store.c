@@ -129,15 +129,14 @@ static sw_status measure(struct store_bench *self) {
     for (int way = SW_IO_READ; way <= SW_IO_WRITE; way++) {
         struct sw_bench_rounds *rates = &self->out->rates[way], *costs = &self->out->costs[way];
         rates->rounds = costs->rounds = (int)self->bench->given->rounds;
-        for (int round = 0; round < rates->rounds; round++) {
-            struct sw_io_rate plain, store;
-            SW_TRY(run_plain(self, (sw_io_way)way, &plain));
-            SW_TRY(run_store(self, (sw_io_way)way, &store));
-            rates->rate[SW_IO_PLAIN][round] = plain.bytes_per_s;
-            rates->rate[SW_IO_STORE][round] = store.bytes_per_s;
-            costs->rate[SW_IO_PLAIN][round] = sw_io_core_s_per_gb(plain.cores, plain.bytes_per_s);
-            costs->rate[SW_IO_STORE][round] = sw_io_core_s_per_gb(store.cores, store.bytes_per_s);
-        }
+        for (int round = 0; round < rates->rounds; round++)
+            for (int i = 0; i < SW_IO_STORE_CONTENDERS; i++) {
+                const int who = round % 2 == 0 ? i : SW_IO_STORE_CONTENDERS - 1 - i;
+                struct sw_io_rate rate;
+                SW_TRY((who == SW_IO_PLAIN ? run_plain : run_store)(self, (sw_io_way)way, &rate));
+                rates->rate[who][round] = rate.bytes_per_s;
+                costs->rate[who][round] = sw_io_core_s_per_gb(rate.cores, rate.bytes_per_s);
+            }
     }
     return SW_OK;
 }

@@ -117,6 +117,7 @@ static sw_status read_long(struct sustain *self) {
     const double seconds = rest_s(self, LONGEST_READING_S);
     struct sw_io_pass pass = {.cell = self->cell,
                               .seconds = seconds,
+                              .most_bytes = INT64_MAX,
                               .span_bytes = written_span(self),
                               .sums = true,
                               .tick = {note, NULL},

@@ -1,18 +1,18 @@
-/* Every cell of the grid once, by ours and by fio; then the best settings in turn, round by round; then the store. */
+/* Every cell of the grid by ours and by fio; then the best settings in turn, round by round; then the store. */
 #include "bench/io_sweep.h"
 
+#include "bench/io_compare.h"
 #include "bench/io_pass.h"
 #include "core/size.h"
-#include "offload/measure.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-/* A comparison takes so many times as long as a cell. The fastest cells of the sweep are measured some times more,
- * because the fastest of many is often only the luckiest. */
-enum { LONGER = 2, FINALISTS = 3, FINAL_ROUNDS = 3 };
+/* The time of a cell is divided into rounds, so that what else the machine does for a moment does not decide. The
+ * fastest cells of the sweep are measured some times more, because the fastest of many is often only the luckiest. */
+enum { SWEEP_ROUNDS = 3, FINALISTS = 3, FINAL_ROUNDS = 5 };
+static_assert((int)SWEEP_ROUNDS <= SW_IO_MAX_MEASURED_ROUNDS && (int)FINAL_ROUNDS <= SW_IO_MAX_MEASURED_ROUNDS,
+              "there is room for every round");
 
 static int cell_count(const struct sw_io_bench *bench) {
     return bench->grid.blocks * bench->grid.depths;
@@ -33,160 +33,79 @@ static void lay_out(struct sw_io_report *report) {
 /* The seconds of all writing to come, of which each pass may write its part. */
 static double planned_seconds(const struct sw_io_report *report) {
     const struct sw_io_options *given = report->bench->given;
-    const bool beside = report->fio.version[0] != '\0';
+    const bool beside = sw_io_beside_fio(report);
     double seconds = 0.0;
     for (int way = SW_IO_WRITE; way < SW_IO_WAYS; way++) {
         int count = 0;
         for (int i = 0; i < cell_count(report->bench); i++)
             count += report->results[way][i].fits;
-        const int finals = count > 1 ? (int)sw_min_i64(count, FINALISTS) * FINAL_ROUNDS : 0;
+        const int finals = count > 1 ? (int)sw_min_i64(count, (beside ? 2 : 1) * FINALISTS) * FINAL_ROUNDS : 0;
         seconds += given->seconds * (count + finals) * (beside ? 2 : 1);
-        seconds += given->seconds * LONGER * (double)given->rounds * (beside ? SW_IO_CONTENDERS : 1);
+        seconds += given->seconds * SW_IO_ROUND_PASSES * (double)given->rounds * (beside ? SW_IO_CONTENDERS : 1);
     }
     return seconds + (report->has_store ? given->seconds * (double)given->rounds * SW_IO_STORE_PASSES : 0.0);
-}
-
-/* What a pass of the cell may write; a reader needs nothing of it. */
-static int64_t share(struct sw_io_bench *bench, sw_io_way way, double seconds) {
-    return way == SW_IO_READ ? INT64_MAX : sw_io_target_share(&bench->target, seconds);
-}
-
-static sw_status run_ours(struct sw_io_bench *bench, const struct sw_io_cell *cell, double seconds,
-                          struct sw_io_rate *out) {
-    const struct sw_io_pass pass = {.cell = *cell,
-                                    .seconds = seconds,
-                                    .most_bytes = share(bench, cell->way, seconds),
-                                    .shared = cell->way != SW_IO_READ,
-                                    .random = bench->given->random};
-    struct sw_io_done done;
-    SW_TRY(sw_io_run(&bench->target, &pass, &done));
-    *out = done.rate;
-    return SW_OK;
-}
-
-static sw_status run_fio(const struct sw_io_report *report, struct sw_io_bench *bench, const struct sw_io_cell *cell,
-                         struct sw_io_rate *out) {
-    const double seconds = bench->given->seconds * LONGER;
-    const struct sw_fio_cell one = {*cell, seconds, share(bench, cell->way, seconds)};
-    return sw_fio_run(&report->fio, &bench->target, bench->given->random, &one, 1, out);
-}
-
-static sw_status sweep_ours(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
-    for (int i = 0; i < cell_count(bench); i++) {
-        struct sw_io_result *result = &report->results[way][i];
-        if (result->fits)
-            SW_TRY(run_ours(bench, &result->cell, bench->given->seconds, &result->ours));
-    }
-    return SW_OK;
-}
-
-/* In one run of fio, which takes longer to start than a cell to measure. */
-static sw_status sweep_fio(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
-    struct sw_fio_cell cells[SW_IO_MAX_CELLS];
-    struct sw_io_rate rates[SW_IO_MAX_CELLS];
-    int count = 0;
-    for (int i = 0; i < cell_count(bench); i++)
-        if (report->results[way][i].fits)
-            cells[count++] = (struct sw_fio_cell){report->results[way][i].cell, bench->given->seconds,
-                                                  share(bench, way, bench->given->seconds)};
-    SW_TRY(sw_fio_run(&report->fio, &bench->target, bench->given->random, cells, count, rates));
-    for (int i = 0, measured = 0; i < cell_count(bench); i++)
-        if (report->results[way][i].fits)
-            report->results[way][i].fio = rates[measured++];
-    return SW_OK;
 }
 
 static double rate_of(const struct sw_io_result *result, bool fio) {
     return fio ? result->fio.bytes_per_s : result->ours.bytes_per_s;
 }
 
-/* The fastest cells, the fastest first. */
-static int find_finalists(const struct sw_io_report *report, sw_io_way way, bool fio,
-                          const struct sw_io_result *out[FINALISTS]) {
+static sw_status sweep_way(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
+    struct sw_io_result *cells[SW_IO_MAX_CELLS];
     int count = 0;
-    for (int i = 0; i < cell_count(report->bench); i++) {
-        const struct sw_io_result *result = &report->results[way][i];
-        if (!result->fits || (count == FINALISTS && rate_of(out[count - 1], fio) >= rate_of(result, fio)))
-            continue;
-        int at = count < FINALISTS ? count++ : count - 1;
-        for (; at > 0 && rate_of(out[at - 1], fio) < rate_of(result, fio); at--)
-            out[at] = out[at - 1];
-        out[at] = result;
+    for (int i = 0; i < cell_count(bench); i++)
+        if (report->results[way][i].fits)
+            cells[count++] = &report->results[way][i];
+    return sw_io_measure_cells(report, bench, cells, count, SWEEP_ROUNDS, bench->given->seconds / SWEEP_ROUNDS);
+}
+
+/* Adds the fastest cells to those that are there already. */
+static int add_finalists(struct sw_io_report *report, sw_io_way way, bool fio, struct sw_io_result *out, int count) {
+    bool taken[SW_IO_MAX_CELLS] = {false};
+    for (int place = 0; place < FINALISTS; place++) {
+        int fastest = -1;
+        for (int i = 0; i < cell_count(report->bench); i++) {
+            const struct sw_io_result *result = &report->results[way][i];
+            if (result->fits && !taken[i] &&
+                (fastest < 0 || rate_of(result, fio) > rate_of(&report->results[way][fastest], fio)))
+                fastest = i;
+        }
+        if (fastest < 0)
+            break;
+        taken[fastest] = true;
+        const struct sw_io_result *result = &report->results[way][fastest];
+        bool known = false;
+        for (int i = 0; i < count; i++)
+            known = known ||
+                    (out[i].cell.block_bytes == result->cell.block_bytes && out[i].cell.depth == result->cell.depth);
+        if (!known)
+            out[count++] = *result;
     }
     return count;
 }
 
-static sw_status run_finalists(const struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, bool fio,
-                               const struct sw_io_result *const *finalists, int count,
-                               struct sw_io_rate rates[FINAL_ROUNDS * FINALISTS]) {
-    struct sw_fio_cell cells[FINAL_ROUNDS * FINALISTS];
-    for (int i = 0; i < FINAL_ROUNDS * count; i++) {
-        const struct sw_io_cell *cell = &finalists[i % count]->cell;
-        if (fio)
-            cells[i] = (struct sw_fio_cell){*cell, bench->given->seconds, share(bench, way, bench->given->seconds)};
-        else
-            SW_TRY(run_ours(bench, cell, bench->given->seconds, &rates[i]));
-    }
-    return fio ? sw_fio_run(&report->fio, &bench->target, bench->given->random, cells, FINAL_ROUNDS * count, rates)
-               : SW_OK;
+static struct sw_io_result fastest_of(const struct sw_io_result *results, int count, bool fio) {
+    int best = 0;
+    for (int i = 1; i < count; i++)
+        if (rate_of(&results[i], fio) > rate_of(&results[best], fio))
+            best = i;
+    return results[best];
 }
 
-/* The best median of a few rounds among the fastest cells. */
-static sw_status choose_best(const struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, bool fio,
-                             const struct sw_io_result **out) {
-    const struct sw_io_result *finalists[FINALISTS] = {NULL};
-    struct sw_io_rate rates[FINAL_ROUNDS * FINALISTS];
-    double best = 0.0, round[FINAL_ROUNDS];
-    const int count = find_finalists(report, way, fio, finalists);
+/* Among the cells that were fastest for either, which both run some times more in turn: the same moments of a drive
+ * decide for both. */
+static sw_status choose_best(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
+    struct sw_io_result results[2 * FINALISTS], *cells[2 * FINALISTS];
+    int count = add_finalists(report, way, false, results, 0);
+    if (sw_io_beside_fio(report))
+        count = add_finalists(report, way, true, results, count);
     assert(count > 0);
-    *out = finalists[0];
-    if (count == 1)
-        return SW_OK;
-    SW_TRY(run_finalists(report, bench, way, fio, finalists, count, rates));
-    for (int i = 0; i < count; i++) {
-        for (int r = 0; r < FINAL_ROUNDS; r++)
-            round[r] = rates[r * count + i].bytes_per_s;
-        const double median = sw_median(round, FINAL_ROUNDS);
-        if (median > best)
-            *out = finalists[i];
-        best = fmax(best, median);
-    }
-    return SW_OK;
-}
-
-static void note(struct sw_io_best *best, int who, int round, const struct sw_io_rate *rate) {
-    best->rates.rate[who][round] = rate->bytes_per_s;
-    best->cores.rate[who][round] = rate->cores;
-}
-
-/* The drive rests as long before ours as it does while fio starts. */
-static void rest(const struct sw_io_report *report) {
-    usleep((useconds_t)(report->fio.start_s * 1e6));
-}
-
-static sw_status run_contender(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, int who,
-                               int round) {
-    struct sw_io_best *best = &report->best[way];
-    const struct sw_io_cell *cell = who == SW_IO_FIO_BEST ? &best->fio->cell : &best->ours->cell;
-    struct sw_io_rate rate;
-    if (who == SW_IO_OURS) {
-        rest(report);
-        SW_TRY(run_ours(bench, cell, bench->given->seconds * LONGER, &rate));
-    } else {
-        SW_TRY(run_fio(report, bench, cell, &rate));
-    }
-    note(best, who, round, &rate);
-    return SW_OK;
-}
-
-/* Every second round goes the other way round: what one leaves the drive with, the other finds as often. */
-static sw_status compare(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
-    struct sw_io_best *best = &report->best[way];
-    const int contenders = report->fio.version[0] == '\0' ? 1 : SW_IO_CONTENDERS;
-    best->rates.rounds = best->cores.rounds = (int)bench->given->rounds;
-    for (int round = 0; round < best->rates.rounds; round++)
-        for (int i = 0; i < contenders; i++)
-            SW_TRY(run_contender(report, bench, way, round % 2 == 0 ? i : contenders - 1 - i, round));
+    for (int i = 0; i < count; i++)
+        cells[i] = &results[i];
+    if (count > 1)
+        SW_TRY(sw_io_measure_cells(report, bench, cells, count, FINAL_ROUNDS, bench->given->seconds));
+    report->best[way].ours = fastest_of(results, count, false);
+    report->best[way].fio = fastest_of(results, count, sw_io_beside_fio(report));
     return SW_OK;
 }
 
@@ -214,7 +133,7 @@ static sw_status plan_writing(const struct sw_io_report *report, struct sw_io_be
 
 static sw_status sweep(struct sw_io_report *report, struct sw_io_bench *bench) {
     for (int way = 0; way < SW_IO_WAYS; way++) {
-        SW_TRY(sweep_ours(report, bench, (sw_io_way)way));
+        SW_TRY(sweep_way(report, bench, (sw_io_way)way));
         if (!bench->given->json)
             sw_io_print_table(report, (sw_io_way)way);
     }
@@ -222,15 +141,9 @@ static sw_status sweep(struct sw_io_report *report, struct sw_io_bench *bench) {
 }
 
 static sw_status compare_best(struct sw_io_report *report, struct sw_io_bench *bench) {
-    const bool beside = report->fio.version[0] != '\0';
     for (int way = 0; way < SW_IO_WAYS; way++) {
-        struct sw_io_best *best = &report->best[way];
-        if (beside)
-            SW_TRY(sweep_fio(report, bench, (sw_io_way)way));
-        SW_TRY(choose_best(report, bench, (sw_io_way)way, false, &best->ours));
-        if (beside)
-            SW_TRY(choose_best(report, bench, (sw_io_way)way, true, &best->fio));
-        SW_TRY(compare(report, bench, (sw_io_way)way));
+        SW_TRY(choose_best(report, bench, (sw_io_way)way));
+        SW_TRY(sw_io_compare(report, bench, (sw_io_way)way));
     }
     if (!bench->given->json)
         sw_io_print_best(report);

@@ -7,8 +7,9 @@
 
 #include <assert.h>
 
-/* Who runs in turn within a round, at the setting that was best for ours and at fio's own best. */
-enum { SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_BEST, SW_IO_CONTENDERS };
+/* Who runs in turn within a round: ours and fio at the setting that was best for ours; fio there once more, which is
+ * what chance alone makes of a ratio; fio at its own best. */
+enum { SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_AGAIN, SW_IO_FIO_BEST, SW_IO_CONTENDERS };
 static_assert((int)SW_IO_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
 struct sw_io_result {
@@ -19,7 +20,7 @@ struct sw_io_result {
 
 /* One way at its best settings, compared. Without fio, only ours is there. */
 struct sw_io_best {
-    const struct sw_io_result *ours, *fio;
+    struct sw_io_result ours, fio;
     struct sw_bench_rounds rates, cores;
 };
 
@@ -32,6 +33,10 @@ struct sw_io_report {
     bool has_store; /* a block device holds none */
     struct sw_io_store_price store;
 };
+
+static inline bool sw_io_beside_fio(const struct sw_io_report *report) {
+    return report->fio.version[0] != '\0';
+}
 
 static inline const struct sw_io_result *sw_io_result_at(const struct sw_io_report *report, sw_io_way way, int block,
                                                          int depth) {

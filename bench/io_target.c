@@ -1,29 +1,20 @@
 #include "bench/io_target.h"
 
-#include "core/log.h"
 #include "core/size.h"
+#include "io/block.h"
 #include "io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 /* So that every block size up to it divides a file. */
 #define FILE_MULTIPLE_BYTES (4 * SW_MIB)
 enum { FREE_PART = 4 };
-
-static bool is_device(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISBLK(info.st_mode);
-}
 
 /* The part of a size that each of the files has. */
 static int64_t part_of(int64_t size_bytes, int count) {
@@ -32,20 +23,12 @@ static int64_t part_of(int64_t size_bytes, int count) {
                                        : part / SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES;
 }
 
-static sw_status device_bytes(int fd, const char *path, int64_t *out) {
-    uint64_t bytes;
-    if (ioctl(fd, BLKGETSIZE64, &bytes) != 0)
-        return sw_fail(SW_ERR_IO, "%s does not say how large it is: %s", path, strerror(errno));
-    *out = (int64_t)bytes;
-    return SW_OK;
-}
-
 /* A quarter of what is free, shared by the paths of one file system. */
 static sw_status choose_size(const struct sw_io_target_spec *spec, int64_t *out) {
     *out = spec->largest_auto_bytes;
     for (int i = 0; i < spec->count; i++) {
         struct statvfs space;
-        if (is_device(spec->paths[i]))
+        if (sw_block_is_one(spec->paths[i]))
             continue;
         if (statvfs(spec->paths[i], &space) != 0)
             return sw_fail(SW_ERR_ARG, "%s is not an existing directory (%s): make it first", spec->paths[i],
@@ -53,17 +36,6 @@ static sw_status choose_size(const struct sw_io_target_spec *spec, int64_t *out)
         *out = sw_min_i64(*out, (int64_t)space.f_bavail * (int64_t)space.f_frsize / FREE_PART);
     }
     return SW_OK;
-}
-
-/* Refuses whatever the system or another program uses: mounted, swapped on, part of an array, or opened so. */
-static sw_status open_device(const char *path, int *out_fd) {
-    *out_fd = open(path, O_RDWR | O_EXCL | O_DIRECT | O_CLOEXEC);
-    if (*out_fd >= 0)
-        return SW_OK;
-    if (errno == EBUSY)
-        return sw_fail(SW_ERR_BUSY,
-                       "%s is mounted or in use: name a drive that nothing uses, or a directory on this one", path);
-    return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
 }
 
 static sw_status confirm(const struct sw_io_target_spec *spec, const char *path, int64_t bytes) {
@@ -80,31 +52,13 @@ static sw_status confirm(const struct sw_io_target_spec *spec, const char *path,
                    path, size);
 }
 
-/* The file has no name as soon as it is open. */
-static sw_status open_file(const char *directory, bool allow_buffered, int *out_fd) {
-    uint64_t random;
-    char name[64];
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return sw_fail(SW_ERR_IO, "the system gave no random bytes: %s", strerror(errno));
-    snprintf(name, sizeof name, "spillway-bench-%016llx", (unsigned long long)random);
-    char *path = sw_file_path(directory, name);
-    if (path == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for a path");
-    const sw_status status = sw_file_create(directory, path, allow_buffered, out_fd);
-    if (status == SW_OK)
-        unlink(path);
-    free(path);
-    return status;
-}
-
 static sw_status open_one(const struct sw_io_target_spec *spec, int i, struct sw_io_target *target) {
     const char *path = spec->paths[i];
     int64_t bytes;
-    if (!is_device(path))
-        return open_file(path, spec->allow_buffered, &target->fd[i]);
-    SW_TRY(open_device(path, &target->fd[i]));
+    if (!sw_block_is_one(path))
+        return sw_file_create_unnamed(path, spec->allow_buffered, &target->fd[i]);
+    SW_TRY(sw_block_open(path, &target->fd[i], &bytes));
     target->has_device = true;
-    SW_TRY(device_bytes(target->fd[i], path, &bytes));
     target->file_bytes = sw_min_i64(target->file_bytes, part_of(bytes, 1));
     return SW_OK;
 }
@@ -115,7 +69,7 @@ static sw_status take_space(const struct sw_io_target_spec *spec, struct sw_io_t
     const char *directories[SW_STORE_MAX_FILES];
     int count = 0;
     for (int i = 0; i < spec->count; i++) {
-        if (is_device(spec->paths[i])) {
+        if (sw_block_is_one(spec->paths[i])) {
             SW_TRY(confirm(spec, spec->paths[i], target->file_bytes));
             continue;
         }
@@ -124,7 +78,7 @@ static sw_status take_space(const struct sw_io_target_spec *spec, struct sw_io_t
     }
     SW_TRY(sw_file_check_space(directories, bytes, count));
     for (int i = 0; i < spec->count; i++)
-        if (!is_device(spec->paths[i]))
+        if (!sw_block_is_one(spec->paths[i]))
             SW_TRY(sw_file_allocate(target->fd[i], spec->paths[i], target->file_bytes));
     return SW_OK;
 }
@@ -191,7 +145,7 @@ sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes) {
 sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes) {
     assert(file_bytes <= target->file_bytes);
     for (int i = 0; i < target->count; i++)
-        if (!is_device(target->paths[i]) && ftruncate(target->fd[i], file_bytes) != 0)
+        if (!sw_block_is_one(target->paths[i]) && ftruncate(target->fd[i], file_bytes) != 0)
             return sw_fail(SW_ERR_IO, "the file in %s cannot be cut: %s", target->paths[i], strerror(errno));
     target->file_bytes = file_bytes;
     return SW_OK;

@@ -62,8 +62,7 @@ static const struct sw_command_line line = {.command = "bench load",
 struct load_bench {
     const struct load_options *given;
     struct sw_planned planned;
-    const char *const *directories;
-    int directory_count;
+    struct sw_places places;
     char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
     const char *folder;
     struct sw_io_target drive;
@@ -102,9 +101,9 @@ static sw_status find_checkpoint(struct load_bench *b) {
     if (stat(b->given->model, &info) == 0 && S_ISDIR(info.st_mode))
         return SW_OK;
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, b->directories[0], "spillway-bench-load-XXXXXX"));
+    SW_TRY(sw_path_join(path, sizeof path, b->places.path[0], "spillway-bench-load-XXXXXX"));
     if (mkdtemp(path) == NULL)
-        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->directories[0]);
+        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->places.path[0]);
     memcpy(b->made, path, sizeof path);
     b->folder = b->made;
     const struct sw_checkpoint_format format = {.type = SW_BF16, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
@@ -114,8 +113,8 @@ static sw_status find_checkpoint(struct load_bench *b) {
 
 static sw_status open_drive(struct load_bench *b) {
     const int64_t bytes = sw_writes_of_loading(b->planned.plan);
-    const struct sw_io_target_spec spec = {.paths = b->directories,
-                                           .count = b->directory_count,
+    const struct sw_io_target_spec spec = {.paths = b->places.path,
+                                           .count = b->places.count,
                                            .size_bytes =
                                                sw_max_i64(DRIVE_LEAST_BYTES, sw_min_i64(DRIVE_LARGEST_BYTES, bytes)),
                                            .allow_buffered = b->given->allow_buffered};
@@ -130,9 +129,8 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
     struct sw_contender contender;
     SW_TRY(sw_source_open_model(b->folder, false, 0, 1, &source));
     const struct sw_load load = sw_source_load(source);
-    const sw_status status =
-        sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices, b->planned.plan, b->directories,
-                          b->directory_count, SW_SPECULATE_NEVER, &load, &contender);
+    const sw_status status = sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices,
+                                               b->planned.plan, &b->places, SW_SPECULATE_NEVER, &load, &contender);
     if (status == SW_OK) {
         b->read_bytes = sw_source_bytes_read(source);
         b->written_bytes = sw_store_counters(contender.store).write_bytes;
@@ -158,10 +156,10 @@ static sw_status report(const struct load_bench *b) {
     const double ratio = sw_bench_ratio(&b->rounds, LOADING, DRIVE);
     if (b->given->json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "bench", "load",
-                                             "device", sw_devices_info(&b->planned.devices).name, "model", b->given->model,
-                                             "threads", sw_devices_info(&b->planned.devices).threads, "rounds",
-                                             b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes, "written_bytes",
-                                             (json_int_t)b->written_bytes, "load_bytes_per_s", load,
+                                             "device", sw_devices_info(&b->planned.devices).name, "model",
+                                             b->given->model, "threads", sw_devices_info(&b->planned.devices).threads,
+                                             "rounds", b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes,
+                                             "written_bytes", (json_int_t)b->written_bytes, "load_bytes_per_s", load,
                                              "drive_bytes_per_s", drive, "of_drive", ratio));
     printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s; the drive read and written at once %.2f GB/s: %.2f of "
            "it (medians of %d)\n",
@@ -182,17 +180,16 @@ static sw_status measure(struct load_bench *b) {
 }
 
 static sw_status run(const void *target) {
-    static const char *const here[] = {"."};
     const struct load_options *given = target;
-    struct load_bench b = {.given = given,
-                           .directories = given->nvme.count > 0 ? (const char *const *)given->nvme.items : here,
-                           .directory_count = given->nvme.count > 0 ? given->nvme.count : 1,
-                           .rounds = {.rounds = (int)given->rounds}};
-    const sw_status status = measure(&b);
+    struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
+    sw_status status = sw_places_of(&given->nvme, ".", &b.places);
+    if (status == SW_OK)
+        status = measure(&b);
     sw_io_target_close(&b.drive);
     if (b.made[0] != '\0')
         sw_folder_remove(b.made);
     sw_planned_release(&b.planned);
+    sw_places_release(&b.places);
     sw_options_release(&sw_bench_step_command, &b.planned.settings);
     return status;
 }

@@ -1,11 +1,16 @@
 #include "bench/report.h"
 
 #include "core/machine.h"
+#include "core/rng.h"
 #include "offload/measure.h"
 #include "train/options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* Of the resampled medians, those left out at either end: the fortieth part. */
+enum { RESAMPLES = 2000, OUTSIDE = RESAMPLES / 40 };
 
 double sw_bench_median(const struct sw_bench_rounds *rounds, int who) {
     double sorted[SW_BENCH_MAX_ROUNDS];
@@ -13,11 +18,33 @@ double sw_bench_median(const struct sw_bench_rounds *rounds, int who) {
     return sw_median(sorted, rounds->rounds);
 }
 
-double sw_bench_ratio(const struct sw_bench_rounds *rounds, int who, int to) {
-    double ratio[SW_BENCH_MAX_ROUNDS];
+static void take_ratios(const struct sw_bench_rounds *rounds, int who, int to, double ratio[SW_BENCH_MAX_ROUNDS]) {
     for (int i = 0; i < rounds->rounds; i++)
         ratio[i] = rounds->rate[who][i] / rounds->rate[to][i];
+}
+
+double sw_bench_ratio(const struct sw_bench_rounds *rounds, int who, int to) {
+    double ratio[SW_BENCH_MAX_ROUNDS];
+    take_ratios(rounds, who, to, ratio);
     return sw_median(ratio, rounds->rounds);
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    const double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+/* Every report of the same rates shows the same interval: the draws are always the same. */
+struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *rounds, int who, int to) {
+    double ratio[SW_BENCH_MAX_ROUNDS], drawn[SW_BENCH_MAX_ROUNDS], medians[RESAMPLES];
+    take_ratios(rounds, who, to, ratio);
+    for (int sample = 0; sample < RESAMPLES; sample++) {
+        for (int i = 0; i < rounds->rounds; i++)
+            drawn[i] = ratio[sw_rng(0, (uint64_t)sample, (uint64_t)i).word[0] % (uint32_t)rounds->rounds];
+        medians[sample] = sw_median(drawn, rounds->rounds);
+    }
+    qsort(medians, RESAMPLES, sizeof medians[0], compare_doubles);
+    return (struct sw_bench_interval){medians[OUTSIDE], medians[RESAMPLES - 1 - OUTSIDE]};
 }
 
 sw_status sw_bench_open_device(int64_t threads, struct sw_device **out) {

@@ -19,6 +19,12 @@ double sw_bench_median(const struct sw_bench_rounds *rounds, int who);
 /* The median of the ratios of the two within a round: what else the machine does hits both alike. */
 double sw_bench_ratio(const struct sw_bench_rounds *rounds, int who, int to);
 
+/* Where that median would lie in 19 of 20 repetitions, from drawing rounds of it again (a percentile bootstrap). */
+struct sw_bench_interval {
+    double low, high;
+};
+struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *rounds, int who, int to);
+
 /* threads may be SW_OPTION_AUTO. */
 sw_status sw_bench_open_device(int64_t threads, struct sw_device **out);
 

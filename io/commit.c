@@ -20,11 +20,12 @@ static sw_status write_supers(struct sw_store *store, int first, int count) {
     return sw_store_run(store, requests, store->file_count);
 }
 
-static sw_status write_durably(struct sw_store *store) {
+static sw_status write_durably(struct sw_store *store, int64_t step) {
     SW_TRY(sw_store_flush(store));
     store->created = false;
     SW_TRY(write_supers(store, -1, 1));
-    return sw_store_flush(store);
+    SW_TRY(sw_store_flush(store));
+    return sw_mark_write(store, step);
 }
 
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
@@ -38,7 +39,7 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     store->sequence++;
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_super_encode(store, file, step, generation, meta));
-    const sw_status status = write_durably(store);
+    const sw_status status = write_durably(store, step);
     if (status != SW_OK) {
         atomic_store(&store->unsure, true);
         return sw_fail_while(status, "committing step %lld (optimizer, generation %d)", (long long)step, generation);

@@ -1,12 +1,14 @@
-/* The bytes of a store file, version 1. All numbers are little-endian.
+/* The bytes of a store file, version 2. All numbers are little-endian.
  *
- *   label        struct sw_label_header, the whole grains of every unit (u64 each), struct sw_label_extent of
- * everything sealed superblock 0 struct sw_super_header in a page of its own, SW_STORE_META_BYTES of text, then a u64
- * sum for each grain of the superblock 1 committed generation in this file, in the order of units and grains data the
- * extents scratch      not described: laid anew by each process
+ *   label         struct sw_label_header, the whole grains of every unit (u64 each), struct sw_label_extent of all
+ *                 that is sealed; its last page is struct sw_mark
+ *   superblock 0  struct sw_super_header in a page of its own, SW_STORE_META_BYTES of text, then a u64 sum for each
+ *   superblock 1  grain of the committed generation in this file, in the order of units and grains
+ *   data          the extents
+ *   scratch       not described: laid anew by each process
  *
- * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; a label's or superblock's covers everything
- * behind it up to the part's end. */
+ * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; a superblock's covers everything behind it
+ * up to the part's end, a label's up to the mark, a mark's the mark. */
 #ifndef SW_IO_FORMAT_H
 #define SW_IO_FORMAT_H
 
@@ -20,6 +22,7 @@
 
 enum {
     SW_FORMAT_PAGE_BYTES = 4096,
+    SW_FORMAT_MARK_BYTES = SW_FORMAT_PAGE_BYTES,
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
     SW_FORMAT_SUM_FROM = 16, /* sums cover what is behind magic and sum */
@@ -28,6 +31,7 @@ enum {
 
 #define SW_LABEL_MAGIC "SPILLWAY"
 #define SW_SUPER_MAGIC "SWCOMMIT"
+#define SW_MARK_MAGIC "SWFINISH"
 #define SW_STORE_FILE_NAME "store.spillway"
 
 /* A little-endian number of the file; the wrapper keeps it from being used unconverted. */
@@ -100,6 +104,16 @@ struct sw_super_header {
 static_assert(sizeof(struct sw_super_header) == 128, "on-disk layout");
 static_assert(offsetof(struct sw_super_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
 
+/* The last commit that finished. Within one sector, so that a drive writes all of it or nothing. */
+struct sw_mark {
+    char magic[SW_FORMAT_MAGIC_BYTES];
+    sw_le64 sum;
+    uint8_t store_id[SW_FORMAT_ID_BYTES];
+    sw_le64 sequence, step;
+};
+static_assert(sizeof(struct sw_mark) == 48, "on-disk layout");
+static_assert(offsetof(struct sw_mark, store_id) == SW_FORMAT_SUM_FROM, "on-disk layout");
+
 #define SW_SUPER_META_OFFSET ((int64_t)SW_FORMAT_PAGE_BYTES)
 #define SW_SUPER_SUMS_OFFSET (SW_SUPER_META_OFFSET + SW_STORE_META_BYTES)
 static_assert(SW_STORE_META_BYTES % SW_FORMAT_PAGE_BYTES == 0, "the sums begin at a page");
@@ -113,7 +127,8 @@ static inline int64_t sw_format_super_bytes(int64_t sum_count) {
 static inline int64_t sw_format_label_bytes(int64_t unit_count, int64_t extent_count) {
     return sw_round_up((int64_t)sizeof(struct sw_label_header) + unit_count * (int64_t)sizeof(sw_le64) +
                            extent_count * (int64_t)sizeof(struct sw_label_extent),
-                       SW_FORMAT_PAGE_BYTES);
+                       SW_FORMAT_PAGE_BYTES) +
+           SW_FORMAT_MARK_BYTES;
 }
 
 #endif

@@ -22,7 +22,8 @@ static const struct sw_label_extent *extents_of(const void *label) {
 }
 
 static uint64_t sum_of(const void *label, int64_t label_bytes) {
-    return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM, label_bytes - SW_FORMAT_SUM_FROM);
+    return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM,
+                       label_bytes - SW_FORMAT_MARK_BYTES - SW_FORMAT_SUM_FROM);
 }
 
 const uint8_t *sw_label_store_id(const void *label) {
@@ -98,7 +99,7 @@ static sw_status check_header(const struct sw_label_header *header, const char *
     const int64_t super_bytes = sw_from_le64(header->super_bytes);
     const int64_t sealed_bytes = sw_from_le64(header->sealed_bytes);
     const int64_t units = sw_from_le64(header->unit_count), extents = sw_from_le64(header->extent_count);
-    if (label_bytes < SW_FORMAT_PAGE_BYTES || label_bytes > SW_FORMAT_MAX_LABEL_BYTES ||
+    if (label_bytes < SW_FORMAT_PAGE_BYTES + SW_FORMAT_MARK_BYTES || label_bytes > SW_FORMAT_MAX_LABEL_BYTES ||
         label_bytes % SW_FORMAT_PAGE_BYTES != 0 || units < 1 || units > label_bytes || extents < 0 ||
         extents > label_bytes || sw_format_label_bytes(units, extents) != label_bytes)
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its sizes contradict each other", path);

@@ -52,10 +52,7 @@ static sw_status load(struct sw_store *store, const char *const *directories, bo
     SW_TRY(read_labels(store, directories, allow_buffered, labels));
     SW_TRY(sort_files(store, labels));
     SW_TRY(sw_label_apply(store, labels));
-    for (int file = 0; file < store->file_count; file++) {
-        struct sw_store_file *target = &store->files[file];
-        SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
-    }
+    SW_TRY(sw_super_alloc(store));
     SW_TRY(sw_super_load(store));
     /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
      * before the generation that it replaces is written to. */
@@ -64,8 +61,6 @@ static sw_status load(struct sw_store *store, const char *const *directories, bo
 
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
                            bool allow_buffered, struct sw_store **out) {
-    if (directory_count < 1 || directory_count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "a store has 1 to %d directories, not %d", SW_STORE_MAX_FILES, directory_count);
     SW_TRY(sw_file_check_distinct(directories, directory_count));
     struct sw_store *store;
     SW_TRY(sw_store_alloc(directory_count, rings, &store));

@@ -15,6 +15,8 @@
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out) {
+    if (file_count < 1 || file_count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "a store has 1 to %d directories, not %d", SW_STORE_MAX_FILES, file_count);
     struct sw_store *store = calloc(1, sizeof *store);
     if (store == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a store");
@@ -40,6 +42,7 @@ sw_status sw_store_set_file(struct sw_store *store, int file, const char *direct
 
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
     const struct sw_store_file *target = &store->files[file];
+    SW_TRY(sw_store_check_limit(target, bytes));
     return target->is_device ? sw_block_check_room(target->path, target->device_bytes, bytes)
                              : sw_file_allocate(target->fd, target->path, bytes);
 }
@@ -62,6 +65,7 @@ void sw_store_free(struct sw_store *store, bool remove) {
         free(target->directory);
         free(target->path);
         free(target->super);
+        free(target->mark);
     }
     for (int kind = 0; kind < SW_STORE_KINDS; kind++)
         for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)

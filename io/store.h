@@ -1,10 +1,10 @@
 /* The store: optimizer state and scratch state on NVMe, crash-safe.
  *
  * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
- * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation. Then two
- * superblocks, each a commit record with its checksums by grain, and its own checksum. Then two generations of the
- * optimizer's grain records. Behind them scratch areas for state that is never committed (gradients), laid anew each
- * time the store is opened.
+ * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, and the
+ * mark of the last commit that finished. Then two superblocks, each a commit record with its checksums by grain, and
+ * its own checksum. Then two generations of the optimizer's grain records. Behind them scratch areas for state that is
+ * never committed (gradients), laid anew each time the store is opened.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 1 };
+enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 2 };
 
 typedef enum {
     SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
@@ -37,27 +37,45 @@ typedef enum {
 struct sw_store;
 struct sw_store_lane;
 
+/* Grains of a kind that is never committed: unit_grains[unit] of grain_bytes (a multiple of 4096) each; 0 for units
+ * that have none. */
+struct sw_store_scratch {
+    sw_store_kind kind;
+    const int64_t *unit_grains;
+    int64_t grain_bytes;
+};
+
 struct sw_store_spec {
     const char *const
         *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
     int directory_count;
     const int64_t *unit_grains; /* grains of each unit */
     int64_t unit_count;
+    const struct sw_store_scratch *scratch; /* that will be added, in this order: its room is taken with the rest */
+    int scratch_count;
+    const int64_t *most_bytes;   /* that the store may take in each directory, 0: any number; NULL: no limits */
     bool allow_buffered;         /* accept a file system without O_DIRECT, with a warning */
     bool one_generation;         /* half the space, and no state but that of a clean end (sw_store_withdraw) */
     bool unnamed;                /* files without a name, which end with the store or the process: for measuring */
     bool allow_overwrite_device; /* take block devices that hold something */
 };
 
+/* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
+typedef bool (*sw_store_progress)(void *context, int64_t done, int64_t total);
+
 /* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,
- * naming the directory, the bytes needed and available) before writing when a file system has not the room; refuses
- * existing files, read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in
- * use or hold something, unless that may be overwritten. On failure nothing of the files is left, and a device that was
- * written to has zeros at its ends. Nothing is committed yet. progress (may be NULL) is called with the bytes done and
- * to do. */
-sw_status sw_store_create(const struct sw_store_spec *spec,
-                          void (*progress)(void *context, int64_t done, int64_t total), void *context,
+ * naming the directory, the bytes needed and available) before writing when a file system has not the room, and
+ * (SW_ERR_BUDGET) before making anything when more is needed than a directory may have; refuses existing files,
+ * read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in use or hold
+ * something, unless that may be overwritten. On failure nothing of the files is left, and a device that was written to
+ * has zeros at its ends. Nothing is committed yet. progress may be NULL. */
+sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
                           struct sw_store **out);
+
+/* What creation would take in each directory, into out_bytes[directory_count]; touches nothing. A store is divided
+ * evenly over its directories, so that all drives work at once: the one that may have least bounds it. Refuses what is
+ * more than most_bytes. */
+sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 
 /* Opens the files in these directories (any order) and reads the last commit. Locks them: SW_ERR_BUSY when another
  * process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a commit is refused as
@@ -87,18 +105,26 @@ struct sw_store_commit {
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
 
-/* A commit record that was damaged when the store was opened, in two readings. What came of it cannot be told from the
- * record: a commit that never finished leaves the same as a bit that flipped in one that had. */
+/* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
+typedef enum {
+    SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier one */
+    SW_STORE_RECORD_LOST,     /* of a later commit, which had finished: it has been damaged since */
+    SW_STORE_RECORD_UNSURE,   /* one of these: what would tell is damaged too */
+} sw_store_loss;
 struct sw_store_bad_record {
     const char *path;
     int64_t offset_bytes;
-    bool earlier; /* than the last commit: nothing is lost but the choice to go back */
-    int64_t step; /* that may be lost, later than the last commit; -1 where nothing tells it */
+    sw_store_loss loss;
+    int64_t step; /* that is or may be lost, later than the last commit; -1 where nothing tells it */
 };
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
-/* Takes room for scratch grains of a kind: unit_grains[unit] grains of grain_bytes (a multiple of 4096) each; 0 for
- * units that have none. Once per kind after create or open, before any lane is opened. */
+/* Of a store that was opened: what it may take in one of its directories, scratch included. Refuses (SW_ERR_BUDGET)
+ * less than it has already. */
+sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t most_bytes);
+
+/* Takes room for scratch grains of a kind, and refuses what exceeds a limit or the room that there is. Once per kind
+ * after create or open, before any lane is opened. */
 sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const int64_t *unit_grains,
                                int64_t grain_bytes);
 

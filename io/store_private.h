@@ -20,7 +20,10 @@ struct sw_store_file {
     int64_t device_bytes; /* its size */
     int64_t sealed_bytes; /* what the label describes */
     int64_t end_bytes;    /* with scratch behind it */
+    int64_t needed_bytes; /* of a new one: with all the scratch that is to come */
+    int64_t most_bytes;   /* that it may have; 0: no limit */
     int64_t super_bytes;  /* of one superblock */
+    unsigned char *mark;  /* its page */
     unsigned char *super; /* both superblocks, as they are on disk or were last tried */
     int committed_slot;   /* which of them holds the last commit; the other is written next */
 };
@@ -66,16 +69,19 @@ struct sw_ring_source {
     void *context;
 };
 sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw_store_spec *spec,
-                             void (*progress)(void *context, int64_t done, int64_t total), void *context,
-                             struct sw_store **out);
+                             sw_store_progress progress, void *context, struct sw_store **out);
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
                            bool allow_buffered, struct sw_store **out);
 
 /* Takes a store with nothing in it, to be filled by create or open. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
-/* Makes the file at least this long; a device must be. */
+/* Makes the file at least this long; a device must be. Refuses more than it may have. */
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
+/* Ids, sizes and places of a new store, and what it needs with all its scratch; refuses what exceeds a limit. */
+sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *spec);
+sw_status sw_store_check_limit(const struct sw_store_file *file, int64_t bytes);
+
 /* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);
 
@@ -108,8 +114,19 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels);
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
 /* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
+/* Makes room for what the superblocks and marks of all files hold. */
+sw_status sw_super_alloc(struct sw_store *store);
 /* Reads the superblocks of every file and takes the newest commit that all have. */
 sw_status sw_super_load(struct sw_store *store);
+
+/* The last commit that is known to have finished. */
+struct sw_finished {
+    int64_t sequence, step; /* 0 and -1: none is */
+    bool unsure;            /* a mark is damaged */
+};
+/* Marks the commit of the store's last sequence. */
+sw_status sw_mark_write(struct sw_store *store, int64_t step);
+sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 

@@ -153,7 +153,8 @@ static const struct commit_record *newest_common(const struct sw_store *store, c
     return newest;
 }
 
-static sw_status explain_none(const struct sw_store *store, const file_records *records) {
+static sw_status explain_none(const struct sw_store *store, const file_records *records,
+                              const struct sw_finished *finished) {
     bool first_unfinished = true, damaged = false;
     for (int file = 0; file < store->file_count; file++) {
         first_unfinished = first_unfinished && records[file][1].state == SLOT_EMPTY;
@@ -164,6 +165,9 @@ static sw_status explain_none(const struct sw_store *store, const file_records *
                        "%s was kept with --durability none and its run did not end cleanly%s: its state is lost, and "
                        "the run must be started again",
                        store->files[0].path, damaged ? ", or the record of that end has been damaged since" : "");
+    if (first_unfinished && finished->sequence > 0)
+        return sw_fail(SW_ERR_CORRUPT, "%s has lost the record of its only commit (step %lld), which had finished",
+                       store->files[0].path, (long long)finished->step);
     if (first_unfinished)
         return sw_fail(damaged ? SW_ERR_CORRUPT : SW_ERR_ARG,
                        "%s has no finished commit: its run ended before its first one%s, and must be started again",
@@ -187,33 +191,41 @@ static int64_t later_step(const struct sw_store *store, const file_records *reco
 
 /* What the numbers of a damaged record are worth: two of them that agree, because one flipped bit cannot make a later
  * record look like an earlier one. */
-static struct sw_store_bad_record judge(const struct sw_store *store, int file, int slot,
-                                        const struct commit_record *commit) {
+static int64_t step_of(const struct sw_store *store, const file_records *records, int file, int slot,
+                       const struct commit_record *commit) {
     const struct sw_super_header *header = (const struct sw_super_header *)slot_buffer(store, file, slot);
     const int64_t sequence = sw_from_le64(header->sequence), step = sw_from_le64(header->step);
     const bool readable = memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
-    return (struct sw_store_bad_record){
-        .path = store->files[file].path,
-        .offset_bytes = sw_super_offset(store, file, slot),
-        .earlier = readable && sequence > 0 && sequence < commit->sequence && step <= commit->step,
-        .step = readable && sequence > commit->sequence && step > commit->step ? step : -1,
-    };
+    if (readable && sequence > 0 && sequence < commit->sequence && step <= commit->step)
+        return -1;
+    return readable && sequence > commit->sequence && step > commit->step ? step : later_step(store, records, commit);
+}
+
+static void note(struct sw_store *store, int file, int slot, sw_store_loss loss, int64_t step) {
+    store->bad_records[store->bad_record_count++] =
+        (struct sw_store_bad_record){.path = store->files[file].path,
+                                     .offset_bytes = sw_super_offset(store, file, slot),
+                                     .loss = loss,
+                                     .step = step};
 }
 
 /* Notes the records that are not as they were written. From the second commit on no slot is empty, but where a commit
- * was withdrawn. */
-static void note_bad_records(struct sw_store *store, const file_records *records, const struct commit_record *commit) {
+ * was withdrawn. A later commit that had finished is lost where a file lacks it. */
+static void note_bad_records(struct sw_store *store, const file_records *records, const struct commit_record *commit,
+                             const struct sw_finished *finished) {
     const bool both_written = store->generations == SW_STORE_GENERATIONS && commit->sequence > 1;
-    for (int file = 0; file < store->file_count; file++)
+    for (int file = 0; file < store->file_count; file++) {
+        if (finished->sequence > commit->sequence && slot_with(records[file], finished->sequence) < 0) {
+            note(store, file, 1 - slot_with(records[file], commit->sequence), SW_STORE_RECORD_LOST, finished->step);
+            continue;
+        }
         for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
             const slot_state state = records[file][slot].state;
-            if (state == SLOT_WHOLE || (state == SLOT_EMPTY && !both_written))
-                continue;
-            struct sw_store_bad_record bad = judge(store, file, slot, commit);
-            if (!bad.earlier && bad.step < 0)
-                bad.step = later_step(store, records, commit);
-            store->bad_records[store->bad_record_count++] = bad;
+            if (state == SLOT_DAMAGED || (state == SLOT_EMPTY && both_written))
+                note(store, file, slot, finished->unsure ? SW_STORE_RECORD_UNSURE : SW_STORE_RECORD_HARMLESS,
+                     step_of(store, records, file, slot, commit));
         }
+    }
 }
 
 static sw_status adopt(struct sw_store *store, const file_records *records, const struct commit_record *commit) {
@@ -234,9 +246,20 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
     return SW_OK;
 }
 
-/* Reads and decodes all superblocks. Gives whether any of them is damaged. */
-static sw_status read_records(struct sw_store *store, file_records *records, bool *out_damaged) {
-    *out_damaged = false;
+sw_status sw_super_alloc(struct sw_store *store) {
+    for (int file = 0; file < store->file_count; file++) {
+        struct sw_store_file *target = &store->files[file];
+        SW_TRY(sw_store_alloc_aligned(SW_FORMAT_MARK_BYTES, (void **)&target->mark));
+        SW_TRY(sw_store_alloc_aligned(SW_STORE_SLOTS * target->super_bytes, (void **)&target->super));
+    }
+    return SW_OK;
+}
+
+/* Reads and decodes all superblocks and marks. Gives whether any of them is damaged. */
+static sw_status read_records(struct sw_store *store, file_records *records, struct sw_finished *finished,
+                              bool *out_damaged) {
+    SW_TRY(sw_mark_read(store, finished));
+    *out_damaged = finished->unsure;
     SW_TRY(read_supers(store));
     for (int file = 0; file < store->file_count; file++)
         for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
@@ -248,14 +271,17 @@ static sw_status read_records(struct sw_store *store, file_records *records, boo
 
 sw_status sw_super_load(struct sw_store *store) {
     file_records records[SW_STORE_MAX_FILES] = {0};
+    struct sw_finished finished;
     bool damaged;
-    SW_TRY(read_records(store, records, &damaged));
+    SW_TRY(read_records(store, records, &finished, &damaged));
     /* Once more, like a grain: an error of the reading must not set a run back by a step. */
     if (damaged)
-        SW_TRY(read_records(store, records, &damaged));
+        SW_TRY(read_records(store, records, &finished, &damaged));
     const struct commit_record *commit = newest_common(store, records);
     if (commit == NULL)
-        return explain_none(store, records);
-    note_bad_records(store, records, commit);
+        return explain_none(store, records, &finished);
+    note_bad_records(store, records, commit, &finished);
+    /* The number of a commit that is lost is not given to another. */
+    store->sequence = finished.sequence;
     return adopt(store, records, commit);
 }

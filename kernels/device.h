@@ -143,8 +143,8 @@ sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rot
 
 /* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
  * whose rows are q_stride, k_stride, v_stride and o_stride elements apart; head h occupies columns [h·head_dim,
- * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v with fp32 sums, scale positive; a device with
- * matrix instructions may round probabilities and their gradients to `type` for them. A query sees itself
+ * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v with fp32 sums, scale positive;
+ * a device with matrix instructions may round probabilities and their gradients to `type` for them. A query sees itself
  * and the tokens before it, at most `window` in all where that is not 0, and none of another document: query t sees the
  * keys j <= t with j > t - window and j >= document_start[t]. log_sum_exp[batch, heads, seq] is kept for the backward
  * pass. Scores are never whole: memory is linear in seq.

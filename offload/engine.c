@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "offload/engine_private.h"
+#include "offload/scratch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,54 +33,15 @@ static sw_status begin_units(struct sw_engine *engine) {
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-/* Scratch on NVMe: a state's tier, its kind in the store, and its grains. */
-struct scratch {
-    sw_state state;
-    sw_store_kind kind;
-    int64_t grain_bytes;
-};
-
-static int64_t scratch_grains(const struct sw_plan *plan, const struct scratch *scratch, int64_t unit) {
-    const bool table = unit == 0 && plan->spec.units->tied;
-    if (plan->placement[unit].tier[scratch->state] != SW_NVME)
-        return 0;
-    switch (scratch->kind) {
-    case SW_STORE_ACTS:
-        return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
-    case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
-    default: return plan->spec.units->unit[unit].grains;
-    }
-}
-
-static sw_status add_scratch(struct sw_engine *engine, const struct scratch *scratch) {
-    const struct sw_plan *plan = engine->plan;
-    int64_t *grains = calloc((size_t)plan->spec.units->count, sizeof *grains);
-    if (grains == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-    bool any = false;
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        grains[u] = scratch_grains(plan, scratch, u);
-        any |= grains[u] > 0;
-    }
-    const sw_status status =
-        any ? sw_store_add_scratch(engine->spec.store, scratch->kind, grains, scratch->grain_bytes) : SW_OK;
-    free(grains);
-    return status;
-}
-
 /* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
 static sw_status prepare_store(struct sw_engine *engine) {
-    const struct sw_plan *plan = engine->plan;
-    const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    const struct scratch scratch[] = {
-        {SW_GRADS, SW_STORE_GRADS, typed_bytes},
-        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
-        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
-        {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
-    };
-    for (size_t k = 0; k < sizeof scratch / sizeof scratch[0]; k++)
-        if (plan->spec.train || scratch[k].state == SW_WEIGHTS)
-            SW_TRY(add_scratch(engine, &scratch[k]));
+    struct sw_scratch scratch;
+    sw_status status = sw_scratch_of(engine->plan, &scratch);
+    for (int k = 0; status == SW_OK && k < scratch.count; k++)
+        status = sw_store_add_scratch(engine->spec.store, scratch.kind[k].kind, scratch.kind[k].unit_grains,
+                                      scratch.kind[k].grain_bytes);
+    sw_scratch_release(&scratch);
+    SW_TRY(status);
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),
                                sw_memory_bytes(engine->memory[SW_HOST])));
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);

@@ -140,7 +140,8 @@ struct sw_load {
     sw_fill_prepare prepare;
     void *context;       /* of both */
     int64_t most_grains; /* that prepare can have ready at once; 0: any */
-    void (*progress)(void *context, int64_t done_grains, int64_t total_grains); /* may be NULL */
+    /* Told now and then; an error ends the loading with it. May be NULL. */
+    sw_status (*progress)(void *context, int64_t done_grains, int64_t total_grains);
     void *progress_context;
 };
 

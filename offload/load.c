@@ -153,9 +153,9 @@ static sw_status send_filled(struct loader *self) {
     if (self->engine->plan->spec.train)
         SW_TRY(put_records(self, box));
     self->done_grains += box->grains;
-    if (self->load->progress != NULL)
-        self->load->progress(self->load->progress_context, self->done_grains, self->total_grains);
-    return SW_OK;
+    return self->load->progress == NULL
+               ? SW_OK
+               : self->load->progress(self->load->progress_context, self->done_grains, self->total_grains);
 }
 
 /* The next box, once its last contents are written. */

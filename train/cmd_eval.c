@@ -15,6 +15,7 @@ struct eval_options {
     char *from, *data;
     int64_t seq, tokens, micro_batch;
     struct sw_inference_options inference;
+    struct sw_option_list nvme;
     bool json;
 };
 
@@ -58,6 +59,7 @@ static const struct sw_option options[] = {
      .int_max = 1 << 20,
      .allow_auto = true},
     SW_INFERENCE_OPTIONS(eval_options),
+    SW_OPTION_STORE_MOVED(AT(nvme)),
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {.command = "eval",
@@ -148,7 +150,7 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
 
 static sw_status evaluate(struct evaluator *e) {
     struct measured measured;
-    SW_TRY(sw_source_open_any(e->given->from, &e->source));
+    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
     SW_TRY(resolve_seq(e));
     SW_TRY(open_data(e));
     SW_TRY(open_model(e));

@@ -7,6 +7,7 @@ struct export_options {
     char *from, *to;
     int type;
     int64_t shard_bytes;
+    struct sw_option_list nvme;
 };
 
 #define AT(member) .offset = offsetof(struct export_options, member)
@@ -30,6 +31,7 @@ static const struct sw_option options[] = {
      .value = "SIZE",
      .what = "of one file; weights of more are written as several, and an index",
      .int_min = 1},
+    SW_OPTION_STORE_MOVED(AT(nvme)),
 };
 static const struct sw_command_line line = {.command = "export",
                                             .summary = "write the weights of the last commit as a Hugging Face folder",
@@ -49,7 +51,7 @@ int sw_command_export(int argc, char **argv) {
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
         const struct sw_checkpoint_format format = {.type = types[given.type], .shard_bytes = given.shard_bytes};
-        sw_status status = sw_source_open_any(given.from, &source);
+        sw_status status = sw_source_open_any(given.from, &given.nvme, &source);
         if (status == SW_OK)
             status = write_folder(source, &format, given.to);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);

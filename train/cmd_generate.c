@@ -19,6 +19,7 @@ struct generate_options {
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;
     struct sw_inference_options inference;
+    struct sw_option_list nvme;
 };
 
 #define AT(member) .offset = offsetof(struct generate_options, member)
@@ -77,6 +78,7 @@ static const struct sw_option options[] = {
      .what = "of the choice of tokens",
      .int_min = 0},
     SW_INFERENCE_OPTIONS(generate_options),
+    SW_OPTION_STORE_MOVED(AT(nvme)),
 };
 
 static sw_status check(const void *target) {
@@ -177,7 +179,7 @@ static void say_speed(const struct generator *g, int64_t start_ns, int64_t first
 }
 
 static sw_status generate(struct generator *g) {
-    SW_TRY(sw_source_open_any(g->options->from, &g->source));
+    SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
     SW_TRY(read_prompt(g));
     SW_TRY(open_model(g));
     const struct sw_sampler_spec spec = {.vocab = sw_source_config(g->source)->vocab,

@@ -1,6 +1,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/commands.h"
+#include "train/new_store.h"
 #include "train/planned.h"
 #include "train/trace_file.h"
 
@@ -178,6 +179,7 @@ static sw_status run(struct sw_planned *p) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
+    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
     if (!p->settings.json && p->settings.rates == NULL)
         sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
     SW_TRY(sw_planned_predict(p));

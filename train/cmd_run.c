@@ -18,16 +18,17 @@ static void on_signal(int number) {
     if (stop_requested)
         _exit(128 + number);
     stop_requested = 1;
-    static const char text[] = "\nending after the current step; once more ends at once\n";
+    static const char text[] = "\nending as soon as nothing is lost by it; once more ends at once\n";
     const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
 }
 
-void sw_signals_catch(void) {
+const volatile sig_atomic_t *sw_signals_catch(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    return &stop_requested;
 }
 
 static void say_start(const struct sw_trainer *trainer) {

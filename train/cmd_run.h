@@ -4,8 +4,9 @@
 
 #include "train/trainer.h"
 
-/* The first SIGINT or SIGTERM asks the run to end after the current step, a second one ends the process at once. */
-void sw_signals_catch(void);
+/* The first SIGINT or SIGTERM sets what this returns: a run that is made ends at once, one that trains after the
+ * current step. A second one ends the process. */
+const volatile sig_atomic_t *sw_signals_catch(void);
 
 /* Trains, says how it ended and how to go on. Returns the exit status. */
 int sw_run_to_end(const char *command, struct sw_trainer *trainer);

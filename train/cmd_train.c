@@ -14,8 +14,7 @@ int sw_command_train(int argc, char **argv) {
         return code;
     }
     struct sw_trainer *trainer = NULL;
-    sw_signals_catch();
-    const sw_status status = sw_trainer_create(&settings, &trainer);
+    const sw_status status = sw_trainer_create(&settings, sw_signals_catch(), &trainer);
     sw_options_release(&sw_train_command, &settings);
     if (status != SW_OK)
         return sw_command_fail("train", status);

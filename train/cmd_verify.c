@@ -16,11 +16,7 @@ struct verify_options {
 #define AT(member) .offset = offsetof(struct verify_options, member)
 static const struct sw_option options[] = {
     {.name = "DIR", .kind = SW_OPTION_STRING, AT(run), .what = "folder of a run", .required = true},
-    {.name = "--nvme",
-     .kind = SW_OPTION_LIST,
-     AT(nvme),
-     .value = "DIR|DEVICE",
-     .what = "where the store is now, repeatable; default: where the run has it"},
+    SW_OPTION_STORE_MOVED(AT(nvme)),
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {.command = "verify",
@@ -54,13 +50,8 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
 static sw_status open_store(struct verification *v) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(v->given->run, &run);
-    if (v->given->nvme.count > 0) {
-        const struct sw_option_list place = run.settings.nvme;
-        run.settings.nvme = v->given->nvme;
-        v->given->nvme = place;
-    }
     if (status == SW_OK)
-        status = sw_run_open_store(v->given->run, &run, &v->store);
+        status = sw_run_open_store(v->given->run, &run, &v->given->nvme, &v->store);
     sw_options_release(&sw_train_command, &run.settings);
     return status;
 }
@@ -68,21 +59,23 @@ static sw_status open_store(struct verification *v) {
 static json_t *describe_bad_records(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
+    static const char *const losses[] = {
+        [SW_STORE_RECORD_HARMLESS] = "harmless", [SW_STORE_RECORD_LOST] = "lost", [SW_STORE_RECORD_UNSURE] = "unsure"};
     json_t *list = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:I, s:b, s:I}", "file", bad[i].path, "offset",
-                                              (json_int_t)bad[i].offset_bytes, "earlier", (int)bad[i].earlier, "step",
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:I}", "file", bad[i].path, "offset",
+                                              (json_int_t)bad[i].offset_bytes, "loss", losses[bad[i].loss], "step",
                                               (json_int_t)bad[i].step));
     return list;
 }
 
-/* Records of commits later than the one that was opened. */
+/* Records of commits later than the one that was opened, which are or may be lost. */
 static int count_lost(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
     int lost = 0;
     for (int i = 0; i < count; i++)
-        lost += !bad[i].earlier;
+        lost += bad[i].loss != SW_STORE_RECORD_HARMLESS;
     return lost;
 }
 

@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "offload/scratch.h"
 #include "train/settings.h"
 
 #include <stdlib.h>
@@ -96,15 +97,21 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     int64_t *grains = calloc((size_t)plan->spec.units->count, sizeof *grains);
     if (grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the layout of the weights");
+    struct sw_scratch scratch;
+    sw_status status = sw_scratch_of(plan, &scratch);
     grains[0] = 1;
     const struct sw_store_spec spec = {.directories = (const char *const *)folders->items,
                                        .directory_count = folders->count,
                                        .unit_grains = grains,
                                        .unit_count = plan->spec.units->count,
+                                       .scratch = scratch.kind,
+                                       .scratch_count = scratch.count,
                                        .allow_buffered = inferred->options->allow_buffered,
                                        .one_generation = true,
                                        .unnamed = true};
-    const sw_status status = sw_store_create(&spec, NULL, NULL, &inference->store);
+    if (status == SW_OK)
+        status = sw_store_create(&spec, NULL, NULL, &inference->store);
+    sw_scratch_release(&scratch);
     free(grains);
     if (status == SW_OK)
         sw_log_info("%s of the weights are more than memory may hold, and are read from a copy in %s in every pass",

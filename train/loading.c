@@ -10,15 +10,20 @@
 #define GB 1e-9
 
 struct loading {
+    const struct sw_trainer *trainer;
     struct sw_progress progress;
     int64_t total_bytes; /* read and written */
 };
 
-static void show_progress(void *context, int64_t done_grains, int64_t total_grains) {
+/* Until the first commit there is nothing worth finishing. */
+static sw_status show_progress(void *context, int64_t done_grains, int64_t total_grains) {
     struct loading *loading = context;
+    if (*loading->trainer->stop)
+        return sw_fail(SW_ERR_STOPPED, "stopped before the first commit: nothing is left of the run");
     const double share = (double)done_grains / (double)total_grains;
     sw_progress_at(&loading->progress, (int64_t)(share * (double)loading->total_bytes), loading->total_bytes,
                    sw_now_ns());
+    return SW_OK;
 }
 
 static void say_rate(int64_t read_bytes, int64_t written_bytes, int64_t nanoseconds) {
@@ -30,6 +35,7 @@ static void say_rate(int64_t read_bytes, int64_t written_bytes, int64_t nanoseco
 sw_status sw_loading_run(struct sw_trainer *trainer) {
     const int64_t start_ns = sw_now_ns(), written_before = sw_store_counters(trainer->store).write_bytes;
     struct loading loading = {
+        .trainer = trainer,
         .progress = sw_progress_begin("loading the weights", stderr, isatty(STDERR_FILENO) == 1, start_ns),
         .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->plan)};
     struct sw_load load = sw_source_load(trainer->source);

@@ -57,6 +57,13 @@ struct sw_command_line {
     bool goes_on;                           /* what is not given stays as the run has it */
 };
 
+/* A row for a command that reads a run's store, which may have been moved: at_ is the offset of a list. */
+#define SW_OPTION_STORE_MOVED(at_)                                                                                     \
+    {                                                                                                                  \
+        .name = "--nvme", .kind = SW_OPTION_LIST, at_, .value = "DIR|DEVICE",                                          \
+        .what = "where the store of the run is now, repeatable; default: where the run has it"                         \
+    }
+
 /* Fills target with the defaults. Everything in it that options own must be released, or still zero. */
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 

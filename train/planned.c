@@ -5,6 +5,7 @@
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
+    SW_TRY(sw_places_of(&p->settings.nvme, ".", &p->places));
     SW_TRY(sw_trainer_devices(&p->settings, &p->devices));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
@@ -24,13 +25,6 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan) {
     return false;
 }
 
-void sw_planned_directories(const struct sw_planned *p, const char *const **out, int *out_count) {
-    static const char *const here[] = {"."};
-    const struct sw_option_list *nvme = &p->settings.nvme;
-    *out = nvme->count > 0 ? (const char *const *)nvme->items : here;
-    *out_count = nvme->count > 0 ? nvme->count : 1;
-}
-
 /* Of a plan that has nothing on NVMe the drives matter only for what saves cost, so it can do without them. */
 static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     const bool uses = sw_plan_uses_nvme(p->plan), saves = p->plan->program[SW_PROGRAM_UPDATE_SAVE].op_count > 0;
@@ -43,9 +37,12 @@ static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_targe
 }
 
 sw_status sw_planned_predict(struct sw_planned *p) {
-    struct sw_rates_target target = {
-        .settings = &p->settings, .model = p->model, .devices = &p->devices, .ring_chunks = p->plan->spec.ring_chunks};
-    sw_planned_directories(p, &target.directories, &target.directory_count);
+    const struct sw_rates_target target = {.settings = &p->settings,
+                                           .model = p->model,
+                                           .devices = &p->devices,
+                                           .ring_chunks = p->plan->spec.ring_chunks,
+                                           .directories = p->places.path,
+                                           .directory_count = p->places.count};
     if (p->settings.rates != NULL)
         SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
     else
@@ -58,6 +55,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
 }
 
 void sw_planned_release(struct sw_planned *p) {
+    sw_places_release(&p->places);
     sw_rates_release(&p->rates);
     sw_plan_destroy(p->plan);
     sw_model_destroy(p->model);

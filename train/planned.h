@@ -3,12 +3,14 @@
 #define SW_TRAIN_PLANNED_H
 
 #include "offload/simulate.h"
+#include "train/places.h"
 #include "train/rates.h"
 #include "train/trainer.h"
 #include "train/writes.h"
 
 struct sw_planned {
     struct sw_settings settings; /* filled before sw_planned_make, which resolves them */
+    struct sw_places places;     /* of the store: those of --nvme, or the current folder */
     struct sw_model_config config;
     struct sw_devices devices;
     struct sw_model *model;
@@ -25,9 +27,6 @@ sw_status sw_planned_make(struct sw_planned *planned);
 
 /* Measures the rates, or reads them where --rates says, and predicts the step. */
 sw_status sw_planned_predict(struct sw_planned *planned);
-
-/* The folders of --nvme, or the current one. */
-void sw_planned_directories(const struct sw_planned *planned, const char *const **out, int *out_count);
 
 /* Whether anything of the plan is on NVMe. */
 bool sw_plan_uses_nvme(const struct sw_plan *plan);

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "train/files.h"
+#include "train/places.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -96,20 +97,12 @@ bool sw_run_is_one(const char *folder) {
     return access(path, F_OK) == 0;
 }
 
-sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
-                                   int *out_count) {
-    if (settings->nvme.count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", settings->nvme.count,
-                       SW_STORE_MAX_FILES);
-    directories[0] = folder;
-    for (int i = 0; i < settings->nvme.count; i++)
-        directories[i] = settings->nvme.items[i];
-    *out_count = settings->nvme.count > 0 ? settings->nvme.count : 1;
-    return SW_OK;
-}
-
-/* A step that may be lost is never lost in silence. */
+/* A step that is or may be lost is never lost in silence. */
 static void warn_of_bad_records(const struct sw_store *store) {
+    static const char *const meanings[] = {
+        [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",
+        [SW_STORE_RECORD_LOST] = "its commit had finished, and it has been damaged since",
+        [SW_STORE_RECORD_UNSURE] = "its commit never finished, or it has been damaged since"};
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
     const long long opened = (long long)sw_store_last_commit(store)->step;
@@ -117,33 +110,45 @@ static void warn_of_bad_records(const struct sw_store *store) {
         char lost[LOST_CHARS] = "a later step";
         if (bad[i].step >= 0)
             snprintf(lost, sizeof lost, "step %lld", (long long)bad[i].step);
-        if (bad[i].earlier)
-            sw_log_warn(
-                "%s: the record of an earlier commit, at offset %lld, is damaged; nothing is lost, and the next "
-                "commit replaces it",
-                bad[i].path, (long long)bad[i].offset_bytes);
+        if (bad[i].loss == SW_STORE_RECORD_HARMLESS)
+            sw_log_info(
+                "%s: a commit record at offset %lld is not whole: %s; nothing is lost, step %lld is whole, and the "
+                "next commit replaces it",
+                bad[i].path, (long long)bad[i].offset_bytes, meanings[bad[i].loss], opened);
         else
-            sw_log_warn("%s: a commit record at offset %lld is damaged: %s is lost, or its commit never finished; the "
-                        "store is opened at step %lld",
-                        bad[i].path, (long long)bad[i].offset_bytes, lost, opened);
+            sw_log_warn(
+                "%s: a commit record at offset %lld is damaged: %s %s lost: %s; the store is opened at step %lld",
+                bad[i].path, (long long)bad[i].offset_bytes, lost,
+                bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be", meanings[bad[i].loss], opened);
     }
 }
 
-sw_status sw_run_open_store(const char *folder, const struct sw_run *run, struct sw_store **out) {
-    const char *directories[SW_STORE_MAX_FILES];
+static sw_status open_places(const struct sw_places *places, const struct sw_run *run, struct sw_store **out) {
     char id[SW_STORE_ID_CHARS];
-    int count;
+    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, out));
+    for (int i = 0; i < places->count; i++)
+        SW_TRY(sw_store_limit(*out, places->path[i], places->most_bytes[i]));
+    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
+                   places->path[0]);
+}
+
+sw_status sw_run_open_store(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                            struct sw_store **out) {
+    const bool elsewhere = moved != NULL && moved->count > 0;
+    struct sw_places places;
     *out = NULL;
-    SW_TRY(sw_run_store_directories(folder, &run->settings, directories, &count));
-    SW_TRY(sw_store_open(directories, count, run->settings.allow_buffered, out));
-    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0) {
+    SW_TRY(sw_places_of(elsewhere ? moved : &run->settings.nvme, folder, &places));
+    const sw_status status = open_places(&places, run, out);
+    sw_places_release(&places);
+    if (status == SW_OK) {
         warn_of_bad_records(*out);
         return SW_OK;
     }
     sw_store_close(*out);
     *out = NULL;
-    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
-                   directories[0]);
+    return status;
 }
 
 /* JSON has no word for a number that is not finite. */

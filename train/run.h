@@ -27,12 +27,10 @@ sw_status sw_run_read(const char *folder, struct sw_run *run);
 /* Whether the folder has a run.json. */
 bool sw_run_is_one(const char *folder);
 
-/* The directories of a run's store: those of --nvme, or the run's own folder. Pointers into settings and folder. */
-sw_status sw_run_store_directories(const char *folder, const struct sw_settings *settings, const char *directories[],
-                                   int *out_count);
-
-/* Opens the store of a run that was read, and refuses one that is not this run's. */
-sw_status sw_run_open_store(const char *folder, const struct sw_run *run, struct sw_store **out);
+/* Opens the store of a run that was read, and refuses one that is not this run's. It is where `moved` says, if that
+ * names a place (it may be NULL), else where --nvme of the run's settings does, else in its own folder. */
+sw_status sw_run_open_store(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                            struct sw_store **out);
 
 /* What the log says of a step, where every step commits: a process that dies between commit and log loses nothing. */
 struct sw_run_step {

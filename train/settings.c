@@ -166,9 +166,9 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
     {.name = "--nvme",                                                                                                 \
      .kind = SW_OPTION_LIST,                                                                                           \
      AT(nvme),                                                                                                         \
-     .value = "DIR|DEVICE",                                                                                            \
-     .what = "folder for the store's file, or a block device for all of it, repeatable: striped; default: the run's "  \
-             "own folder"},                                                                                            \
+     .value = "DIR[:SIZE]",                                                                                            \
+     .what = "folder for the store's file, or a block device for all of it, and what the store may take there; "       \
+             "repeatable: striped, with as much in each; default: the run's own folder"},                              \
         {.name = "--eval-every",                                                                                       \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(eval_every),                                                                                               \
@@ -397,8 +397,9 @@ static const struct sw_option plan_options[] = {
     {.name = "--nvme",
      .kind = SW_OPTION_LIST,
      AT(nvme),
-     .value = "DIR",
-     .what = "folder on the drive that is measured, repeatable: striped; default: the current folder"},
+     .value = "DIR[:SIZE]",
+     .what = "folder on the drive that is measured, and what the store may take there; repeatable: striped; default: "
+             "the current folder"},
     PREDICTION_OPTIONS,
     {.name = "--trace",
      .kind = SW_OPTION_STRING,
@@ -420,8 +421,9 @@ static const struct sw_option step_options[] = {
     {.name = "--nvme",
      .kind = SW_OPTION_LIST,
      AT(nvme),
-     .value = "DIR",
-     .what = "folder for the store's file, which is deleted again, repeatable: striped; default: the current folder"},
+     .value = "DIR[:SIZE]",
+     .what = "folder for the store's file, which is deleted again, and what it may take there; repeatable: striped; "
+             "default: the current folder"},
     PREDICTION_OPTIONS,
     {.name = "--steps",
      .kind = SW_OPTION_INT,

@@ -64,6 +64,9 @@ int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
 
+/* Paths in run.json must still be right from another directory. */
+sw_status sw_settings_make_paths_absolute(struct sw_settings *settings);
+
 /* --val is a percentage ("5%") or a file. */
 sw_status sw_settings_validation(const struct sw_settings *settings, double *out_percent, const char **out_file);
 

@@ -4,6 +4,7 @@
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/model.h"
+#include "train/places.h"
 #include "train/run.h"
 #include "train/store_reader.h"
 
@@ -65,29 +66,31 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int6
     return SW_OK;
 }
 
-static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run) {
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             const struct sw_option_list *nvme) {
     struct sw_store *store;
-    SW_TRY(sw_run_open_store(folder, run, &store));
+    SW_TRY(sw_run_open_store(folder, run, nvme, &store));
     if (sw_store_unit_count(store) == source->units->count)
         return sw_store_reader_open(store, source->tiles, &source->reader);
     sw_store_close(store);
     return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
 }
 
-static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_settings *settings) {
-    const char *directories[SW_STORE_MAX_FILES];
-    int count;
-    SW_TRY(sw_run_store_directories(folder, settings, directories, &count));
-    source->drives.items = calloc((size_t)count, sizeof *source->drives.items);
-    for (int i = 0; source->drives.items != NULL && i < count; i++) {
-        char *copy = is_folder(directories[i]) ? strdup(directories[i]) : NULL;
+/* Of the run's store, wherever it is now. */
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
+    struct sw_places places;
+    SW_TRY(sw_places_of(nvme, folder, &places));
+    source->drives.items = calloc((size_t)places.count, sizeof *source->drives.items);
+    for (int i = 0; source->drives.items != NULL && i < places.count; i++) {
+        char *copy = is_folder(places.path[i]) ? strdup(places.path[i]) : NULL;
         if (copy != NULL)
             source->drives.items[source->drives.count++] = copy;
     }
+    sw_places_release(&places);
     return source->drives.items == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
 }
 
-static sw_status open_run(struct sw_source *source, const char *folder) {
+static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(folder, &run);
     source->config = run.config;
@@ -95,9 +98,9 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
-        status = open_reader(source, folder, &run);
+        status = open_reader(source, folder, &run, nvme);
     if (status == SW_OK)
-        status = list_drives(source, folder, &run.settings);
+        status = list_drives(source, folder, nvme != NULL && nvme->count > 0 ? nvme : &run.settings.nvme);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
@@ -105,12 +108,15 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
     return status;
 }
 
-sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out) {
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
+    if (!sw_run_is_one(run_or_model) && nvme->count > 0)
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so that there is no store for --nvme to name",
+                       run_or_model);
     if (!sw_run_is_one(run_or_model))
         return sw_source_open_model(run_or_model, false, 0, 1, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    const sw_status status = open_run(source, run_or_model);
+    const sw_status status = open_run(source, run_or_model, nvme);
     if (status != SW_OK) {
         sw_source_close(source);
         return status;

@@ -15,8 +15,8 @@ struct sw_source;
 /* model: folder or preset. init: random weights from seed. tiles: of sw_model_units. Everything is checked, nothing is
  * loaded yet. */
 sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out);
-/* A run's folder, or else as above without init. */
-sw_status sw_source_open_any(const char *run_or_model, struct sw_source **out);
+/* A run's folder, whose store is where nvme says, if that names a place; or else as above without init. */
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);

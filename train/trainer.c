@@ -4,12 +4,13 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
-#include "io/block.h"
 #include "train/files.h"
 #include "train/loading.h"
+#include "train/new_store.h"
 #include "train/progress.h"
 #include "train/trace_file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -183,67 +184,42 @@ static sw_status open_engine(struct sw_trainer *trainer) {
     return sw_engine_open(&spec, &trainer->engine);
 }
 
-static void show_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
-    sw_progress_at(context, done_bytes, total_bytes, sw_now_ns());
+/* What is done while a store is made: shown, and watched for the wish to stop. */
+struct making {
+    struct sw_progress progress;
+    const volatile sig_atomic_t *stop;
+};
+
+static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
+    struct making *making = context;
+    sw_progress_at(&making->progress, done_bytes, total_bytes, sw_now_ns());
+    return !*making->stop;
 }
 
 /* Every byte of a new store is written once, which takes a while where it is large. */
-static sw_status create_with_progress(struct sw_trainer *trainer, const struct sw_store_spec *spec) {
-    struct sw_progress progress =
-        sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns());
-    const sw_status status = sw_store_create(spec, show_progress, &progress, &trainer->store);
+static sw_status create_store_in(struct sw_trainer *trainer, const struct sw_places *places) {
+    const struct sw_new_store wanted = {.plan = trainer->plan,
+                                        .places = places,
+                                        .allow_buffered = trainer->run.settings.allow_buffered,
+                                        .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
+    struct making making = {
+        .progress = sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
+        .stop = trainer->stop};
+    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, &trainer->store);
     if (status == SW_OK)
-        sw_progress_end(&progress, sw_store_file_bytes(trainer->store), sw_now_ns());
+        sw_progress_end(&making.progress, sw_store_file_bytes(trainer->store), sw_now_ns());
     else
-        sw_progress_break(&progress);
+        sw_progress_break(&making.progress);
     trainer->made_store = status == SW_OK;
     return status;
 }
 
 static sw_status create_store(struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_units *units = sw_model_get_units(trainer->model);
-    const char *directories[SW_STORE_MAX_FILES];
-    struct sw_store_spec spec = {.directories = directories,
-                                 .unit_count = units->count,
-                                 .allow_buffered = settings->allow_buffered,
-                                 .allow_overwrite_device = settings->allow_overwrite_device,
-                                 .one_generation = trainer->plan->spec.one_generation};
-    SW_TRY(sw_run_store_directories(trainer->folder, settings, directories, &spec.directory_count));
-    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
-    if (grains == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-    for (int64_t u = 0; u < units->count; u++)
-        grains[u] = units->unit[u].grains;
-    spec.unit_grains = grains;
-    const sw_status status = create_with_progress(trainer, &spec);
-    free(grains);
+    struct sw_places places;
+    SW_TRY(sw_places_of(&trainer->run.settings.nvme, trainer->folder, &places));
+    const sw_status status = create_store_in(trainer, &places);
+    sw_places_release(&places);
     return status;
-}
-
-/* Paths in run.json must still be right from another directory. A link to a drive stays one: the drive that it leads to
- * may have another name when the machine has started again. */
-static sw_status make_absolute(char **path) {
-    if (**path == '/' && sw_block_is_one(*path))
-        return SW_OK;
-    char *absolute = realpath(*path, NULL);
-    if (absolute == NULL)
-        return SW_OK;
-    free(*path);
-    *path = absolute;
-    return SW_OK;
-}
-
-static sw_status make_paths_absolute(struct sw_settings *settings) {
-    SW_TRY(make_absolute(&settings->model));
-    for (int i = 0; i < settings->data.count; i++)
-        SW_TRY(make_absolute(&settings->data.items[i]));
-    for (int i = 0; i < settings->nvme.count; i++)
-        SW_TRY(make_absolute(&settings->nvme.items[i]));
-    double percent;
-    const char *file;
-    SW_TRY(sw_settings_validation(settings, &percent, &file));
-    return file != NULL ? make_absolute(&settings->val) : SW_OK;
 }
 
 static sw_status create(struct sw_trainer *trainer) {
@@ -254,7 +230,7 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->run.config = *sw_source_config(trainer->source);
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
-    SW_TRY(make_paths_absolute(settings));
+    SW_TRY(sw_settings_make_paths_absolute(settings));
     trainer->made_folder = access(trainer->folder, F_OK) != 0;
     /* What a run learns, its exports included, is its user's. */
     SW_TRY(sw_folder_make(trainer->folder, 0700));
@@ -292,9 +268,10 @@ static sw_status make(const char *folder, struct sw_trainer **out) {
     return SW_OK;
 }
 
-sw_status sw_trainer_create(struct sw_settings *settings, struct sw_trainer **out) {
+sw_status sw_trainer_create(struct sw_settings *settings, const volatile sig_atomic_t *stop, struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(settings->run, &trainer));
+    trainer->stop = stop;
     trainer->run.settings = *settings;
     *settings = (struct sw_settings){0};
     const sw_status status = create(trainer);
@@ -329,11 +306,11 @@ static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, 
     SW_TRY(prepare(trainer));
     if (sw_data_digest(trainer->data) != trainer->run.data_digest)
         return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
-    SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, &trainer->store));
+    SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, NULL, &trainer->store));
     SW_TRY(check_store(trainer));
     SW_TRY(
         sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest, &trainer->position));
-    SW_TRY(make_paths_absolute(settings));
+    SW_TRY(sw_settings_make_paths_absolute(settings));
     sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     SW_TRY(open_engine(trainer));

@@ -29,12 +29,13 @@ struct sw_trainer {
     double validation_loss;                         /* the last one measured, in nats a token; 0: none */
     struct sw_costs costs;                          /* of this start */
     int64_t start_ns;
+    const volatile sig_atomic_t *stop; /* while it is made */
     bool made_folder, made_store;
 };
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is
- * left. */
-sw_status sw_trainer_create(struct sw_settings *settings, struct sw_trainer **out);
+ * left. *stop (set by a signal handler) is a failure until the first commit. */
+sw_status sw_trainer_create(struct sw_settings *settings, const volatile sig_atomic_t *stop, struct sw_trainer **out);
 /* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
 sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *context, struct sw_settings *settings),
                             void *context, struct sw_trainer **out);

@@ -123,8 +123,7 @@ static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     for (int64_t first = 0; first < run->units->unit[unit].elems; first += AT_ONCE) {
         SW_TRY(sw_model_fill_random(&run->init, unit, first, AT_ONCE, sw_memory_base(run->host)));
         SW_TRY(bring(run, run->call.acc, AT_ONCE * (int64_t)sizeof(float)));
-        SW_TRY(
-            sw_cast_from_f32(run->stream, type, AT_ONCE, run->call.acc, (char *)to + first * sw_dtype_bytes(type)));
+        SW_TRY(sw_cast_from_f32(run->stream, type, AT_ONCE, run->call.acc, (char *)to + first * sw_dtype_bytes(type)));
     }
     return sw_stream_synchronize(run->stream);
 }

@@ -193,8 +193,8 @@ static void add_over_keys(const struct sw_attention_call *call, const struct bac
 }
 
 /* dk and dv begin with the key at first_key. */
-static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch, struct sw_block query_block,
-                      struct sw_block key_block, int64_t first_key, sides want) {
+static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch,
+                      struct sw_block query_block, struct sw_block key_block, int64_t first_key, sides want) {
     const struct sw_attention_call *call = &b->call;
     const bool diagonal = query_block.first == key_block.first;
     const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);

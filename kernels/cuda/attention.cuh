@@ -66,7 +66,8 @@ static __device__ __forceinline__ void sw_bring_tile(T *tile, const sw_head_rows
  * other in runs. */
 static __device__ __forceinline__ int64_t sw_first_key(const sw_attention &shape, int64_t batch, int64_t t) {
     const int64_t in_window = shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
-    const int64_t in_document = shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t - shape.past];
+    const int64_t in_document =
+        shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t - shape.past];
     return in_window > in_document ? in_window : in_document;
 }
 

@@ -122,7 +122,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
         }
         sw_commit_copies();
     };
-    sw_bring_tile<T, DIM, ROWS, THREADS>(q_tile, sw_head_of(q, shape.q_stride, shape.seq, batch, head, shape, q_aligned), first);
+    sw_bring_tile<T, DIM, ROWS, THREADS>(
+        q_tile, sw_head_of(q, shape.q_stride, shape.seq, batch, head, shape, q_aligned), first);
     bring(begin);
     for (int64_t key = begin; key < end; key += KEYS) {
         if (STAGES == 2)

@@ -30,7 +30,9 @@ CELL_FIELDS = {"way": str, "block_bytes": int, "depth": int, "bytes_per_s": floa
 BEST_FIELDS = {"way": str, "block_bytes": int, "depth": int, "bytes_per_s": float, "cores": float,
                "core_s_per_gb": float}
 FIO_FIELDS = {"bytes_per_s": float, "cores": float, "core_s_per_gb": float, "ours_of_fio": float,
-              "best_block_bytes": int, "best_depth": int, "best_bytes_per_s": float, "ours_of_fio_best": float}
+              "best_block_bytes": int, "best_depth": int, "best_bytes_per_s": float, "ours_of_fio_best": float,
+              "fio_of_fio": float, "ours_of_fio_interval": list, "fio_of_fio_interval": list,
+              "ours_of_fio_best_interval": list}
 PRICE_FIELDS = {"bytes_per_s": float, "core_s_per_gb": float, "plain_bytes_per_s": float,
                 "plain_core_s_per_gb": float, "of_plain": float}
 SUSTAIN_FIELDS = {"bench": str, "files": int, "file_bytes": int, "direct": bool, "block_bytes": int, "depth": int,
@@ -110,6 +112,32 @@ def whole_sweep():
     return problems + wrong_store(found["store"])
 
 
+def wrong_intervals(fio):
+    """One round has one ratio, so that the interval is nothing but that."""
+    problems = []
+    for name in ("ours_of_fio", "fio_of_fio", "ours_of_fio_best"):
+        low, high = fio[name + "_interval"]
+        problems += unequal(name, low, fio[name]) + unequal(name, high, fio[name])
+    return problems
+
+
+def fio_stands_beside_in_print():
+    """Its version, and a line a way with three ratios and their intervals."""
+    if shutil.which("fio") is None:
+        raise script_test.Skip("no fio")
+    ended = program.run("bench", "io", "--nvme", folder("printed"), *SMALL, *CELL)
+    lines = ended.out.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("fio-")), len(lines))
+    problems = [f"{ended.code}: {ended.out!r}"] if start == len(lines) else []
+    for way, line in zip(WAYS, lines[start + 1:]):
+        spans = re.findall(r"([0-9.]+) \(([0-9.]+)-([0-9.]+)\)", line)
+        if not line.startswith(way) or len(spans) != 3:
+            problems.append(f"{way}: {line!r}")
+        problems += [f"{way}: {middle} lies outside {low}-{high}" for middle, low, high in spans
+                     if not float(low) <= float(middle) <= float(high)]
+    return problems
+
+
 def beside_fio():
     if shutil.which("fio") is None:
         raise script_test.Skip("no fio")
@@ -126,6 +154,7 @@ def beside_fio():
         problems += unequal("ours_of_fio_best", fio["ours_of_fio_best"], best["bytes_per_s"] / fio["best_bytes_per_s"])
         if (fio["best_block_bytes"], fio["best_depth"]) != (64 << 10, 2):
             problems.append(f"fio's best is {fio}")
+        problems += wrong_intervals(fio)
     return problems
 
 
@@ -191,7 +220,7 @@ def pictures():
 def bounded_writing():
     """fio's part is counted too."""
     problems = []
-    for arguments in ((*CELL, "--seconds", 0.05, "--rounds", 3), (*CELL, "--seconds", 0.05, "--rounds", 3, "--no-fio")):
+    for arguments in ((*CELL, "--seconds", 0.05, "--rounds", 1), (*CELL, "--seconds", 0.05, "--rounds", 3, "--no-fio")):
         found, wrong = report(folder(f"bounded{len(arguments)}"), "--size", "16MiB", "--most", "512MiB", *arguments,
                               fields=FIELDS, more=["fio"])
         problems += wrong
@@ -324,6 +353,6 @@ def misuse():
     return problems + [f"left {name}" for name in os.listdir(where)]
 
 
-script_test.run(whole_sweep, beside_fio, without_fio, several_folders_and_random_order, readable_reports, pictures,
+script_test.run(whole_sweep, beside_fio, fio_stands_beside_in_print, without_fio, several_folders_and_random_order, readable_reports, pictures,
                 bounded_writing, what_is_sustained, sustained_rates_for_a_plan, death_leaves_nothing, block_devices,
                 help_explains_every_flag, misuse)

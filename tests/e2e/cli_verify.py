@@ -12,7 +12,7 @@ SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 RECORD_BYTES = 3 * 4 * 16384
 FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list, "bad_records": list}
-RECORD_FIELDS = {"file": str, "offset": int, "earlier": bool, "step": int}
+RECORD_FIELDS = {"file": str, "offset": int, "loss": str, "step": int}
 BAD_FIELDS = {"unit": int, "grain": int, "state": str, "file": str, "offset": int, "reason": str}
 
 
@@ -38,7 +38,7 @@ def found(run):
                  for name, kind in RECORD_FIELDS.items() if type(bad.get(name)) is not kind]
     if report["bytes"] != report["grains"] * RECORD_BYTES or report["grains"] < 2:
         problems.append(f"{report['grains']} grains in {report['bytes']} bytes")
-    lost = [record for record in report["bad_records"] if not record["earlier"]]
+    lost = [record for record in report["bad_records"] if record["loss"] != "harmless"]
     if ended.code != (1 if report["bad"] or lost else 0):
         problems.append(f"status {ended.code} with {len(report['bad'])} bad grains and {len(lost)} lost records")
     return report, problems
@@ -130,12 +130,12 @@ def one_bit_in_a_commit_record():
     newest, other = records(file)
     flip(file, other + 5000)
     report, problems = found(run)
-    if report["step"] != 3 or [record["earlier"] for record in report["bad_records"]] != [True]:
+    if report["step"] != 3 or [record["loss"] for record in report["bad_records"]] != ["harmless"]:
         problems.append(f"a bit of the record before: {report}")
     flip(file, other + 5000)
     flip(file, newest + 5000)
     report, wrong = found(run)
-    if report["step"] != 2 or report["bad_records"] != [{"file": file, "offset": newest, "earlier": False, "step": 3}]:
+    if report["step"] != 2 or report["bad_records"] != [{"file": file, "offset": newest, "loss": "lost", "step": 3}]:
         problems.append(f"a bit of the newest record: {report}")
     lost = f"warning: {file}: a commit record at offset {newest} is damaged: step 3 is lost"
     for arguments in (["verify", run], ["export", run, path("of-recorded")], ["resume", run, "--steps", 5]):

@@ -85,12 +85,12 @@ static void set_sum(unsigned char *part, int64_t part_bytes) {
 static void set_sums(uint8_t left) {
     const struct sw_label_header *label = (const struct sw_label_header *)image.bytes;
     const int64_t label_bytes = sw_from_le64(label->label_bytes);
-    const bool possible = label_bytes > SW_FORMAT_SUM_FROM && label_bytes <= image.file_bytes;
+    const bool possible = label_bytes > SW_FORMAT_MARK_BYTES + SW_FORMAT_SUM_FROM && label_bytes <= image.file_bytes;
     for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
         if ((left >> (slot + 1) & 1) == 0)
             set_sum(image.bytes + image.label_bytes + slot * image.super_bytes, image.super_bytes);
     if ((left & LABEL_SUM_STAYS) == 0)
-        set_sum(image.bytes, possible ? label_bytes : image.label_bytes);
+        set_sum(image.bytes, (possible ? label_bytes : image.label_bytes) - SW_FORMAT_MARK_BYTES);
 }
 
 static void check_extents(const struct sw_store *store) {

@@ -198,8 +198,8 @@ static void refuses_truncated_and_foreign_files(void **state) {
         check_open_fails(&directories, SW_ERR_CORRUPT, "truncated");
     }
     copy_file(copy, file);
-    overwrite(file, offsetof(struct sw_label_header, version), 1, 2);
-    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 2");
+    overwrite(file, offsetof(struct sw_label_header, version), 1, SW_STORE_VERSION + 1);
+    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 3");
     overwrite(file, 0, label_bytes, 'x');
     check_open_fails(&directories, SW_ERR_CORRUPT, "not a store");
     copy_file(copy, file);
@@ -222,7 +222,8 @@ static void mutate_label(unsigned char *label, int64_t label_bytes, uint64_t *dr
     if (random_below(draws, 2) == 0)
         value = (uint64_t)random_below(draws, 1 << 24);
     memcpy(label + at, &value, (size_t)width);
-    header->sum = sw_le64_of_sum(sw_checksum(label + SW_FORMAT_SUM_FROM, label_bytes - SW_FORMAT_SUM_FROM));
+    header->sum = sw_le64_of_sum(
+        sw_checksum(label + SW_FORMAT_SUM_FROM, label_bytes - SW_FORMAT_MARK_BYTES - SW_FORMAT_SUM_FROM));
 }
 
 /* Labels that check but lie are refused or harmless; which, does not matter as long as nothing else happens. */

@@ -130,6 +130,26 @@ static void create_in_full(void *context) {
     CHECK(file_bytes(in_directory(directory, SW_STORE_FILE_NAME)) == -1);
 }
 
+/* The records would fit; their scratch would not. */
+static void create_with_scratch_in_full(void *context) {
+    enum { LARGE_GRAIN_BYTES = 1 << 20 };
+    const char *directory = context;
+    mount_small(directory, "size=12m");
+    const struct sw_store_scratch scratch = {SW_STORE_GRADS, store_unit_grains, LARGE_GRAIN_BYTES};
+    const struct sw_store_spec spec = {.directories = &directory,
+                                       .directory_count = 1,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS,
+                                       .scratch = &scratch,
+                                       .scratch_count = 1,
+                                       .allow_buffered = true};
+    struct sw_store *store = NULL;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_SPACE, "12.00 MiB (12582912 bytes) are available");
+    CHECK(file_bytes(in_directory(directory, SW_STORE_FILE_NAME)) == -1);
+    CHECK_OK(try_create(&directory, 1, true, &store));
+    sw_store_discard(store);
+}
+
 static void grow_in_full(void *context) {
     enum { LARGE_GRAIN_BYTES = 4 << 20 };
     const char *directory = context;
@@ -156,6 +176,10 @@ static void run_or_skip(void (*function)(void *context), void *context) {
         skip();
     }
     CHECK(result == 0);
+}
+
+static void refuses_scratch_without_space(void **state) {
+    run_or_skip(create_with_scratch_in_full, *state);
 }
 
 static void refuses_a_full_file_system(void **state) {
@@ -248,6 +272,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refuses_impossible_sizes, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_file_system_without_direct_io, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_full_file_system, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_scratch_without_space, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_scratch_without_room, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_read_only_directory, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_directory_of_others, make_directory, remove_directory),

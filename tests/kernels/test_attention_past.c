@@ -73,8 +73,7 @@ static void compare_rows(const struct pair *pair, sw_dtype type, const struct sw
         for (int64_t t = 0; t < a->seq; t++) {
             const char *row = (char *)got->o.data + (b * a->seq + t) * row_bytes;
             const char *want = (char *)whole->o.data + (b * length + a->past + t) * row_bytes;
-            assert_close("o", pair, type, a->heads * a->head_dim, row, want, tolerance_of(type),
-                         tolerance_of(type));
+            assert_close("o", pair, type, a->heads * a->head_dim, row, want, tolerance_of(type), tolerance_of(type));
             for (int64_t i = a->heads * a->head_dim; i < a->o_stride; i++)
                 assert_true(isnan(element(type, row, i)));
         }

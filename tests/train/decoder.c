@@ -40,7 +40,7 @@ static struct sw_source *open_source(const struct text_case *c) {
     char path[SUPPORT_PATH_CHARS];
     struct sw_source *source;
     snprintf(path, sizeof path, "%s/%s", getenv("SW_TEST_DATA"), c->model);
-    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &source)
+    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &(struct sw_option_list){0}, &source)
                                     : sw_source_open_model(c->model, true, SEED, c->tiles, &source),
                       c->model);
     return source;

@@ -1,0 +1,58 @@
+#include "offload/scratch.h"
+
+#include "core/size.h"
+#include "offload/plan_private.h"
+
+#include <stdlib.h>
+
+/* A state's kind in the store. */
+struct kept {
+    sw_state state;
+    sw_store_kind kind;
+    int64_t grain_bytes;
+};
+
+static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
+    const bool table = unit == 0 && plan->spec.units->tied;
+    if (plan->placement[unit].tier[kept->state] != SW_NVME)
+        return 0;
+    switch (kept->kind) {
+    case SW_STORE_ACTS:
+        return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
+    case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
+    default: return plan->spec.units->unit[unit].grains;
+    }
+}
+
+sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
+    const int64_t units = plan->spec.units->count;
+    const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const struct kept kept[] = {
+        {SW_GRADS, SW_STORE_GRADS, typed_bytes},
+        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
+        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
+        {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
+    };
+    enum { KINDS = sizeof kept / sizeof kept[0] };
+    *out = (struct sw_scratch){.grains = calloc(KINDS * (size_t)units, sizeof *out->grains)};
+    if (out->grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    for (int k = 0; k < KINDS; k++) {
+        if (!plan->spec.train && kept[k].state != SW_WEIGHTS)
+            continue;
+        int64_t *grains = out->grains + (int64_t)out->count * units;
+        bool any = false;
+        for (int64_t u = 0; u < units; u++) {
+            grains[u] = grains_of(plan, &kept[k], u);
+            any |= grains[u] > 0;
+        }
+        if (any)
+            out->kind[out->count++] = (struct sw_store_scratch){kept[k].kind, grains, kept[k].grain_bytes};
+    }
+    return SW_OK;
+}
+
+void sw_scratch_release(struct sw_scratch *scratch) {
+    free(scratch->grains);
+    *scratch = (struct sw_scratch){0};
+}

@@ -1,0 +1,58 @@
+#include "train/new_store.h"
+
+#include "offload/scratch.h"
+
+#include <stdlib.h>
+
+struct making {
+    struct sw_store_spec spec;
+    struct sw_scratch scratch;
+    int64_t *grains;
+};
+
+static void release(struct making *making) {
+    sw_scratch_release(&making->scratch);
+    free(making->grains);
+}
+
+static sw_status describe(const struct sw_new_store *wanted, struct making *out) {
+    const struct sw_units *units = wanted->plan->spec.units;
+    *out = (struct making){.grains = calloc((size_t)units->count, sizeof *out->grains)};
+    if (out->grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    for (int64_t u = 0; u < units->count; u++)
+        out->grains[u] = units->unit[u].grains;
+    const sw_status status = sw_scratch_of(wanted->plan, &out->scratch);
+    if (status != SW_OK)
+        release(out);
+    out->spec = (struct sw_store_spec){.directories = wanted->places->path,
+                                       .directory_count = wanted->places->count,
+                                       .most_bytes = wanted->places->most_bytes,
+                                       .unit_grains = out->grains,
+                                       .unit_count = units->count,
+                                       .scratch = out->scratch.kind,
+                                       .scratch_count = out->scratch.count,
+                                       .one_generation = wanted->plan->spec.one_generation,
+                                       .allow_buffered = wanted->allow_buffered,
+                                       .allow_overwrite_device = wanted->allow_overwrite_device,
+                                       .unnamed = wanted->unnamed};
+    return status;
+}
+
+sw_status sw_new_store_check(const struct sw_new_store *wanted) {
+    struct making making;
+    int64_t bytes[SW_STORE_MAX_FILES];
+    SW_TRY(describe(wanted, &making));
+    const sw_status status = sw_store_need(&making.spec, bytes);
+    release(&making);
+    return status;
+}
+
+sw_status sw_new_store_create(const struct sw_new_store *wanted, sw_store_progress progress, void *context,
+                              struct sw_store **out) {
+    struct making making;
+    SW_TRY(describe(wanted, &making));
+    const sw_status status = sw_store_create(&making.spec, progress, context, out);
+    release(&making);
+    return status;
+}
