@@ -43,7 +43,7 @@ static void write_file_of(const char *path, sw_dtype type, int64_t first, int64_
     FILE *file = fopen(path, "wb");
     CHECK(file != NULL && fwrite(&length, sizeof length, 1, file) == 1 && fwrite(header, length, 1, file) == 1);
     float *values = malloc(PIECE * sizeof *values);
-    char *rounded = malloc(PIECE * sizeof *values);
+    float *rounded = malloc(PIECE * sizeof *values);
     for (int64_t t = first; t < end; t++)
         for (int64_t e = 0, now; e < tensor_elems[t]; e += now) {
             now = sw_min_i64(PIECE, tensor_elems[t] - e);

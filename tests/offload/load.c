@@ -45,7 +45,8 @@ static void open_toy(const char *place, const char *directory, struct toy *out) 
                                   .ring_chunks = 2,
                                   .group = TOY_MICROS,
                                   .unit_slots = 2,
-                                  .head_grains = 1};
+                                  .head_grains = 1,
+                                  .host_threads = 3};
     must(toy_open(&spec, out));
 }
 

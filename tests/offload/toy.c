@@ -253,7 +253,9 @@ sw_status toy_open(const struct toy_spec *spec, struct toy *out) {
     pthread_cond_init(&out->changed, NULL);
     SW_TRY_GOTO(make_units(out), fail);
     SW_TRY_GOTO(sw_device_open("ref", 1, &out->device), fail);
-    SW_TRY_GOTO(sw_device_open("ref", 1, &out->host), fail);
+    SW_TRY_GOTO(sw_device_open(spec->host_threads > 0 ? "cpu" : "ref", spec->host_threads > 0 ? spec->host_threads : 1,
+                               &out->host),
+                fail);
     SW_TRY_GOTO(make_plan(out), fail);
     SW_TRY_GOTO(make_store(out), fail);
     SW_TRY_GOTO(make_engine(out), fail);

@@ -28,6 +28,7 @@ struct toy_spec {
     sw_speculation speculation;
     int64_t clip_every, overflow_every; /* steps; 0: never */
     int64_t head_grains;
+    int host_threads;      /* of a CPU device in host memory; 0: the reference, which has one */
     struct toy_place fail; /* this call fails with SW_ERR_IO */
 };
 
