@@ -204,9 +204,9 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
 static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
                            struct sw_attention *attention, struct head_rows *rows) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
-    char *keys = call->cache, *values = keys + sw_cache_values_offset(model);
     if (call->cache == NULL)
         return SW_OK;
+    char *keys = call->cache, *values = keys + sw_cache_values_offset(model);
     for (int64_t t = 0; t < model->rows; t++) {
         const int64_t at = (call->past + t) * row_bytes;
         SW_TRY(sw_copy_on_device(call->stream, keys + at, rows->k + t * attention->k_stride * typed, row_bytes));
