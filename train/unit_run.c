@@ -61,13 +61,13 @@ int64_t sw_unit_run_bytes(struct sw_model *model) {
 
 /* Numbers of both signs, since products of zeros may be faster than real ones; and tokens all over the table. */
 static void fill_inputs(const struct sw_unit_run *run, const int64_t bytes[AREAS]) {
-    enum { PERIOD = 101, TOKEN_STEP = 7919 };
+    enum { PERIOD = 101, MIDDLE = 50, TOKEN_STEP = 7919 };
     const sw_dtype type = sw_model_type(run->model);
     const int64_t vocab = sw_model_get_config(run->model)->vocab;
     const struct sw_unit_call *call = &run->call;
     int32_t *tokens = (int32_t *)(uintptr_t)call->tokens;
     for (int64_t i = 0; i < bytes[IN] / sw_dtype_bytes(type); i++) {
-        const float number = (float)(i % PERIOD - PERIOD / 2);
+        const float number = (float)(i % PERIOD - MIDDLE);
         sw_dtype_store(type, (void *)(uintptr_t)call->in, i, number * 0x1p-5f);
         sw_dtype_store(type, call->grad, i, number * 0x1p-15f);
     }
