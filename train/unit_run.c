@@ -64,10 +64,10 @@ static sw_status bring(struct sw_unit_run *run, const void *to, int64_t bytes) {
 
 /* Numbers of both signs, since products of zeros may be faster than real ones. */
 static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t bytes, float factor) {
-    enum { PERIOD = 101 };
+    enum { PERIOD = 101, MIDDLE = 50 };
     const sw_dtype type = sw_model_type(run->model);
     for (int64_t i = 0; i < bytes / sw_dtype_bytes(type); i++)
-        sw_dtype_store(type, sw_memory_base(run->host), i, (float)(i % PERIOD - PERIOD / 2) * factor);
+        sw_dtype_store(type, sw_memory_base(run->host), i, (float)(i % PERIOD - MIDDLE) * factor);
     return bring(run, to, bytes);
 }
 
