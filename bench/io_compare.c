@@ -9,6 +9,10 @@
 #include <math.h>
 #include <unistd.h>
 
+/* Both at once runs longer: fio's reader begins before its writer has filled its memory, and what it reads alone until
+ * then must not count for much. */
+#define LONGER_BOTH 2.0
+
 /* A pass of the comparison ends with its bytes; only where the drive has become this much slower, by its time. */
 #define LATEST 4.0
 
@@ -104,11 +108,16 @@ static void rest(const struct sw_io_report *report) {
     usleep((useconds_t)(report->fio.start_s * 1e6));
 }
 
+double sw_io_compared_seconds(const struct sw_io_options *given, sw_io_way way) {
+    return given->seconds * (way == SW_IO_BOTH ? LONGER_BOTH : 1.0);
+}
+
 static sw_status run_contender(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, int who,
                                int64_t most_bytes, struct totals *totals) {
     const struct sw_io_best *best = &report->best[way];
-    struct sw_io_turn turn = {who == SW_IO_FIO_BEST ? best->fio.cell : best->ours.cell, bench->given->seconds,
-                              share(bench, way, bench->given->seconds)};
+    const double seconds = sw_io_compared_seconds(bench->given, way);
+    struct sw_io_turn turn = {who == SW_IO_FIO_BEST ? best->fio.cell : best->ours.cell, seconds,
+                              share(bench, way, seconds)};
     struct sw_io_rate rate;
     if (way != SW_IO_BOTH) {
         turn.seconds *= LATEST;

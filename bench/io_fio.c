@@ -95,11 +95,12 @@ static void write_names(FILE *job, const struct sw_io_target *target) {
     fprintf(job, "\nsize=%lld\n", (long long)(target->file_bytes * target->count));
 }
 
-/* thread: so that nothing of fio's is left in shared memory when it is killed. */
+/* thread: so that nothing of fio's is left in shared memory when it is killed. exitall: a reader and a writer end
+ * together. */
 static void write_globals(FILE *job, const struct sw_fio *fio, const struct sw_io_target *target) {
     fprintf(job,
             "[global]\nioengine=io_uring\ndirect=%d\nfixedbufs=%d\nregisterfiles=1\nthread=1\noverwrite=1\n"
-            "invalidate=0\nfallocate=none\nscramble_buffers=0\nallow_mounted_write=1\n",
+            "exitall=1\ninvalidate=0\nfallocate=none\nscramble_buffers=0\nallow_mounted_write=1\n",
             target->direct, fio->fixed_buffers);
     write_names(job, target);
 }

@@ -39,9 +39,11 @@ static double planned_seconds(const struct sw_io_report *report) {
         int count = 0;
         for (int i = 0; i < cell_count(report->bench); i++)
             count += report->results[way][i].fits;
-        const int finals = count > 1 ? (int)sw_min_i64(count, (beside ? 2 : 1) * FINALISTS) * FINAL_ROUNDS : 0;
+        const int64_t most = beside ? 2 * FINALISTS : FINALISTS;
+        const int finals = count > 1 ? (int)sw_min_i64(count, most) * FINAL_ROUNDS : 0;
         seconds += given->seconds * (count + finals) * (beside ? 2 : 1);
-        seconds += given->seconds * SW_IO_ROUND_PASSES * (double)given->rounds * (beside ? SW_IO_CONTENDERS : 1);
+        seconds += sw_io_compared_seconds(given, (sw_io_way)way) * SW_IO_ROUND_PASSES * (double)given->rounds *
+                   (beside ? SW_IO_CONTENDERS : 1);
     }
     return seconds + (report->has_store ? given->seconds * (double)given->rounds * SW_IO_STORE_PASSES : 0.0);
 }
