@@ -31,11 +31,12 @@ static sw_status open_store(struct sw_contender *contender, const char *const *d
     return status;
 }
 
-static sw_status open_engine(struct sw_contender *contender, struct sw_device *device, sw_speculation speculation) {
+static sw_status open_engine(struct sw_contender *contender, const struct sw_devices *devices,
+                             sw_speculation speculation) {
     const struct sw_engine_spec spec = {
         .plan = contender->plan,
-        .device = device,
-        .host = device,
+        .device = devices->compute,
+        .host = devices->host,
         .store = contender->store,
         .io_depth = SW_TRAINER_IO_DEPTH,
         .speculation = speculation,
@@ -48,13 +49,13 @@ static sw_status open_engine(struct sw_contender *contender, struct sw_device *d
     return sw_engine_load(contender->engine, sw_model_fill_random, &init);
 }
 
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,
-                            struct sw_plan *plan, const char *const *directories, int directory_count,
-                            sw_speculation speculation, struct sw_contender *out) {
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
+                            const struct sw_devices *devices, struct sw_plan *plan, const char *const *directories,
+                            int directory_count, sw_speculation speculation, struct sw_contender *out) {
     *out = (struct sw_contender){.settings = settings, .model = model, .plan = plan};
     sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, directories, directory_count) : SW_OK;
     if (status == SW_OK)
-        status = open_engine(out, device, speculation);
+        status = open_engine(out, devices, speculation);
     if (status != SW_OK)
         sw_contender_close(out);
     return status;

@@ -4,6 +4,7 @@
 #define SW_BENCH_CONTENDER_H
 
 #include "offload/engine.h"
+#include "train/devices.h"
 #include "train/model.h"
 #include "train/settings.h"
 
@@ -27,9 +28,9 @@ struct sw_step_times {
 };
 
 /* The plan must outlive it. directories: for the store. */
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model, struct sw_device *device,
-                            struct sw_plan *plan, const char *const *directories, int directory_count,
-                            sw_speculation speculation, struct sw_contender *out);
+sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
+                            const struct sw_devices *devices, struct sw_plan *plan, const char *const *directories,
+                            int directory_count, sw_speculation speculation, struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 
 /* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before

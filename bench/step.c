@@ -47,11 +47,11 @@ static sw_status open_contenders(struct sw_step_bench *b) {
     const char *const *directories;
     int count;
     sw_planned_directories(&b->planned, &directories, &count);
-    SW_TRY(sw_contender_open(&b->planned.settings, b->planned.model, b->planned.device, b->planned.plan, directories,
+    SW_TRY(sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices, b->planned.plan, directories,
                              count, b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER, &b->placed));
     if (b->resident_plan == NULL)
         return SW_OK;
-    return sw_contender_open(&b->resident_settings, b->planned.model, b->planned.device, b->resident_plan, NULL, 0,
+    return sw_contender_open(&b->resident_settings, b->planned.model, &b->planned.devices, b->resident_plan, NULL, 0,
                              SW_SPECULATE_NEVER, &b->resident);
 }
 

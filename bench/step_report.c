@@ -119,14 +119,14 @@ static json_t *lanes_json(const struct sw_step_bench *b) {
 sw_status sw_step_bench_json(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     const int64_t *peak = b->planned.plan->tier_bytes;
-    json_t *root =
-        json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "bench",
-                  "step", "device", sw_device_info(b->planned.device).name, "rounds", SW_STEP_ROUNDS, "model", s->model,
-                  "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens,
-                  "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads",
-                  (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes", "device",
-                  (json_int_t)peak[SW_DEVICE], "host", (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME],
-                  "steps", times_json(b), "busiest", sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
+    json_t *root = json_pack(
+        "{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "bench", "step",
+        "device", sw_devices_info(&b->planned.devices).name, "rounds", SW_STEP_ROUNDS, "model", s->model, "precision",
+        sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens, "micro_batch",
+        (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads", (json_int_t)s->threads, "place", s->place,
+        "speculated", b->speculates, "peak_bytes", "device", (json_int_t)peak[SW_DEVICE], "host",
+        (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME], "steps", times_json(b), "busiest",
+        sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
     json_dumpf(root, stdout, JSON_INDENT(2));

@@ -3,6 +3,7 @@
 #include "core/size.h"
 
 #include <errno.h>
+#include <hwloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,21 @@ static bool populate(void *base, int64_t bytes) {
     return true;
 }
 
-sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out) {
+/* Pages that are not there yet will come from a node of the machine's memory while it has any. Where the system
+ * refuses, they come from anywhere, which is slower and no less right. */
+static void bind_to_node(void *base, int64_t bytes, int numa_node) {
+    hwloc_topology_t topology;
+    if (hwloc_topology_init(&topology) != 0)
+        return;
+    const bool loaded = hwloc_topology_load(topology) == 0;
+    const hwloc_obj_t node = loaded ? hwloc_get_numanode_obj_by_os_index(topology, (unsigned)numa_node) : NULL;
+    if (node != NULL)
+        (void)hwloc_set_area_membind(topology, base, (size_t)bytes, node->nodeset, HWLOC_MEMBIND_BIND,
+                                     HWLOC_MEMBIND_BYNODESET);
+    hwloc_topology_destroy(topology);
+}
+
+static sw_status create(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
     assert(bytes >= 0);
     struct sw_arena *arena = calloc(1, sizeof *arena);
     if (arena == NULL)
@@ -56,6 +71,8 @@ sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_
     snprintf(arena->name, sizeof arena->name, "%s", name);
     arena->bytes = sw_round_up(sw_max_i64(bytes, 1), SW_BUFFER_ALIGN_BYTES);
     const bool mapped = map_aligned(arena);
+    if (mapped && numa_node >= 0)
+        bind_to_node(arena->base, arena->bytes, numa_node);
     if (!mapped || !populate(arena->base, arena->bytes)) {
         char text[SW_SIZE_CHARS];
         const int error = errno;
@@ -65,11 +82,20 @@ sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_
         return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
                        strerror(error));
     }
-    const bool locked = lock && mlock(arena->base, (size_t)arena->bytes) == 0;
-    if (out_locked != NULL)
-        *out_locked = locked;
     *out = arena;
     return SW_OK;
+}
+
+sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out) {
+    SW_TRY(create(name, bytes, -1, out));
+    const bool locked = lock && mlock((*out)->base, (size_t)(*out)->bytes) == 0;
+    if (out_locked != NULL)
+        *out_locked = locked;
+    return SW_OK;
+}
+
+sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
+    return create(name, bytes, numa_node, out);
 }
 
 void sw_arena_destroy(struct sw_arena *arena) {

@@ -13,6 +13,9 @@ struct sw_arena;
  * them where `lock` is set and the limits allow it; *out_locked (may be NULL) says whether it did. The caller
  * destroys it. */
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
+/* The same, not locked, from the memory of a NUMA node (the system's number of it), or where that is full from another.
+ * numa_node -1: whichever. */
+sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out);
 void sw_arena_destroy(struct sw_arena *arena);
 
 /* Takes bytes aligned to SW_BUFFER_ALIGN_BYTES. Fails with SW_ERR_BUDGET when they do not fit; asserts that the

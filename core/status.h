@@ -21,6 +21,7 @@ enum {
     SW_ERR_UNSUPPORTED = -7, /* known, but not available in this build or on this machine */
     SW_ERR_BUSY = -8,        /* in use by another process */
     SW_ERR_STOPPED = -9,     /* ended on request or because another lane failed */
+    SW_ERR_DEVICE = -11,     /* a GPU or its driver failed */
     SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
 };
 

@@ -9,14 +9,18 @@
 #include <string.h>
 
 static sw_status init_by_name(struct sw_device *device, const char *name, int threads) {
-    static const char cpu_prefix[] = "cpu:";
+    static const char cpu_prefix[] = "cpu:", cuda_prefix[] = "cuda:";
     if (strcmp(name, "ref") == 0)
         return sw_ref_device_init(device);
     if (strcmp(name, "cpu") == 0)
         return sw_cpu_device_init(device, NULL, threads);
     if (strncmp(name, cpu_prefix, sizeof cpu_prefix - 1) == 0)
         return sw_cpu_device_init(device, name + sizeof cpu_prefix - 1, threads);
-    return sw_fail(SW_ERR_UNSUPPORTED, "there is no device named '%s' in this build; 'cpu' and 'ref' are there", name);
+    if (strcmp(name, "cuda") == 0)
+        return sw_cuda_device_init(device, NULL);
+    if (strncmp(name, cuda_prefix, sizeof cuda_prefix - 1) == 0)
+        return sw_cuda_device_init(device, name + sizeof cuda_prefix - 1);
+    return sw_fail(SW_ERR_UNSUPPORTED, "there is no device named '%s'; 'cpu', 'cuda' and 'ref' are", name);
 }
 
 sw_status sw_device_open(const char *name, int threads, struct sw_device **out) {
@@ -48,24 +52,6 @@ void sw_device_close(struct sw_device *device) {
 
 struct sw_device_info sw_device_info(const struct sw_device *device) {
     return device->info;
-}
-
-sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out) {
-    assert(device != NULL && out != NULL);
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for a stream");
-    (*out)->device = device;
-    return SW_OK;
-}
-
-void sw_stream_close(struct sw_stream *stream) {
-    free(stream);
-}
-
-sw_status sw_stream_synchronize(struct sw_stream *stream) {
-    const sw_status status = stream->device->ops.synchronize(stream);
-    return stream->first_error != SW_OK ? stream->first_error : status;
 }
 
 /* Two ranges of bytes apart from each other. */

@@ -19,28 +19,61 @@
 
 struct sw_device;
 struct sw_stream;
+struct sw_event;
+struct sw_memory;
 
-/* Opens a device by name: "cpu", or "ref" (the plain C reference, single-threaded, for tests). "cpu:ISA" limits the CPU
- * device to an instruction set: baseline, avx2, avx512 or avx512_bf16. threads: OpenMP threads an op may use, 0 for all
- * cores. The caller closes it, after its streams. */
+/* Opens a device by name: "cpu", "cuda", or "ref" (the plain C reference, single-threaded, for tests). "cpu:ISA" limits
+ * the CPU device to an instruction set: baseline, avx2, avx512 or avx512_bf16; "cuda:N" is the GPU of that number.
+ * threads: OpenMP threads an op may use, 0 for all cores. The caller closes it, after its streams, events and memory.
+ */
 sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
+/* Whether this build has the CUDA device. Opening it says why it cannot be used on this machine. */
+bool sw_device_has_cuda(void);
 
 struct sw_device_info {
-    const char *name; /* "cpu" */
-    const char *isa;  /* "avx512_bf16", ... what the arithmetic uses */
+    const char *name;  /* "cpu" */
+    const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
+    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device */
     int threads;
-    bool bf16_fast;   /* the device has bf16 matrix instructions */
-    bool host_memory; /* its memory is the host's memory */
+    bool bf16_fast;       /* the device has bf16 matrix instructions */
+    bool host_memory;     /* its memory is the host's memory */
+    bool asynchronous;    /* calls return before the work is done */
+    int64_t memory_bytes; /* of its own that is free now; 0 where its memory is the host's */
 };
 struct sw_device_info sw_device_info(const struct sw_device *device);
 
+/* One region of memory, zeroed, aligned to SW_BUFFER_ALIGN_BYTES: of the device, or of the host for copies to and from
+ * the device, which is then as near to the device as the machine has it, and locked. A CPU device's host memory is
+ * locked only where the limits allow it; a GPU's is refused where it cannot be pinned. The caller closes it, when no
+ * stream works on it any more. */
+typedef enum { SW_MEMORY_DEVICE, SW_MEMORY_HOST } sw_memory_side;
+sw_status sw_memory_open(struct sw_device *device, const char *name, sw_memory_side side, int64_t bytes,
+                         struct sw_memory **out);
+void *sw_memory_base(const struct sw_memory *memory);
+int64_t sw_memory_bytes(const struct sw_memory *memory);
+void sw_memory_close(struct sw_memory *memory);
+
 sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out);
+/* Waits for its work first. */
 void sw_stream_close(struct sw_stream *stream);
 /* Waits for all work of the stream and returns its first error. */
 sw_status sw_stream_synchronize(struct sw_stream *stream);
 
-/* Copies between host memory and device memory. */
+/* A point in a stream's work, which the host or another stream can wait for, and the time when it was reached. One
+ * thread at a time records it; any may wait. */
+sw_status sw_event_open(struct sw_device *device, struct sw_event **out);
+void sw_event_close(struct sw_event *event);
+sw_status sw_event_record(struct sw_event *event, struct sw_stream *stream);
+/* The host waits, without using a core, and gets the first error of the device's work. */
+sw_status sw_event_wait(struct sw_event *event);
+/* Work given to the stream from now on begins after the event, as it was last recorded. The host does not wait. */
+sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event);
+/* From one event to another, both reached. */
+sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
+
+/* Copies between host memory and device memory. Host memory that is not an sw_memory may be read or written before the
+ * call returns, and slows the copy down. */
 sw_status sw_copy_to_device(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes);
 sw_status sw_copy_to_host(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes);
 /* Within the device. */
@@ -187,6 +220,9 @@ sw_status sw_cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t
                                 int64_t first_col, const float *logits, const int32_t *targets, float scale,
                                 const float *max, const float *sum, const float *target_logit, float *loss,
                                 void *d_logits);
+
+/* *total += the sum of `rows` losses in fp64, in an order that depends on `rows` only. */
+sw_status sw_sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total);
 
 /* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
  * fp64. elems is a multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums,

@@ -9,6 +9,18 @@
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
 
+    /* Fills base and backend of a memory, a stream, an event whose other fields are there. */
+    sw_status (*open_memory)(struct sw_memory *memory);
+    void (*close_memory)(struct sw_memory *memory);
+    sw_status (*open_stream)(struct sw_stream *stream);
+    void (*close_stream)(struct sw_stream *stream);
+    sw_status (*open_event)(struct sw_event *event);
+    void (*close_event)(struct sw_event *event);
+    sw_status (*record_event)(struct sw_event *event, struct sw_stream *stream);
+    sw_status (*wait_event)(struct sw_event *event);
+    sw_status (*stream_wait)(struct sw_stream *stream, struct sw_event *event);
+    sw_status (*elapsed_ns)(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
+
     sw_status (*copy_to_device)(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes);
     sw_status (*copy_to_host)(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes);
     sw_status (*copy_on_device)(struct sw_stream *stream, void *to, const void *from, int64_t bytes);
@@ -71,6 +83,7 @@ struct sw_device_ops {
                                     const float *max, const float *sum, const float *target_logit, float *loss,
                                     void *d_logits);
 
+    sw_status (*sum_losses)(struct sw_stream *stream, int64_t rows, const float *losses, double *total);
     sw_status (*finish_gradient)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                                  double *sums);
     sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
@@ -91,10 +104,26 @@ struct sw_device {
 struct sw_stream {
     struct sw_device *device;
     sw_status first_error;
+    void *backend;
+};
+
+struct sw_event {
+    struct sw_device *device;
+    void *backend;
+};
+
+struct sw_memory {
+    struct sw_device *device;
+    const char *name; /* a literal */
+    sw_memory_side side;
+    int64_t bytes;
+    void *base, *backend;
 };
 
 /* Each fills ops, info and backend of a zeroed device. */
 sw_status sw_ref_device_init(struct sw_device *device);
 sw_status sw_cpu_device_init(struct sw_device *device, const char *isa, int threads);
+/* number: of the GPU, NULL for the first. SW_ERR_UNSUPPORTED says why this build or machine has none. */
+sw_status sw_cuda_device_init(struct sw_device *device, const char *number);
 
 #endif

@@ -172,6 +172,11 @@ sw_status sw_cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t
                                                          scale, max, sum, target_logit, loss, d_logits));
 }
 
+sw_status sw_sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total) {
+    assert(rows >= 0 && losses != NULL && total != NULL);
+    return record(stream, stream->device->ops.sum_losses(stream, rows, losses, total));
+}
+
 sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums) {
     assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL && sums != NULL);

@@ -9,14 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sw_status map_arena(struct sw_engine *engine, sw_tier tier) {
-    const int64_t bytes = engine->plan->tier_bytes[tier];
-    void *base;
-    bool locked = false;
-    SW_TRY(sw_arena_create(sw_tier_name(tier), bytes, tier == SW_HOST, &locked, &engine->arena[tier]));
-    SW_TRY(sw_arena_take(engine->arena[tier], bytes, &base));
-    sw_arena_seal(engine->arena[tier]);
+/* The tiers, and the losses that steps leave. Host memory is the device's to copy to and from. */
+static sw_status take_memory(struct sw_engine *engine) {
+    struct sw_device *device = engine->spec.device;
+    const int64_t *bytes = engine->plan->tier_bytes;
+    const int64_t losses = engine->plan->spec.micro_batches;
+    SW_TRY(sw_memory_open(device, "device", SW_MEMORY_DEVICE, bytes[SW_DEVICE], &engine->memory[SW_DEVICE]));
+    SW_TRY(sw_memory_open(device, "host", SW_MEMORY_HOST, bytes[SW_HOST], &engine->memory[SW_HOST]));
+    SW_TRY(sw_memory_open(device, "losses", SW_MEMORY_HOST, SW_ENGINE_STEPS_AHEAD * losses * (int64_t)sizeof(double),
+                          &engine->losses));
+    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++)
+        engine->context[c].loss = (double *)sw_memory_base(engine->losses) + c * losses;
     return SW_OK;
+}
+
+/* What the model keeps in the work area. */
+static sw_status begin_units(struct sw_engine *engine) {
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    if (ops->begin == NULL)
+        return SW_OK;
+    SW_TRY(ops->begin(ops->context, engine->setup_stream, sw_engine_piece(engine, engine->plan->index->work, 0)));
+    return sw_stream_synchronize(engine->setup_stream);
 }
 
 /* Scratch on NVMe: a state's tier, its kind in the store, and its grains. */
@@ -66,8 +79,8 @@ static sw_status prepare_store(struct sw_engine *engine) {
     };
     for (size_t k = 0; plan->spec.train && k < sizeof scratch / sizeof scratch[0]; k++)
         SW_TRY(add_scratch(engine, &scratch[k]));
-    SW_TRY(sw_store_add_buffer(engine->spec.store, sw_arena_base(engine->arena[SW_HOST]),
-                               sw_arena_bytes(engine->arena[SW_HOST])));
+    SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),
+                               sw_memory_bytes(engine->memory[SW_HOST])));
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);
     engine->committed_generation = commit->generation;
     engine->saved_step = engine->step = commit->step;
@@ -90,16 +103,11 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->skipped_steps = spec->skipped_steps;
     pthread_mutex_init(&engine->mutex, NULL);
     pthread_cond_init(&engine->awaited_done, NULL);
-    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++) {
-        engine->context[c].loss = calloc((size_t)spec->plan->spec.micro_batches, sizeof(double));
-        if (engine->context[c].loss == NULL)
-            SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the engine"), fail);
-    }
     if (spec->trace_ops > 0)
         SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, "spillway", &engine->trace), fail);
-    SW_TRY_GOTO(map_arena(engine, SW_DEVICE), fail);
-    SW_TRY_GOTO(map_arena(engine, SW_HOST), fail);
+    SW_TRY_GOTO(take_memory(engine), fail);
     SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
+    SW_TRY_GOTO(begin_units(engine), fail);
     SW_TRY_GOTO(sw_stream_open(spec->host, &engine->host_stream), fail);
     if (spec->store != NULL)
         SW_TRY_GOTO(prepare_store(engine), fail);
@@ -122,9 +130,8 @@ void sw_engine_close(struct sw_engine *engine) {
     if (engine->host_stream != NULL)
         sw_stream_close(engine->host_stream);
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
-        sw_arena_destroy(engine->arena[t]);
-    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++)
-        free(engine->context[c].loss);
+        sw_memory_close(engine->memory[t]);
+    sw_memory_close(engine->losses);
     sw_trace_destroy(engine->trace);
     pthread_mutex_destroy(&engine->mutex);
     pthread_cond_destroy(&engine->awaited_done);
@@ -159,7 +166,7 @@ static sw_status change_program(struct sw_engine *engine, const struct sw_progra
     engine->program = program;
     engine->program_first = engine->begun;
     for (int which = 0; which < SW_LANES; which++)
-        engine->lane[which].number = engine->lane[which].done = 0;
+        sw_engine_restart_lane(&engine->lane[which]);
     return SW_OK;
 }
 
@@ -209,6 +216,7 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
         SW_TRY(change_program(engine, program));
     struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
     double *loss = context->loss;
+    memset(loss, 0, (size_t)engine->plan->spec.micro_batches * sizeof *loss);
     *context = (struct step_context){
         .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
     context->result.step = input->step;

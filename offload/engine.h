@@ -30,7 +30,7 @@ struct sw_unit_call {
     float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights */
     void *work;
     float loss_scale; /* factor of every token's loss in the gradient */
-    double *loss;     /* sum of the micro-batch's token losses, unscaled */
+    double *loss;     /* host memory: receives the sum of the micro-batch's token losses, unscaled */
     int64_t row;      /* logits: the row of the micro-batch */
     float *logits;    /* logits: receives [vocab], host memory */
 };
@@ -46,9 +46,12 @@ struct sw_gather_call {
     void *out;
 };
 
-/* The model's arithmetic. Called on the compute lane's thread, gather on the update lane's. */
+/* The model's arithmetic. Called on the compute lane's thread, gather on the update lane's. Where the device is
+ * asynchronous, calls give it work and do not wait for it. */
 struct sw_unit_ops {
     void *context;
+    /* Once, before all others, on the engine's own thread: puts into the work area what stays there. NULL: nothing. */
+    sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */

@@ -3,7 +3,6 @@
 #ifndef SW_OFFLOAD_ENGINE_PRIVATE_H
 #define SW_OFFLOAD_ENGINE_PRIVATE_H
 
-#include "core/arena.h"
 #include "offload/builder.h"
 #include "offload/engine.h"
 #include "offload/pace.h"
@@ -33,6 +32,8 @@ struct pending_update {
     struct sw_step_result result;
 };
 
+struct device_lane;
+
 struct lane {
     struct sw_engine *engine;
     sw_lane which;
@@ -41,16 +42,19 @@ struct lane {
     struct sw_stream *stream;         /* compute, upload, download, update */
     struct sw_store_lane *store_lane; /* read, write */
     pthread_cond_t wake;
-    bool asleep;    /* until its next op may start, or the lanes end */
-    int64_t number; /* next op to start, counted over all steps of the program */
-    int64_t done;   /* ops done, likewise, in order */
+    bool asleep;                /* until its next op may start, or the lanes end */
+    struct device_lane *device; /* of an asynchronous device; NULL: an op is done when its call returns */
+    int64_t number;             /* next op to start, counted over all steps of the program */
+    int64_t given;              /* ops given to an asynchronous device, likewise, in order */
+    int64_t done;               /* ops done, likewise, in order */
 };
 
 struct sw_engine {
     struct sw_engine_spec spec;
     const struct sw_plan *plan;
-    struct sw_arena *arena[SW_NVME]; /* device, host */
-    struct sw_trace *trace;          /* NULL: none */
+    struct sw_memory *memory[SW_NVME]; /* device, host */
+    struct sw_memory *losses;          /* host: of each micro-batch of the steps in flight */
+    struct sw_trace *trace;            /* NULL: none */
 
     pthread_mutex_t mutex;       /* guards what follows, to the blank line */
     pthread_cond_t awaited_done; /* for the owner, */
@@ -95,9 +99,14 @@ void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, 
 /* Of all micro-batches, in their order. */
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
-/* Runs an op of a synchronous lane, or the commit. */
+/* Runs an op that is no transfer of an I/O lane; on an asynchronous device, gives it to the lane's stream. */
+sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                             struct step_context *context);
+/* And waits for it. */
 sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                            struct step_context *context);
+/* Adds to an error what was being done. */
+sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context);
 /* The transfer of an op of an I/O lane. */
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
                                             const struct step_context *context);
@@ -112,5 +121,31 @@ void sw_engine_wake(struct sw_engine *engine);
 /* Starts and joins the lanes' threads. */
 sw_status sw_engine_start_lanes(struct sw_engine *engine);
 void sw_engine_stop_lanes(struct sw_engine *engine);
+/* Counts the ops of a lane that has nothing left to do anew. */
+void sw_engine_restart_lane(struct lane *lane);
+
+/* What the kinds of lanes share. All but the first two and skips need the mutex. */
+const struct sw_op *sw_lane_op(const struct sw_engine *engine, const struct lane *lane, int64_t number);
+struct step_context *sw_lane_context(struct sw_engine *engine, const struct lane *lane, int64_t number);
+bool sw_lane_skips(const struct sw_engine *engine, const struct sw_op *op);
+bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane);
+bool sw_engine_ended(const struct sw_engine *engine);
+void sw_engine_fail(struct sw_engine *engine, sw_status status); /* keeps the first failure */
+void sw_lane_sleep(struct sw_engine *engine, struct lane *lane); /* until it is ready, or the lanes end */
+/* Number of the op that a wait of another lane's op, of this step of the program, waits for; negative: none. */
+int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step);
+void sw_op_note_times(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,
+                      struct sw_op_times times);
+
+/* The lanes of an asynchronous device (lanes_device.c). */
+enum { SW_DEVICE_WINDOW = 64 }; /* ops that one has given to the device and that are not done */
+sw_status sw_device_lane_open(struct lane *lane);
+/* After the lane's thread has been joined. */
+void sw_device_lane_close(struct lane *lane);
+sw_status sw_device_lane_start(struct lane *lane);
+/* Joins its second thread, once the lanes end. */
+void sw_device_lane_join(struct lane *lane);
+void sw_device_lane_restart(struct lane *lane);
+void *sw_device_lane_run(void *lane);
 
 #endif

@@ -1,6 +1,5 @@
 #include "offload/measure.h"
 
-#include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
 
@@ -33,17 +32,21 @@ double sw_median(double *values, int count) {
 struct bench {
     struct sw_device *device;
     struct sw_stream *stream;
-    struct sw_arena *arena;
+    struct sw_memory *memory[3];
     sw_dtype type;
     int64_t chunk_grains, chunks;
     void *a, *b, *c;
 };
 
+/* Where the areas lie: all on the device, but for one that copies come from and go to. */
+static const sw_memory_side on_device[3] = {SW_MEMORY_DEVICE, SW_MEMORY_DEVICE, SW_MEMORY_DEVICE};
+static const sw_memory_side first_on_host[3] = {SW_MEMORY_HOST, SW_MEMORY_DEVICE, SW_MEMORY_DEVICE};
+
 /* Works on one chunk. */
 typedef sw_status (*chunk_function)(struct bench *bench, int64_t chunk);
 
 static sw_status open_bench(struct bench *bench, struct sw_device *device, const struct sw_measure_shape *shape,
-                            const int64_t grain_bytes[3]) {
+                            const sw_memory_side side[3], const int64_t grain_bytes[3]) {
     const int64_t all_bytes = grain_bytes[0] + grain_bytes[1] + grain_bytes[2];
     const int64_t chunks = sw_max_i64(2, WORKING_BYTES / (shape->chunk_grains * all_bytes));
     const int64_t grains = chunks * shape->chunk_grains;
@@ -51,20 +54,18 @@ static sw_status open_bench(struct bench *bench, struct sw_device *device, const
     *bench =
         (struct bench){.device = device, .type = shape->type, .chunk_grains = shape->chunk_grains, .chunks = chunks};
     SW_TRY(sw_stream_open(device, &bench->stream));
-    SW_TRY(sw_arena_create("measurement", grains * all_bytes + 3 * (int64_t)SW_BUFFER_ALIGN_BYTES, false, NULL,
-                           &bench->arena));
     for (int i = 0; i < 3; i++)
         if (grain_bytes[i] > 0) {
-            SW_TRY(sw_arena_take(bench->arena, grains * grain_bytes[i], areas[i]));
-            memset(*areas[i], 0, (size_t)(grains * grain_bytes[i]));
+            SW_TRY(sw_memory_open(device, "measurement", side[i], grains * grain_bytes[i], &bench->memory[i]));
+            *areas[i] = sw_memory_base(bench->memory[i]);
         }
     return SW_OK;
 }
 
 static void close_bench(struct bench *bench) {
-    if (bench->stream != NULL)
-        sw_stream_close(bench->stream);
-    sw_arena_destroy(bench->arena);
+    sw_stream_close(bench->stream);
+    for (int i = 0; i < 3; i++)
+        sw_memory_close(bench->memory[i]);
 }
 
 /* Runs a function over all chunks, some rounds. The best counts: these are short, and what else a machine does in such
@@ -76,8 +77,10 @@ static sw_status rate_of(struct bench *bench, chunk_function run, int64_t chunk_
         const double start_cpu_s = sw_cpu_seconds();
         for (int64_t c = 0; c < bench->chunks; c++) {
             SW_TRY(run(bench, c));
-            SW_TRY(sw_stream_synchronize(bench->stream));
+            if (!sw_device_info(bench->device).asynchronous)
+                SW_TRY(sw_stream_synchronize(bench->stream));
         }
+        SW_TRY(sw_stream_synchronize(bench->stream));
         const double seconds = (double)(sw_now_ns() - start_ns) * 1e-9;
         const double bytes_per_s = (double)(bench->chunks * chunk_bytes) / seconds;
         if (round >= 0 && bytes_per_s > out->bytes_per_s)
@@ -108,7 +111,7 @@ sw_status sw_measure_copies(struct sw_device *device, const struct sw_measure_sh
                             struct sw_rate *out_download) {
     const int64_t grain = SW_GRAIN_ELEMS * sw_dtype_bytes(shape->type);
     struct bench bench;
-    sw_status status = open_bench(&bench, device, shape, (int64_t[]){grain, grain, 0});
+    sw_status status = open_bench(&bench, device, shape, first_on_host, (int64_t[]){grain, grain, 0});
     if (status == SW_OK)
         status = rate_of(&bench, upload_chunk, typed_bytes(&bench), out_upload);
     if (status == SW_OK)
@@ -131,7 +134,7 @@ static sw_status update_chunk(struct bench *bench, int64_t chunk) {
 sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {
     const int64_t grain = SW_GRAIN_ELEMS * sw_dtype_bytes(shape->type);
     struct bench bench;
-    sw_status status = open_bench(&bench, device, shape, (int64_t[]){grain, grain, SW_RECORD_BYTES});
+    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, SW_RECORD_BYTES});
     if (status == SW_OK)
         status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (SW_RECORD_BYTES + grain), out);
     close_bench(&bench);
@@ -154,7 +157,7 @@ sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_meas
     const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(shape->type);
     const int64_t wide = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     struct bench bench;
-    sw_status status = open_bench(&bench, device, shape, (int64_t[]){wide, typed, sizeof(double)});
+    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){wide, typed, sizeof(double)});
     if (status == SW_OK)
         status = rate_of(&bench, finish_chunk, bench.chunk_grains * (wide + typed), out_finish);
     if (status == SW_OK)

@@ -11,7 +11,7 @@
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
     const struct sw_slot *at = &engine->plan->slot[slot];
     assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
-    return (char *)sw_arena_base(engine->arena[at->tier]) + at->offset + piece * at->piece_bytes;
+    return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
 }
 
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
@@ -218,14 +218,23 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     }
 }
 
+sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context) {
+    return sw_fail_while(status, "running %s of unit %d in step %lld", sw_op_name(op->kind), op->unit,
+                         (long long)context->input.step);
+}
+
+sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                             struct step_context *context) {
+    const sw_status status = run_op(engine, lane, op, context);
+    return status == SW_OK ? SW_OK : sw_engine_fail_while(status, op, context);
+}
+
 sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                            struct step_context *context) {
     sw_status status = run_op(engine, lane, op, context);
     if (status == SW_OK && lane->stream != NULL)
         status = sw_stream_synchronize(lane->stream);
-    return status == SW_OK ? SW_OK
-                           : sw_fail_while(status, "running %s of unit %d in step %lld", sw_op_name(op->kind), op->unit,
-                                           (long long)context->input.step);
+    return status == SW_OK ? SW_OK : sw_engine_fail_while(status, op, context);
 }
 
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,

@@ -12,6 +12,7 @@ clang_packages=(clang libomp-dev)
 # A package of its own in Debian; Ubuntu 22.04 has it in clang's.
 optional_sanitizer_packages=(libclang-rt-dev)
 check_packages=(clang-tidy)
+bundle_packages=(git xz-utils tar)
 golden_packages=(python3 python3-venv ca-certificates)
 
 is_installed() {

@@ -140,12 +140,9 @@ static sw_status rotate(const struct sw_model *model, const struct sw_unit_call 
                                       .head_dim = a->head_dim,
                                       .stride = a->q_stride,
                                       .back = back};
-    void *table = area_at(call->work, model->work.rotation);
     if (model->rotation == NULL)
         return SW_OK;
-    SW_TRY(sw_copy_to_device(call->stream, table, model->rotation,
-                             a->seq * a->head_dim * (int64_t)sizeof *model->rotation));
-    return sw_rotate(call->stream, model->shape.type, &shape, table, q);
+    return sw_rotate(call->stream, model->shape.type, &shape, area_at(call->work, model->work.rotation), q);
 }
 
 /* The norm of queries or keys: its rows in the product's result and in what attention reads, and its tensors. */

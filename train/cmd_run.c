@@ -32,12 +32,12 @@ void sw_signals_catch(void) {
 
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_device_info info = sw_device_info(trainer->device);
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
     sw_log_info("%s: %lld parameters, %s on %s (%s, %d threads), %lld tokens a step", settings->model,
                 (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
-                sw_dtype_name(sw_settings_type(settings)), info.name, info.isa, info.threads,
-                (long long)settings->batch_tokens);
+                sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
+                info.threads, (long long)settings->batch_tokens);
     sw_log_info("memory: device %s, host %s, store %s; %s",
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),

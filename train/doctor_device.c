@@ -1,4 +1,5 @@
 /* What doctor says of what computes: the CPU device, and a GPU if there is one. */
+#include "core/size.h"
 #include "core/system_file.h"
 #include "kernels/device.h"
 #include "train/doctor.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_CHARS = 256, DISPLAY_CLASS = 0x03, CLASS_SHIFT = 16, VENDOR_NVIDIA = 0x10de };
+enum { TEXT_CHARS = 256, PROGRAM_CHARS = 1024, DISPLAY_CLASS = 0x03, CLASS_SHIFT = 16, VENDOR_NVIDIA = 0x10de };
 
 void sw_doctor_device(struct sw_doctor *doctor) {
     struct sw_device *device;
@@ -60,25 +61,30 @@ static void driver_version(const char *root, char out[TEXT_CHARS]) {
     snprintf(out, TEXT_CHARS, "of unknown version");
 }
 
-static bool cuda_is_built_in(void) {
+/* Whether the GPU can be used, and what to say of it, in room for a message. */
+static bool describe_cuda(char *out, size_t chars) {
+    char size[SW_SIZE_CHARS];
     struct sw_device *device;
-    const bool opened = sw_device_open("cuda", 0, &device) == SW_OK;
-    if (opened)
-        sw_device_close(device);
-    sw_error_clear();
-    return opened;
+    if (sw_device_open("cuda", 0, &device) != SW_OK) {
+        snprintf(out, chars, "%s", sw_error_message(SW_ERR_UNSUPPORTED));
+        sw_error_clear();
+        return false;
+    }
+    const struct sw_device_info info = sw_device_info(device);
+    snprintf(out, chars, "%s (%s), %s free", info.model, info.isa, sw_format_size(info.memory_bytes, size));
+    sw_device_close(device);
+    return true;
 }
 
 void sw_doctor_gpu(struct sw_doctor *doctor) {
     char driver[TEXT_CHARS];
     const int gpus = count_gpus(doctor->root);
-    const bool built_in = cuda_is_built_in();
+    const bool built_in = sw_device_has_cuda();
+    char program[PROGRAM_CHARS];
+    const bool works = describe_cuda(program, sizeof program);
     driver_version(doctor->root, driver);
-    json_t *facts = json_pack("{s:o, s:o, s:b}", "nvidia_gpus", sw_fact_number(gpus), "driver", sw_fact_text(driver),
-                              "cuda_built_in", built_in);
-    const char *program = built_in ? "CUDA is built in"
-                                   : "CUDA is not built into this program, which computes on the "
-                                     "CPU";
+    json_t *facts = json_pack("{s:o, s:o, s:b, s:b}", "nvidia_gpus", sw_fact_number(gpus), "driver",
+                              sw_fact_text(driver), "cuda_built_in", built_in, "cuda_works", works);
     if (driver[0] != '\0')
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "NVIDIA, driver %s; %s", driver, program);
     else if (gpus > 0)

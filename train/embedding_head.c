@@ -214,15 +214,15 @@ static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit
 
 /* Loss of every row and, in training, the gradients of its hidden rows and of the table. */
 static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    double *loss = area_at(call->work, model->work.loss);
     SW_TRY(final_norm(model, call, model->rows, call->in));
-    *call->loss = 0.0;
+    SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {
         const struct head_tile t = tile_at(model, call, first, train);
         SW_TRY(model->head.cut ? run_cut_rows(model, call, &t, train) : run_whole_rows(model, call, &t, train));
-        for (int64_t r = 0; r < t.rows; r++)
-            *call->loss += (double)t.losses[r];
+        SW_TRY(sw_sum_losses(call->stream, t.rows, t.losses, loss));
     }
-    return SW_OK;
+    return sw_copy_to_host(call->stream, call->loss, loss, sizeof *loss);
 }
 
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call) {
@@ -243,7 +243,6 @@ sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     const struct head_products products = sw_head_products(model, 1, model->config.vocab);
     float *logits = area_at(call->work, w->logits);
-    *call->loss = 0.0;
     SW_TRY(final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
     SW_TRY(sw_gemm(call->stream, &products.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
                    logits, area_at(call->work, w->scratch)));

@@ -89,6 +89,14 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     };
 }
 
+static sw_status begin(void *context, struct sw_stream *stream, void *work) {
+    const struct sw_model *model = context;
+    const int64_t bytes = model->shape.seq * model->config.head_dim * (int64_t)sizeof *model->rotation;
+    return model->rotation == NULL
+               ? SW_OK
+               : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, bytes);
+}
+
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (call->unit == 0)
@@ -121,6 +129,7 @@ static void gather(void *context, const struct sw_gather_call *call) {
 
 struct sw_unit_ops sw_model_ops(struct sw_model *model) {
     return (struct sw_unit_ops){.context = model,
+                                .begin = begin,
                                 .forward = forward,
                                 .backward = backward,
                                 .head = head,

@@ -41,6 +41,7 @@ struct work_layout {
     int64_t scratch;                                   /* of matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
     int64_t logits, logits_grad, losses;               /* head, one tile, or its rows */
+    int64_t loss;                                      /* head, the sum of all rows' losses, fp64 */
     int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
     int64_t hidden_grad;                               /* likewise × hidden, fp32 */
     int64_t bytes;

@@ -69,6 +69,9 @@ static void lay_work(struct sw_model *model) {
     const int64_t hidden_bytes = model->rows * c->hidden * typed;
     const int64_t row_bytes = model->rows * (int64_t)sizeof(float),
                   tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
+    /* The next two are no one's to reuse: what is in the first stays there from the start. */
+    if (c->positions == SW_POSITIONS_ROTARY)
+        w->rotation = place(&w->bytes, model->shape.seq * c->head_dim * (int64_t)sizeof(float));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
@@ -78,8 +81,6 @@ static void lay_work(struct sw_model *model) {
         w->inner = place(&block, model->rows * wide->ffn * typed);
     if (c->qk_norm)
         w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);
-    if (c->positions == SW_POSITIONS_ROTARY)
-        w->rotation = place(&block, model->shape.seq * c->head_dim * (int64_t)sizeof(float));
     w->norm_mean = place(&head, row_bytes);
     w->norm_rstd = place(&head, row_bytes);
     w->norm_out = place(&head, hidden_bytes);
@@ -88,6 +89,7 @@ static void lay_work(struct sw_model *model) {
     w->logits = place(&head, sw_max_i64(tiles->rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
     w->logits_grad = place(&head, tiles->rows * tiles->cols * typed);
     w->losses = place(&head, tile_row_bytes);
+    w->loss = place(&head, sizeof(double));
     if (tiles->cut) {
         w->largest = place(&head, tile_row_bytes);
         w->sums = place(&head, tile_row_bytes);

@@ -5,14 +5,14 @@
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
-    SW_TRY(sw_trainer_device(&p->settings, &p->device));
-    const struct sw_device_info info = sw_device_info(p->device);
+    SW_TRY(sw_trainer_devices(&p->settings, &p->devices));
+    const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
     const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
                                          .batch = p->settings.micro_batch,
                                          .seq = p->settings.seq,
                                          .tiles = p->settings.tiles};
-    SW_TRY(sw_model_create(&p->config, &shape, p->device, &p->model));
+    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     return sw_trainer_plan(&p->settings, p->model, &p->plan);
 }
 
@@ -44,7 +44,7 @@ static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_targe
 
 sw_status sw_planned_predict(struct sw_planned *p) {
     struct sw_rates_target target = {
-        .settings = &p->settings, .model = p->model, .device = p->device, .ring_chunks = p->plan->spec.ring_chunks};
+        .settings = &p->settings, .model = p->model, .devices = &p->devices, .ring_chunks = p->plan->spec.ring_chunks};
     sw_planned_directories(p, &target.directories, &target.directory_count);
     if (p->settings.rates != NULL)
         SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
@@ -61,6 +61,5 @@ void sw_planned_release(struct sw_planned *p) {
     sw_rates_release(&p->rates);
     sw_plan_destroy(p->plan);
     sw_model_destroy(p->model);
-    if (p->device != NULL)
-        sw_device_close(p->device);
+    sw_devices_close(&p->devices);
 }

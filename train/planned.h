@@ -10,7 +10,7 @@
 struct sw_planned {
     struct sw_settings settings; /* filled before sw_planned_make, which resolves them */
     struct sw_model_config config;
-    struct sw_device *device;
+    struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;

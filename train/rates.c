@@ -45,18 +45,21 @@ static void keep_better(struct sw_rate *best, struct sw_rate found) {
  * over the whole time, and the best counts. */
 static sw_status measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
     const struct sw_measure_shape shape = chunks_of(target);
-    struct sw_rate upload, download, update, finish, zero;
+    struct sw_rate upload, download, update, update_on_device, finish, zero;
     double op_s;
-    SW_TRY(sw_measure_copies(target->device, &shape, &upload, &download));
-    SW_TRY(sw_measure_update(target->device, &shape, &update));
-    SW_TRY(sw_measure_accumulators(target->device, &shape, &finish, &zero));
-    SW_TRY(sw_measure_handover(target->device, &shape, &update, &op_s));
+    SW_TRY(sw_measure_copies(target->devices->compute, &shape, &upload, &download));
+    SW_TRY(sw_measure_update(target->devices->host, &shape, &update));
+    update_on_device = update;
+    if (target->devices->compute != target->devices->host)
+        SW_TRY(sw_measure_update(target->devices->compute, &shape, &update_on_device));
+    SW_TRY(sw_measure_accumulators(target->devices->compute, &shape, &finish, &zero));
+    SW_TRY(sw_measure_handover(target->devices->host, &shape, &update, &op_s));
     keep_better(&best->upload, upload);
     keep_better(&best->download, download);
     keep_better(&best->update, update);
     keep_better(&best->finish, finish);
     keep_better(&best->zero, zero);
-    best->update_on_device = best->update; /* a CPU device and the host are one */
+    keep_better(&best->update_on_device, update_on_device);
     best->op_s = best->op_s == 0.0 ? op_s : fmin(best->op_s, op_s);
     return SW_OK;
 }
@@ -69,7 +72,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     rates->recompute_s = out->units.recompute;
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
-    SW_TRY(sw_measure_units(target->model, target->device, &out->units, &rates->compute_cores));
+    SW_TRY(sw_measure_units(target->model, target->devices->compute, &out->units, &rates->compute_cores));
     SW_TRY(measure_memory(target, rates));
     if (store)
         SW_TRY(measure_drives(target, rates));
@@ -93,7 +96,7 @@ void sw_rates_release(struct sw_machine_rates *rates) {
 static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
     const struct sw_model_config *c = sw_model_get_config(target->model);
     const struct sw_settings *s = target->settings;
-    const struct sw_device_info info = sw_device_info(target->device);
+    const struct sw_device_info info = sw_devices_info(target->devices);
     snprintf(text, SHAPE_CHARS,
              "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "

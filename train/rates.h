@@ -4,6 +4,7 @@
 
 #include "offload/plan.h"
 #include "offload/rates.h"
+#include "train/devices.h"
 #include "train/model.h"
 #include "train/settings.h"
 
@@ -27,7 +28,7 @@ struct sw_machine_rates {
 struct sw_rates_target {
     const struct sw_settings *settings;
     struct sw_model *model;
-    struct sw_device *device;
+    const struct sw_devices *devices;
     int64_t ring_chunks;            /* of the plan */
     const char *const *directories; /* of the store */
     int directory_count;

@@ -1,5 +1,4 @@
 /* How long a model's units take: one of each shape runs alone. */
-#include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "offload/measure.h"
@@ -19,7 +18,8 @@ struct bench {
     struct sw_device *device;
     struct sw_unit_ops ops;
     const struct sw_units *units;
-    struct sw_arena *arena;
+    struct sw_memory *memory, *host;
+    int64_t taken_bytes;
     struct sw_stream *stream;
     struct sw_unit_call call;
     void *weights, *table;
@@ -30,12 +30,9 @@ struct bench {
 
 typedef enum { FORWARD, BACKWARD, RECOMPUTE_BACKWARD, PASSES } pass;
 
-static sw_status take(struct bench *bench, int64_t bytes, void *out) {
-    void *memory;
-    SW_TRY(sw_arena_take(bench->arena, bytes, &memory));
-    memset(memory, 0, (size_t)bytes);
-    *(void **)out = memory;
-    return SW_OK;
+static void take(struct bench *bench, int64_t bytes, void *out) {
+    *(void **)out = (char *)sw_memory_base(bench->memory) + bench->taken_bytes;
+    bench->taken_bytes += sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
 }
 
 static int64_t most_elems(const struct sw_units *units) {
@@ -67,31 +64,33 @@ static sw_status open_bench(struct bench *bench, struct sw_model *model) {
     int64_t all_bytes = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         all_bytes += sw_round_up(sizes[i], SW_BUFFER_ALIGN_BYTES);
-    SW_TRY(sw_arena_create("measurement", all_bytes, false, NULL, &bench->arena));
+    SW_TRY(sw_memory_open(bench->device, "measurement", SW_MEMORY_DEVICE, all_bytes, &bench->memory));
+    SW_TRY(sw_memory_open(bench->device, "measurement", SW_MEMORY_HOST, SW_GRAIN_ELEMS * (int64_t)sizeof(float),
+                          &bench->host));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        SW_TRY(take(bench, sizes[i], targets[i]));
+        take(bench, sizes[i], targets[i]);
     SW_TRY(sw_stream_open(bench->device, &bench->stream));
     call->stream = bench->stream;
     call->weights = bench->weights;
     call->loss = &bench->loss;
     call->loss_scale = 1.0f;
-    return SW_OK;
+    if (bench->ops.begin != NULL)
+        SW_TRY(bench->ops.begin(bench->ops.context, bench->stream, call->work));
+    return sw_stream_synchronize(bench->stream);
 }
 
-/* Random weights: products of zeros may be faster than real ones. */
+/* Random weights: products of zeros may be faster than real ones. On their way they are where gradients will be. */
 static sw_status fill_weights(struct bench *bench, int64_t unit, sw_dtype type, void *to) {
     enum { AT_ONCE = SW_GRAIN_ELEMS };
-    float *from = malloc(AT_ONCE * sizeof *from);
-    sw_status status = from == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to measure a unit") : SW_OK;
-    for (int64_t first = 0; status == SW_OK && first < bench->units->unit[unit].elems; first += AT_ONCE) {
-        status = sw_model_fill_random(&bench->init, unit, first, AT_ONCE, from);
-        if (status == SW_OK)
-            status = sw_cast_from_f32(bench->stream, type, AT_ONCE, from, (char *)to + first * sw_dtype_bytes(type));
+    float *from = sw_memory_base(bench->host);
+    for (int64_t first = 0; first < bench->units->unit[unit].elems; first += AT_ONCE) {
+        SW_TRY(sw_model_fill_random(&bench->init, unit, first, AT_ONCE, from));
+        SW_TRY(sw_copy_to_device(bench->stream, bench->call.acc, from, AT_ONCE * (int64_t)sizeof *from));
+        SW_TRY(
+            sw_cast_from_f32(bench->stream, type, AT_ONCE, bench->call.acc, (char *)to + first * sw_dtype_bytes(type)));
+        SW_TRY(sw_stream_synchronize(bench->stream));
     }
-    if (status == SW_OK)
-        status = sw_stream_synchronize(bench->stream);
-    free(from);
-    return status;
+    return SW_OK;
 }
 
 static sw_status run_once(struct bench *bench, int64_t unit, pass which) {
@@ -183,7 +182,8 @@ sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, str
     *out_cores = bench.wall_s > 0.0 ? bench.cpu_s / bench.wall_s : 0.0;
     if (bench.stream != NULL)
         sw_stream_close(bench.stream);
-    sw_arena_destroy(bench.arena);
+    sw_memory_close(bench.memory);
+    sw_memory_close(bench.host);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "offload/placement.h"
 #include "train/config.h"
+#include "train/devices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,9 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
 /* Shares of the memory that is available, for the tiers of a CPU device. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
+/* Beside a GPU: of what it has free, the rest is for its kernels and libraries; and of the host's memory. */
+#define AUTO_GPU_SHARE 0.92
+#define AUTO_GPU_HOST_SHARE 0.8
 
 #define AT(member) .offset = offsetof(struct sw_settings, member)
 
@@ -512,15 +516,17 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
         s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
 }
 
-static sw_status resolve_memory(struct sw_settings *s) {
+static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
     if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
         return SW_OK;
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
     if (s->device_memory == SW_OPTION_AUTO)
-        s->device_memory = (int64_t)(AUTO_DEVICE_SHARE * (double)machine.available_bytes);
+        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * (double)machine.available_bytes)
+                                               : (int64_t)(AUTO_GPU_SHARE * (double)device->memory_bytes);
     if (s->host_memory == SW_OPTION_AUTO)
-        s->host_memory = (int64_t)(AUTO_HOST_SHARE * (double)machine.available_bytes);
+        s->host_memory =
+            (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * (double)machine.available_bytes);
     return SW_OK;
 }
 
@@ -537,11 +543,12 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
     s->threads = device->threads;
+    s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
     if (s->schedule_steps == SW_OPTION_AUTO)
         s->schedule_steps = s->steps;
     if (s->warmup == SW_OPTION_AUTO)
         s->warmup = sw_min_i64(100, s->schedule_steps / AUTO_WARMUP_SHARE);
-    return resolve_memory(s);
+    return resolve_memory(s, device);
 }
 
 sw_dtype sw_settings_type(const struct sw_settings *settings) {

@@ -13,13 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { UNIT_SLOTS = 2, DEVICE_CUDA = 2 };
+enum { UNIT_SLOTS = 2 };
 
-sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out) {
-    if (settings->device == DEVICE_CUDA)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda is not supported by this version; use --device cpu");
+sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out) {
     const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
-    return sw_device_open("cpu", threads, out);
+    return sw_devices_open((sw_device_choice)settings->device, threads, out);
 }
 
 /* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
@@ -98,11 +96,23 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
-/* The tiers of a CPU device are this machine's memory, which may be less than the budgets allow. */
-static sw_status check_memory(const struct sw_plan *plan) {
+static sw_status check_gpu_memory(const struct sw_plan *plan, const struct sw_device_info *gpu) {
+    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    if (gpu->host_memory || plan->tier_bytes[SW_DEVICE] <= gpu->memory_bytes)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_BUDGET,
+        "the plan takes %s of the GPU's memory and %s has %s free; lower --device-memory to that, or end what "
+        "else uses this GPU (`nvidia-smi` lists it)",
+        sw_format_size(plan->tier_bytes[SW_DEVICE], need), gpu->model, sw_format_size(gpu->memory_bytes, have));
+}
+
+/* The host tier, and a CPU's device tier too, are this machine's memory, which may be less than the budgets allow. */
+static sw_status check_memory(const struct sw_plan *plan, const struct sw_device_info *device) {
     struct sw_machine machine;
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    const int64_t need_bytes = plan->tier_bytes[SW_DEVICE] + plan->tier_bytes[SW_HOST];
+    const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
+    SW_TRY(check_gpu_memory(plan, device));
     SW_TRY(sw_machine_read(&machine));
     if (need_bytes <= machine.available_bytes)
         return SW_OK;
@@ -116,8 +126,8 @@ static sw_status check_memory(const struct sw_plan *plan) {
 static sw_status prepare(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_settings_check(settings));
-    SW_TRY(sw_trainer_device(settings, &trainer->device));
-    const struct sw_device_info info = sw_device_info(trainer->device);
+    SW_TRY(sw_trainer_devices(settings, &trainer->devices));
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     SW_TRY(sw_schedule_check(&schedule));
@@ -126,9 +136,9 @@ static sw_status prepare(struct sw_trainer *trainer) {
                                          .batch = settings->micro_batch,
                                          .seq = settings->seq,
                                          .tiles = settings->tiles};
-    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->device, &trainer->model));
+    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
-    return check_memory(trainer->plan);
+    return check_memory(trainer->plan, &info);
 }
 
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
@@ -155,8 +165,8 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
 static sw_status open_engine(struct sw_trainer *trainer) {
     const struct sw_engine_spec spec = {
         .plan = trainer->plan,
-        .device = trainer->device,
-        .host = trainer->device,
+        .device = trainer->devices.compute,
+        .host = trainer->devices.host,
         .store = trainer->store,
         .io_depth = SW_TRAINER_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
@@ -351,8 +361,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         sw_data_close(trainer->data);
     sw_plan_destroy(trainer->plan);
     sw_model_destroy(trainer->model);
-    if (trainer->device != NULL)
-        sw_device_close(trainer->device);
+    sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
     sw_options_release(&sw_train_command, &trainer->run.settings);
     free(trainer);

@@ -6,6 +6,7 @@
 #include "offload/engine.h"
 #include "train/costs.h"
 #include "train/data.h"
+#include "train/devices.h"
 #include "train/model.h"
 #include "train/run.h"
 #include "train/settings.h"
@@ -17,7 +18,7 @@ struct sw_trainer {
     const char *folder; /* of the run */
     struct sw_run run;
     struct sw_source *source; /* a new run's weights; NULL when resumed */
-    struct sw_device *device;
+    struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_data *data;
@@ -56,7 +57,7 @@ enum { SW_TRAINER_IO_DEPTH = 32 };
 
 /* The plan that settings give for a model, checked. Shared with the plan command. */
 sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
-/* The device that settings name. */
-sw_status sw_trainer_device(const struct sw_settings *settings, struct sw_device **out);
+/* The devices that settings name. */
+sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out);
 
 #endif

@@ -139,6 +139,11 @@ static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int
     return sw_cuda_launched(stream, "cross_entropy_tile");
 }
 
+static sw_status sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total) {
+    sw_cuda_sum_losses(sw_cuda_stream_handle(stream), rows, losses, total);
+    return sw_cuda_launched(stream, "sum_losses");
+}
+
 static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                                  double *sums) {
     sw_cuda_finish_gradient(sw_cuda_stream_handle(stream), type, elems, acc, grads, sums);
@@ -173,6 +178,7 @@ void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->cross_entropy = cross_entropy;
     ops->softmax_partial = softmax_partial;
     ops->cross_entropy_tile = cross_entropy_tile;
+    ops->sum_losses = sum_losses;
     ops->finish_gradient = finish_gradient;
     ops->update_adamw = update_adamw;
     ops->cast_from_f32 = cast_from_f32;

@@ -61,6 +61,8 @@ void sw_cuda_cross_entropy_tile(cudaStream_t stream, sw_dtype type, int64_t rows
                                 const float *logits, const int32_t *targets, float scale, const float *max,
                                 const float *sum, const float *target_logit, float *loss, void *d_logits);
 
+void sw_cuda_sum_losses(cudaStream_t stream, int64_t rows, const float *losses, double *total);
+
 void sw_cuda_finish_gradient(cudaStream_t stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums);
 void sw_cuda_update_adamw(cudaStream_t stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,

@@ -74,7 +74,15 @@ static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int
     return SW_OK;
 }
 
+static sw_status sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total) {
+    (void)stream;
+    for (int64_t row = 0; row < rows; row++)
+        *total += (double)losses[row];
+    return SW_OK;
+}
+
 void sw_ref_add_cross_entropy(struct sw_device_ops *ops) {
+    ops->sum_losses = sum_losses;
     ops->cross_entropy = cross_entropy;
     ops->softmax_partial = softmax_partial;
     ops->cross_entropy_tile = cross_entropy_tile;

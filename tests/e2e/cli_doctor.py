@@ -23,7 +23,7 @@ OF_MACHINE = {
     "memlock": {"limit_bytes": (int, MAYBE), "enough": bool},
     "huge pages": {"transparent": (str, MAYBE), "reserved": (int, MAYBE)},
     "device": {"name": str, "isa": str, "threads": int, "bf16_fast": bool},
-    "gpu": {"nvidia_gpus": (int, MAYBE), "driver": (str, MAYBE), "cuda_built_in": bool},
+    "gpu": {"nvidia_gpus": (int, MAYBE), "driver": (str, MAYBE), "cuda_built_in": bool, "cuda_works": bool},
     "io_uring": {"allowed": bool, "disabled_setting": (int, MAYBE), "error": (str, MAYBE)},
     "memory rate": {"copy_bytes_per_s": NUMBER, "update_bytes_per_s": NUMBER},
     "compute rate": {"precision": str, "flops_per_s": NUMBER},

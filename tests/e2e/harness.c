@@ -18,9 +18,14 @@ static sw_status head_with_infinity(void *context, const struct sw_unit_call *ca
     struct harness *h = context;
     SW_TRY(h->model_ops.head(h->model_ops.context, call));
     const int64_t step = h->first_step + 1 + h->head_calls++ / h->spec.micro_batches;
-    if (step == h->spec.infinite_step)
-        call->acc[0] = INFINITY;
-    return SW_OK;
+    static const float infinity = INFINITY;
+    return step == h->spec.infinite_step ? sw_copy_to_device(call->stream, call->acc, &infinity, sizeof infinity)
+                                         : SW_OK;
+}
+
+static sw_status begin(void *context, struct sw_stream *stream, void *work) {
+    struct harness *h = context;
+    return h->model_ops.begin(h->model_ops.context, stream, work);
 }
 
 static void gather(void *context, const struct sw_gather_call *call) {
@@ -114,7 +119,14 @@ static sw_status open_engine(struct harness *h) {
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
         .loss_scale = {.scale = h->spec.loss_scale},
-        .ops = {h, forward, backward, head_with_infinity, loss, logits, gather},
+        .ops = {.context = h,
+                .begin = h->model_ops.begin == NULL ? NULL : begin,
+                .forward = forward,
+                .backward = backward,
+                .head = head_with_infinity,
+                .loss = loss,
+                .logits = logits,
+                .gather = gather},
         .describe = describe,
     };
     if (h->spec.resume) {
@@ -146,10 +158,16 @@ static int allowed_threads(int threads) {
 #endif
 }
 
+/* What computes in the tests of whole trainings: the CPU, or what SW_TEST_DEVICE names. */
+static const char *device_name(void) {
+    const char *name = getenv("SW_TEST_DEVICE");
+    return name != NULL ? name : "cpu";
+}
+
 sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
     sw_status status;
     *out = (struct harness){.spec = *spec};
-    SW_TRY_GOTO(sw_device_open("cpu", allowed_threads(spec->compute_threads), &out->compute), fail);
+    SW_TRY_GOTO(sw_device_open(device_name(), allowed_threads(spec->compute_threads), &out->compute), fail);
     SW_TRY_GOTO(sw_device_open("cpu", allowed_threads(spec->update_threads), &out->update), fail);
     SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
     SW_TRY_GOTO(open_plan(out), fail);

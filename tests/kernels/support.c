@@ -2,14 +2,11 @@
 
 #include "core/rng.h"
 #include "core/size.h"
-#include "tests/kernels/emulated_device.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define EMULATION "cuda-emulation"
 
 enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff };
 
@@ -23,16 +20,8 @@ void assert_ok(sw_status status) {
         fail_msg("%s: %s", sw_status_name(status), sw_error_message(status));
 }
 
-static sw_status open_device(const char *name, int threads, struct sw_device **out) {
-#ifdef SW_HAVE_CUDA_EMULATION
-    if (strcmp(name, EMULATION) == 0)
-        return emulated_device_open(out);
-#endif
-    return sw_device_open(name, threads, out);
-}
-
 static void open_pair(struct pair *pair, const char *name, int threads) {
-    assert_ok(open_device(name, threads, &pair->device));
+    assert_ok(sw_device_open(name, threads, &pair->device));
     assert_ok(sw_device_open("ref", 0, &pair->ref_device));
     assert_ok(sw_stream_open(pair->device, &pair->stream));
     assert_ok(sw_stream_open(pair->ref_device, &pair->ref));
@@ -50,7 +39,7 @@ static void close_pair(struct pair *pair) {
 /* Whether this machine can run the device; one that it lacks is not an error here. */
 static bool available(const char *name) {
     struct sw_device *device = NULL;
-    const sw_status status = open_device(name, 1, &device);
+    const sw_status status = sw_device_open(name, 1, &device);
     sw_device_close(device);
     if (status == SW_ERR_UNSUPPORTED)
         sw_error_clear();
@@ -60,11 +49,11 @@ static bool available(const char *name) {
 }
 
 void for_each_device(void (*body)(struct pair *pair)) {
-    static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu", EMULATION};
+    static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu", "cuda"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!available(names[i]))
             continue;
-        const int most_threads = strcmp(names[i], EMULATION) == 0 ? 1 : 3;
+        const int most_threads = strcmp(names[i], "cuda") == 0 ? 1 : 3;
         for (int threads = 1; threads <= most_threads; threads += 2) {
             struct pair pair;
             open_pair(&pair, names[i], threads);

@@ -23,8 +23,8 @@ struct pair {
     char label[64];
 };
 
-/* Calls body with every instruction set that this machine has, with 1 and 3 threads, and with the emulated CUDA device
- * where it was built. */
+/* Calls body with every instruction set that this machine has, with 1 and 3 threads, and with a GPU or the emulated
+ * one where there is one. */
 void for_each_device(void (*body)(struct pair *pair));
 
 /* Fails the test with the recorded message where status is an error. */

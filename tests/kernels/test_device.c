@@ -15,7 +15,7 @@ static void names(void **state) {
     assert_ok(sw_device_open("cpu", 0, &device));
     assert_true(sw_device_info(device).threads >= 1);
     sw_device_close(device);
-    static const char *const unknown[] = {"cuda", "", "cpu:", "cpu:avx9000", "CPU"};
+    static const char *const unknown[] = {"gpu", "", "cpu:", "cpu:avx9000", "CPU"};
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         assert_int_equal(sw_device_open(unknown[i], 0, &device), SW_ERR_UNSUPPORTED);
         assert_null(device);
@@ -35,6 +35,7 @@ static void copies_bytes(struct pair *pair) {
     assert_ok(sw_stream_synchronize(pair->stream));
     assert_same_bits("a copy", pair, BYTES, back.data, from.data);
     assert_ok(sw_zero(pair->stream, on.data, BYTES));
+    assert_ok(sw_stream_synchronize(pair->stream));
     for (int64_t i = 0; i < BYTES; i++)
         assert_int_equal(((char *)on.data)[i], 0);
     assert_ok(sw_copy_to_host(pair->stream, NULL, NULL, 0));

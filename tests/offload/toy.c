@@ -237,7 +237,7 @@ static sw_status make_engine(struct toy *toy) {
         .store = toy->store,
         .io_depth = TOY_IO_DEPTH,
         .speculation = toy->spec.speculation,
-        .ops = {toy, forward, backward, head, loss, logits},
+        .ops = {.context = toy, .forward = forward, .backward = backward, .head = head, .loss = loss, .logits = logits},
         .describe = describe,
         .describe_context = toy,
     };

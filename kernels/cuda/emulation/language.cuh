@@ -3,6 +3,7 @@
 #define SW_KERNELS_CUDA_EMULATION_LANGUAGE_CUH
 
 #include "kernels/cuda/emulation/machine.h"
+#include "kernels/cuda/emulation/stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,14 +28,30 @@ struct dim3 {
     }
 };
 
-template <typename Body> static inline void sw_emulation_call(void *body) {
-    (*(Body *)body)();
-}
+/* A launch, which takes place when its stream comes to it. */
+template <typename Body> struct sw_emulation_grid {
+    const char *kernel;
+    dim3 grid, block;
+    size_t shared_bytes;
+    Body body;
+
+    static void call(void *self) {
+        ((sw_emulation_grid *)self)->body();
+    }
+
+    static void launch(void *self) {
+        sw_emulation_grid *g = (sw_emulation_grid *)self;
+        sw_emulation_launch(g->kernel, {g->grid.x, g->grid.y, g->grid.z}, {g->block.x, g->block.y, g->block.z},
+                            g->shared_bytes, call, g);
+        delete g;
+    }
+};
 
 template <typename Body>
-static inline void sw_emulation_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body) {
-    sw_emulation_launch(kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
-                        sw_emulation_call<Body>, &body);
+static inline void sw_emulation_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                                    Body body) {
+    sw_emulation_give(stream, sw_emulation_grid<Body>::launch,
+                      new sw_emulation_grid<Body>{kernel, grid, block, shared_bytes, body});
 }
 
 template <typename T> static inline T sw_emulation_lane(T mine, unsigned from, const char *what) {

@@ -1,0 +1,40 @@
+/* The CUDA device's inside: what stands behind a device, and how errors of CUDA become ours. */
+#ifndef SW_KERNELS_CUDA_CUDA_H
+#define SW_KERNELS_CUDA_CUDA_H
+
+#include "kernels/device_ops.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+struct sw_cuda {
+    int number;    /* CUDA's, of the GPU */
+    int numa_node; /* that the GPU hangs on; -1: not known */
+    int64_t total_bytes;
+    char name[256], isa[16];
+    cublasLtHandle_t lt;
+};
+
+static inline struct sw_cuda *sw_cuda_of(const struct sw_device *device) {
+    return (struct sw_cuda *)device->backend;
+}
+
+static inline cudaStream_t sw_cuda_stream(const struct sw_stream *stream) {
+    return (cudaStream_t)stream->backend;
+}
+
+/* SW_OK, or what CUDA says went wrong while `doing`. An error of work that was given earlier shows at any later call.
+ */
+sw_status sw_cuda_check(cudaError_t error, const char *doing);
+sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing);
+
+/* Calls of CUDA are about the thread's current GPU. */
+static inline sw_status sw_cuda_use(const struct sw_device *device) {
+    return sw_cuda_check(cudaSetDevice(sw_cuda_of(device)->number), "choosing a GPU");
+}
+
+void sw_cuda_add_memory(struct sw_device_ops *ops);
+void sw_cuda_add_streams(struct sw_device_ops *ops);
+void sw_cuda_add_gemm(struct sw_device_ops *ops);
+
+#endif

@@ -1,0 +1,140 @@
+/* Opening a GPU: whether there is one, a driver that is new enough, and kernels for it. */
+#include "core/system_file.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/kernel_ops.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* cp.async and bf16 matrix instructions begin with Ampere. */
+enum { LEAST_MAJOR = 8 };
+
+sw_status sw_cuda_check(cudaError_t error, const char *doing) {
+    if (error == cudaSuccess)
+        return SW_OK;
+    const sw_status status = error == cudaErrorMemoryAllocation ? SW_ERR_NOMEM : SW_ERR_DEVICE;
+    return sw_fail(status, "CUDA: %s (%s), while %s", cudaGetErrorString(error), cudaGetErrorName(error), doing);
+}
+
+sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return SW_OK;
+    return sw_fail(SW_ERR_DEVICE, "cuBLASLt: %s, while %s", cublasLtGetStatusString(status), doing);
+}
+
+/* Why no GPU can be used, with what would help. */
+static sw_status refuse(cudaError_t error) {
+    switch (error) {
+    case cudaErrorInsufficientDriver:
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "--device cuda: NVIDIA's driver is missing or older than CUDA %d.%d, with which this program was "
+            "built; install a newer driver, or use --device cpu",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    case cudaErrorNoDevice:
+        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this machine has no GPU of NVIDIA, or CUDA_VISIBLE_DEVICES "
+                                           "hides it; use --device cpu");
+    default:
+        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: CUDA cannot start: %s (%s); `nvidia-smi` says more",
+                       cudaGetErrorString(error), cudaGetErrorName(error));
+    }
+}
+
+static sw_status choose_gpu(const char *number, int *out) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        return refuse(error);
+    char *end = NULL;
+    const long wanted = number == NULL ? 0 : strtol(number, &end, 10);
+    if (number != NULL && (end == number || *end != '\0'))
+        return sw_fail(SW_ERR_ARG, "--device cuda:%s: a GPU has a number, from 0 to %d here", number, count - 1);
+    if (count == 0)
+        return refuse(cudaErrorNoDevice);
+    if (wanted < 0 || wanted >= count)
+        return sw_fail(SW_ERR_ARG, "--device cuda:%ld: there are %d GPUs here, numbered from 0", wanted, count);
+    *out = (int)wanted;
+    return SW_OK;
+}
+
+/* The node of the machine's memory that a GPU is attached to, by its place on the PCI bus. */
+static int numa_node_of(int number) {
+    enum { BUS_ID_CHARS = 32 };
+    char bus_id[BUS_ID_CHARS];
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, number) != cudaSuccess)
+        return -1;
+    for (char *c = bus_id; *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return (int)sw_system_number("", "/sys/bus/pci/devices/%s/numa_node", bus_id);
+}
+
+static sw_status read_gpu(struct sw_cuda *cuda) {
+    struct cudaDeviceProp gpu;
+    SW_TRY(sw_cuda_check(cudaGetDeviceProperties(&gpu, cuda->number), "asking for a GPU's properties"));
+    snprintf(cuda->name, sizeof cuda->name, "%s", gpu.name);
+    snprintf(cuda->isa, sizeof cuda->isa, "sm_%d%d", gpu.major, gpu.minor);
+    cuda->total_bytes = (int64_t)gpu.totalGlobalMem;
+    cuda->numa_node = numa_node_of(cuda->number);
+    if (gpu.major >= LEAST_MAJOR)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s has compute capability %d.%d and spillway needs %d.0 (Ampere) or newer",
+                   gpu.name, gpu.major, gpu.minor, (int)LEAST_MAJOR);
+}
+
+/* The first call that needs the GPU itself: it fails where another process has it for its own or has taken it whole. */
+static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
+    size_t free_bytes, total_bytes;
+    SW_TRY(sw_cuda_check(cudaSetDevice(cuda->number), "starting the GPU"));
+    const cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (error != cudaSuccess)
+        return sw_fail(SW_ERR_DEVICE,
+                       "%s cannot be used: %s (%s); another process may hold it or its memory, which "
+                       "`nvidia-smi` shows",
+                       cuda->name, cudaGetErrorString(error), cudaGetErrorName(error));
+    *out_free_bytes = (int64_t)free_bytes;
+    return sw_cuda_check_lt(cublasLtCreate(&cuda->lt), "starting cuBLASLt");
+}
+
+static void close_cuda(struct sw_device *device) {
+    struct sw_cuda *cuda = sw_cuda_of(device);
+    cublasLtDestroy(cuda->lt);
+    free(cuda);
+}
+
+static sw_status open_cuda(struct sw_cuda *cuda, const char *number, int64_t *out_free_bytes) {
+    SW_TRY(choose_gpu(number, &cuda->number));
+    SW_TRY(read_gpu(cuda));
+    return start_gpu(cuda, out_free_bytes);
+}
+
+bool sw_device_has_cuda(void) {
+    return true;
+}
+
+sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
+    int64_t free_bytes = 0;
+    struct sw_cuda *cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the CUDA device");
+    const sw_status status = open_cuda(cuda, number, &free_bytes);
+    if (status != SW_OK) {
+        free(cuda);
+        return status;
+    }
+    device->backend = cuda;
+    device->ops.close = close_cuda;
+    sw_cuda_add_memory(&device->ops);
+    sw_cuda_add_streams(&device->ops);
+    sw_cuda_add_gemm(&device->ops);
+    sw_cuda_add_kernels(&device->ops);
+    device->info = (struct sw_device_info){.name = "cuda",
+                                           .isa = cuda->isa,
+                                           .model = cuda->name,
+                                           .threads = 0,
+                                           .bf16_fast = true,
+                                           .asynchronous = true,
+                                           .memory_bytes = free_bytes};
+    return SW_OK;
+}

@@ -1,0 +1,201 @@
+/* Matrix products as cuBLASLt defines them, plainly. */
+#include "core/dtype.h"
+#include "kernels/cuda/emulation/runtime.h"
+
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The workspace that every algorithm asks for, and uses, so that a call without it is noticed. */
+enum { WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a };
+
+struct cublasLtContext {
+    int unused;
+};
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+    *out = calloc(1, sizeof **out);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+           : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+                                                   : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
+    (void)compute;
+    (void)scale;
+    *out = calloc(1, sizeof **out);
+    (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
+    free(description);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        void *field;
+        size_t bytes;
+    } fields[] = {
+        {CUBLASLT_MATMUL_DESC_TRANSA, &d->transpose_a, sizeof d->transpose_a},
+        {CUBLASLT_MATMUL_DESC_TRANSB, &d->transpose_b, sizeof d->transpose_b},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias},
+        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &d->bias_type, sizeof d->bias_type},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
+            memcpy(fields[i].field, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t stride) {
+    *out = calloc(1, sizeof **out);
+    **out = (cublasLtMatrixLayoutOpaque_t){.type = type, .rows = rows, .cols = cols, .stride = stride};
+    return stride < (int64_t)rows ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
+    *out = calloc(1, sizeof **out);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof preference->workspace_bytes)
+        memcpy(&preference->workspace_bytes, value, bytes);
+    else if (bytes == sizeof preference->align_bytes)
+        memcpy(&preference->align_bytes, value, bytes);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* A product, with its operands as the library sees them: in columns. */
+struct product {
+    cublasLtMatmulDescOpaque_t d;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+    const char *a_at, *b_at;
+    char *c_at;
+    float beta;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+static uint64_t inner_side(const struct product *p) {
+    return p->d.transpose_a == CUBLAS_OP_T ? p->a.rows : p->a.cols;
+}
+
+static int fits_together(const struct product *p) {
+    const uint64_t rows = p->d.transpose_a == CUBLAS_OP_T ? p->a.cols : p->a.rows;
+    const uint64_t b_inner = p->d.transpose_b == CUBLAS_OP_T ? p->b.cols : p->b.rows;
+    const uint64_t cols = p->d.transpose_b == CUBLAS_OP_T ? p->b.rows : p->b.cols;
+    return rows == p->c.rows && cols == p->c.cols && inner_side(p) == b_inner && p->a.type == p->b.type;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t *out, int *out_count) {
+    const struct product p = {.d = *description, .a = *a, .b = *b, .c = *c};
+    (void)handle;
+    *out_count = 0;
+    if (most < 1 || c != d || !fits_together(&p) || preference->workspace_bytes < WORKSPACE_BYTES)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *out = (cublasLtMatmulHeuristicResult_t){.algo = {.align_bytes = preference->align_bytes},
+                                             .workspaceSize = WORKSPACE_BYTES};
+    *out_count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static sw_dtype type_of(cudaDataType_t type) {
+    return type == CUDA_R_32F ? SW_F32 : type == CUDA_R_16F ? SW_F16 : SW_BF16;
+}
+
+static float element(const cublasLtMatrixLayoutOpaque_t *layout, const void *at, cublasOperation_t transpose,
+                     uint64_t row, uint64_t col) {
+    const uint64_t r = transpose == CUBLAS_OP_T ? col : row, c = transpose == CUBLAS_OP_T ? row : col;
+    return sw_dtype_load(type_of(layout->type), at, (int64_t)(r + c * (uint64_t)layout->stride));
+}
+
+static void run_product(void *argument) {
+    struct product *p = argument;
+    memset(p->workspace, WORKSPACE_VALUE, p->workspace_bytes);
+    for (uint64_t col = 0; col < p->c.cols; col++)
+        for (uint64_t row = 0; row < p->c.rows; row++) {
+            const int64_t at = (int64_t)(row + col * (uint64_t)p->c.stride);
+            const sw_dtype type = type_of(p->c.type);
+            double sum = 0.0;
+            for (uint64_t i = 0; i < inner_side(p); i++)
+                sum += (double)element(&p->a, p->a_at, p->d.transpose_a, row, i) *
+                       (double)element(&p->b, p->b_at, p->d.transpose_b, i, col);
+            if (p->beta != 0.0f)
+                sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
+            if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                sum += (double)sw_dtype_load(type_of(p->d.bias_type), p->d.bias, (int64_t)row);
+            sw_dtype_store(type, p->c_at, at, (float)sum);
+        }
+    free(p);
+}
+
+static int aligned(const void *at, uint32_t bytes) {
+    return (uintptr_t)at % bytes == 0;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
+    const struct product p = {.d = *description,
+                              .a = *a_layout,
+                              .b = *b_layout,
+                              .c = *c_layout,
+                              .a_at = a,
+                              .b_at = b,
+                              .c_at = d,
+                              .beta = *(const float *)beta,
+                              .workspace = workspace,
+                              .workspace_bytes = workspace_bytes};
+    const uint32_t align = algorithm->align_bytes;
+    (void)handle;
+    if (*(const float *)alpha != 1.0f || c != d || c_layout != d_layout || !fits_together(&p) ||
+        workspace_bytes < WORKSPACE_BYTES || workspace == NULL)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!aligned(a, align) || !aligned(b, align) || !aligned(d, align))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    struct product *own = malloc(sizeof *own);
+    if (own == NULL)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *own = p;
+    sw_emulation_give(stream, run_product, own);
+    return CUBLAS_STATUS_SUCCESS;
+}

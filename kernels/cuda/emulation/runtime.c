@@ -1,0 +1,484 @@
+#include "kernels/cuda/emulation/runtime.h"
+
+#include "core/clock.h"
+#include "core/rng.h"
+#include "kernels/cuda/emulation/machine.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { ERROR_CHARS = 512, PAGE_BYTES = 4096, MOST_PINNED = 64, DELAY_STREAM = 501 };
+
+struct task {
+    void (*run)(void *argument);
+    void *argument;
+    struct task *next;
+};
+
+struct CUstream_st {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct task *first, *last;
+    int64_t given, done;
+    bool closing;
+};
+
+struct CUevent_st {
+    pthread_mutex_t mutex;
+    pthread_cond_t reached_more;
+    int64_t recorded, reached; /* records, by number */
+    int64_t time_ns;           /* of the last one reached */
+};
+
+struct pinned {
+    const char *base;
+    size_t bytes;
+};
+
+const struct sw_emulation_gpu sw_emulation_default_gpu = {
+    .gpus = 1, .major = 9, .memory_bytes = (size_t)16 << 30, .pinnable_bytes = SIZE_MAX};
+
+/* The machine, which is one: what the operating system would hold for a real GPU. */
+static struct {
+    pthread_once_t once;
+    pthread_mutex_t mutex; /* guards what follows */
+    struct sw_emulation_gpu gpu;
+    size_t used_bytes, pinned_bytes;
+    struct pinned pinned[MOST_PINNED];
+    int key;       /* of the GPU's memory; -1: this processor has none */
+    bool blocking; /* CUDA_LAUNCH_BLOCKING=1, as CUDA has it: a launch has ended when it returns */
+    bool broken;
+    char error[ERROR_CHARS];
+    int64_t delay_ns;
+    uint64_t delay_seed, tasks;
+} machine = {.once = PTHREAD_ONCE_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void start_machine(void) {
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    machine.gpu = sw_emulation_default_gpu;
+    machine.blocking = blocking != NULL && strcmp(blocking, "1") == 0;
+    machine.key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+}
+
+static void start(void) {
+    pthread_once(&machine.once, start_machine);
+}
+
+/* The GPU's own threads may touch its memory, and a call that stands for the GPU while it runs. */
+static void open_memory_of_gpu(bool open) {
+    if (machine.key >= 0)
+        pkey_set(machine.key, open ? 0 : PKEY_DISABLE_ACCESS);
+}
+
+void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu) {
+    start();
+    machine.gpu = *gpu;
+}
+
+void sw_emulation_set_delays(int64_t most_ns, uint64_t seed) {
+    start();
+    pthread_mutex_lock(&machine.mutex);
+    machine.delay_ns = most_ns;
+    machine.delay_seed = seed;
+    pthread_mutex_unlock(&machine.mutex);
+}
+
+void sw_emulation_break(const char *text) {
+    pthread_mutex_lock(&machine.mutex);
+    if (!machine.broken)
+        snprintf(machine.error, sizeof machine.error, "%s", text);
+    machine.broken = true;
+    pthread_mutex_unlock(&machine.mutex);
+}
+
+static cudaError_t state(void) {
+    pthread_mutex_lock(&machine.mutex);
+    const bool broken = machine.broken;
+    pthread_mutex_unlock(&machine.mutex);
+    return broken ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
+    default: return machine.error;
+    }
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
+    default: return "cudaErrorLaunchFailure";
+    }
+}
+
+cudaError_t cudaGetLastError(void) {
+    return state();
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    start();
+    *count = machine.gpu.gpus;
+    return machine.gpu.start;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    start();
+    return device < 0 || device >= machine.gpu.gpus ? cudaErrorInvalidDevice : state();
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
+    (void)device;
+    *out = (struct cudaDeviceProp){.name = "Emulated GPU",
+                                   .major = machine.gpu.major,
+                                   .minor = machine.gpu.minor,
+                                   .totalGlobalMem = machine.gpu.memory_bytes};
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device) {
+    snprintf(out, (size_t)chars, "ffff:%02X:00.0", (unsigned)device);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    if (machine.gpu.held_bytes >= machine.gpu.memory_bytes)
+        return cudaErrorDevicesUnavailable;
+    pthread_mutex_lock(&machine.mutex);
+    *total_bytes = machine.gpu.memory_bytes;
+    *free_bytes = machine.gpu.memory_bytes - machine.gpu.held_bytes - machine.used_bytes;
+    pthread_mutex_unlock(&machine.mutex);
+    return state();
+}
+
+/* Lets other threads go first, by chance. */
+static void delay(void) {
+    pthread_mutex_lock(&machine.mutex);
+    const int64_t most_ns = machine.delay_ns;
+    const uint32_t drawn = sw_rng(machine.delay_seed, DELAY_STREAM, machine.tasks++).word[0];
+    pthread_mutex_unlock(&machine.mutex);
+    if (most_ns == 0)
+        return;
+    const struct timespec time = {.tv_nsec = (long)((int64_t)drawn * most_ns >> 32)};
+    nanosleep(&time, NULL);
+}
+
+static void run_task(struct task *task) {
+    delay();
+    task->run(task->argument);
+    const char *error = sw_emulation_take_error();
+    if (error != NULL)
+        sw_emulation_break(error);
+    free(task);
+}
+
+static void *run_stream(void *argument) {
+    struct CUstream_st *stream = argument;
+    open_memory_of_gpu(true);
+    pthread_mutex_lock(&stream->mutex);
+    while (stream->first != NULL || !stream->closing) {
+        struct task *task = stream->first;
+        if (task == NULL) {
+            pthread_cond_wait(&stream->changed, &stream->mutex);
+            continue;
+        }
+        stream->first = task->next;
+        pthread_mutex_unlock(&stream->mutex);
+        run_task(task);
+        pthread_mutex_lock(&stream->mutex);
+        stream->done++;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    return NULL;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    (void)flags;
+    start();
+    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return cudaErrorMemoryAllocation;
+    pthread_mutex_init(&stream->mutex, NULL);
+    pthread_cond_init(&stream->changed, NULL);
+    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
+        free(stream);
+        return cudaErrorMemoryAllocation;
+    }
+    *out = stream;
+    return state();
+}
+
+static void wait_for_stream(struct CUstream_st *stream) {
+    pthread_mutex_lock(&stream->mutex);
+    for (const int64_t given = stream->given; stream->done < given;)
+        pthread_cond_wait(&stream->changed, &stream->mutex);
+    pthread_mutex_unlock(&stream->mutex);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    wait_for_stream(stream);
+    return state();
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    pthread_mutex_lock(&stream->mutex);
+    stream->closing = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->mutex);
+    pthread_join(stream->thread, NULL);
+    pthread_mutex_destroy(&stream->mutex);
+    pthread_cond_destroy(&stream->changed);
+    free(stream);
+    return state();
+}
+
+static cudaError_t give(cudaStream_t stream, void (*run)(void *), void *argument) {
+    struct task *task = calloc(1, sizeof *task);
+    if (task == NULL)
+        return cudaErrorMemoryAllocation;
+    *task = (struct task){.run = run, .argument = argument};
+    pthread_mutex_lock(&stream->mutex);
+    if (stream->first == NULL)
+        stream->first = task;
+    else
+        stream->last->next = task;
+    stream->last = task;
+    stream->given++;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->mutex);
+    return state();
+}
+
+void sw_emulation_give(cudaStream_t stream, void (*run)(void *), void *argument) {
+    if (stream == NULL)
+        run(argument);
+    else if (give(stream, run, argument) == cudaErrorMemoryAllocation)
+        sw_emulation_break("no memory for a launch");
+    else if (machine.blocking)
+        wait_for_stream(stream);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    (void)flags;
+    struct CUevent_st *event = calloc(1, sizeof *event);
+    if (event == NULL)
+        return cudaErrorMemoryAllocation;
+    pthread_mutex_init(&event->mutex, NULL);
+    pthread_cond_init(&event->reached_more, NULL);
+    *out = event;
+    return state();
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    pthread_mutex_destroy(&event->mutex);
+    pthread_cond_destroy(&event->reached_more);
+    free(event);
+    return state();
+}
+
+/* A record of an event, that a stream reaches or waits for. */
+struct mark {
+    struct CUevent_st *event;
+    int64_t record;
+};
+
+static cudaError_t give_mark(cudaStream_t stream, void (*run)(void *), struct CUevent_st *event, int64_t record) {
+    struct mark *mark = malloc(sizeof *mark);
+    if (mark == NULL)
+        return cudaErrorMemoryAllocation;
+    *mark = (struct mark){.event = event, .record = record};
+    return give(stream, run, mark);
+}
+
+static void reach(void *argument) {
+    const struct mark mark = *(struct mark *)argument;
+    free(argument);
+    pthread_mutex_lock(&mark.event->mutex);
+    mark.event->reached = mark.record;
+    mark.event->time_ns = sw_now_ns();
+    pthread_cond_broadcast(&mark.event->reached_more);
+    pthread_mutex_unlock(&mark.event->mutex);
+}
+
+static void await(struct CUevent_st *event, int64_t record) {
+    pthread_mutex_lock(&event->mutex);
+    while (event->reached < record)
+        pthread_cond_wait(&event->reached_more, &event->mutex);
+    pthread_mutex_unlock(&event->mutex);
+}
+
+static void await_mark(void *argument) {
+    const struct mark mark = *(struct mark *)argument;
+    free(argument);
+    await(mark.event, mark.record);
+}
+
+static int64_t last_record(struct CUevent_st *event, int64_t more) {
+    pthread_mutex_lock(&event->mutex);
+    event->recorded += more;
+    const int64_t record = event->recorded;
+    pthread_mutex_unlock(&event->mutex);
+    return record;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    return give_mark(stream, reach, event, last_record(event, 1));
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)flags;
+    return give_mark(stream, await_mark, event, last_record(event, 0));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    await(event, last_record(event, 0));
+    return state();
+}
+
+cudaError_t cudaEventElapsedTime(float *out_ms, cudaEvent_t from, cudaEvent_t to) {
+    *out_ms = (float)((double)(to->time_ns - from->time_ns) * 1e-6);
+    return state();
+}
+
+/* The size of a region of the GPU's memory stands in a page before it. */
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    const size_t mapped = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    pthread_mutex_lock(&machine.mutex);
+    const bool fits = bytes <= machine.gpu.memory_bytes - machine.gpu.held_bytes - machine.used_bytes;
+    machine.used_bytes += fits ? bytes : 0;
+    pthread_mutex_unlock(&machine.mutex);
+    if (!fits)
+        return cudaErrorMemoryAllocation;
+    char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    *(size_t *)(void *)base = bytes;
+    memset(base + PAGE_BYTES, 0xff, mapped - PAGE_BYTES); /* NaN in every type */
+    if (machine.key >= 0)
+        pkey_mprotect(base + PAGE_BYTES, mapped - PAGE_BYTES, PROT_READ | PROT_WRITE, machine.key);
+    *out = base + PAGE_BYTES;
+    return state();
+}
+
+cudaError_t cudaFree(void *memory) {
+    char *base = (char *)memory - PAGE_BYTES;
+    const size_t bytes = *(size_t *)(void *)base;
+    pthread_mutex_lock(&machine.mutex);
+    machine.used_bytes -= bytes;
+    pthread_mutex_unlock(&machine.mutex);
+    munmap(base, (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    return state();
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    open_memory_of_gpu(true);
+    memset(to, value, bytes);
+    open_memory_of_gpu(false);
+    return state();
+}
+
+/* A copy, or with from NULL a clearing. */
+struct copy {
+    void *to, *from;
+    int value;
+    size_t bytes;
+    bool owned; /* from is a copy of what the host had */
+};
+
+static void run_copy(void *argument) {
+    const struct copy copy = *(struct copy *)argument;
+    free(argument);
+    if (copy.from == NULL)
+        memset(copy.to, copy.value, copy.bytes);
+    else
+        memcpy(copy.to, copy.from, copy.bytes);
+    if (copy.owned)
+        free(copy.from);
+}
+
+static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
+    struct copy *own = malloc(sizeof *own);
+    if (own == NULL)
+        return cudaErrorMemoryAllocation;
+    *own = *copy;
+    return give(stream, run_copy, own);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    return give_copy(stream, &(struct copy){.to = to, .value = value, .bytes = bytes});
+}
+
+static bool is_pinned(const void *at, size_t bytes) {
+    bool found = false;
+    pthread_mutex_lock(&machine.mutex);
+    for (int i = 0; i < MOST_PINNED; i++) {
+        const struct pinned *p = &machine.pinned[i];
+        found |= p->base != NULL && (const char *)at >= p->base && (const char *)at + bytes <= p->base + p->bytes;
+    }
+    pthread_mutex_unlock(&machine.mutex);
+    return found;
+}
+
+/* Of memory that is not pinned, CUDA takes a copy before it returns, and waits for what it writes there. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    struct copy copy = {.to = to, .from = (void *)(uintptr_t)from, .bytes = bytes};
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {
+        copy.from = malloc(bytes);
+        if (copy.from == NULL)
+            return cudaErrorMemoryAllocation;
+        memcpy(copy.from, from, bytes);
+        copy.owned = true;
+    }
+    const cudaError_t error = give_copy(stream, &copy);
+    if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes))
+        wait_for_stream(stream);
+    return error;
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
+    (void)flags;
+    cudaError_t error = cudaErrorMemoryAllocation;
+    pthread_mutex_lock(&machine.mutex);
+    for (int i = 0; i < MOST_PINNED && machine.pinned_bytes + bytes <= machine.gpu.pinnable_bytes; i++) {
+        if (machine.pinned[i].base != NULL)
+            continue;
+        machine.pinned[i] = (struct pinned){.base = memory, .bytes = bytes};
+        machine.pinned_bytes += bytes;
+        error = cudaSuccess;
+        break;
+    }
+    pthread_mutex_unlock(&machine.mutex);
+    return error;
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+    pthread_mutex_lock(&machine.mutex);
+    for (int i = 0; i < MOST_PINNED; i++) {
+        if (machine.pinned[i].base != memory)
+            continue;
+        machine.pinned_bytes -= machine.pinned[i].bytes;
+        machine.pinned[i] = (struct pinned){0};
+        break;
+    }
+    pthread_mutex_unlock(&machine.mutex);
+    return state();
+}

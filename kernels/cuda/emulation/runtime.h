@@ -1,0 +1,36 @@
+/* A GPU that is not there, for tests: CUDA's runtime on threads of the host. A stream is a thread that does what it is
+ * given in order, so the device code really runs beside the host, and copies from pinned memory happen when they
+ * happen. Where the processor has protection keys, only those threads can touch the GPU's memory: a host that does
+ * crashes. */
+#ifndef SW_KERNELS_CUDA_EMULATION_RUNTIME_H
+#define SW_KERNELS_CUDA_EMULATION_RUNTIME_H
+
+#include "kernels/cuda/emulation/stream.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the machine has. The default is one GPU of compute capability 9.0 with 16 GiB, and all may be pinned. */
+struct sw_emulation_gpu {
+    cudaError_t start; /* what the first call says */
+    int gpus, major, minor;
+    size_t memory_bytes, held_bytes; /* of each; by other processes */
+    size_t pinnable_bytes;
+};
+extern const struct sw_emulation_gpu sw_emulation_default_gpu;
+/* Before any device is opened. */
+void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu);
+
+/* From now on every task of a stream waits before it runs, up to so long, by random numbers from the seed. 0: none. */
+void sw_emulation_set_delays(int64_t most_ns, uint64_t seed);
+
+/* Ends what the GPU does with an error, which every call then returns, as CUDA's own errors do. */
+void sw_emulation_break(const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,19 @@
+/* How work comes to an emulated stream. */
+#ifndef SW_KERNELS_CUDA_EMULATION_STREAM_H
+#define SW_KERNELS_CUDA_EMULATION_STREAM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's own declaration, repeated. */
+typedef struct CUstream_st *cudaStream_t;
+
+/* Gives a stream a task, which frees its argument if that is needed. Without a stream it runs at once, on the caller's
+ * thread. */
+void sw_emulation_give(cudaStream_t stream, void (*run)(void *argument), void *argument);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,13 @@
+/* In the place of the CUDA device where the program was built without it. */
+#include "kernels/device_ops.h"
+
+bool sw_device_has_cuda(void) {
+    return false;
+}
+
+sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
+    (void)device;
+    (void)number;
+    return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this program was built without CUDA, as no nvcc was found then; "
+                                       "install the CUDA Toolkit (12 or newer) and build again, or use --device cpu");
+}

@@ -1,0 +1,190 @@
+/* The CUDA device on machines that are not as it needs them, and its memory, streams and events, on the emulated GPU.
+ */
+#include "tests/kernels/support.h"
+
+#include "core/clock.h"
+#include "kernels/cuda/emulation/runtime.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GIB ((size_t)1 << 30)
+
+/* Opens the device and says no; the message must have all of the words. */
+static void must_refuse(const struct sw_emulation_gpu *gpu, const char *name, sw_status status,
+                        const char *const *words) {
+    struct sw_device *device = NULL;
+    sw_emulation_set_gpu(gpu);
+    const sw_status found = sw_device_open(name, 0, &device);
+    const char *message = sw_error_message(found);
+    if (found != status)
+        fail_msg("%s where %s was expected: %s", sw_status_name(found), sw_status_name(status), message);
+    for (int w = 0; words[w] != NULL; w++)
+        if (strstr(message, words[w]) == NULL)
+            fail_msg("'%s' is not in: %s", words[w], message);
+    assert_null(device);
+    sw_error_clear();
+}
+
+static void refuses_machines(void **state) {
+    (void)state;
+    struct sw_emulation_gpu gpu = sw_emulation_default_gpu;
+    gpu.start = cudaErrorInsufficientDriver;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"driver", "older", "--device cpu", NULL});
+    gpu.start = cudaErrorNoDevice;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"no GPU", "CUDA_VISIBLE_DEVICES", NULL});
+    gpu = sw_emulation_default_gpu;
+    gpu.gpus = 0;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"no GPU", NULL});
+    gpu.gpus = 2;
+    must_refuse(&gpu, "cuda:2", SW_ERR_ARG, (const char *const[]){"there are 2 GPUs", NULL});
+    must_refuse(&gpu, "cuda:", SW_ERR_ARG, (const char *const[]){"has a number", NULL});
+    must_refuse(&gpu, "cuda:x", SW_ERR_ARG, (const char *const[]){"has a number", NULL});
+    must_refuse(&gpu, "cuda:-1", SW_ERR_ARG, (const char *const[]){"there are 2 GPUs", NULL});
+    gpu.major = 7;
+    gpu.minor = 5;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"7.5", "8.0", NULL});
+    gpu = sw_emulation_default_gpu;
+    gpu.held_bytes = gpu.memory_bytes;
+    must_refuse(&gpu, "cuda", SW_ERR_DEVICE, (const char *const[]){"another process", "nvidia-smi", NULL});
+    sw_emulation_set_gpu(&sw_emulation_default_gpu);
+}
+
+static void must_refuse_memory(const struct sw_emulation_gpu *gpu, sw_memory_side side, const char *const *words) {
+    struct sw_device *device = NULL;
+    struct sw_memory *memory = NULL;
+    sw_emulation_set_gpu(gpu);
+    assert_ok(sw_device_open("cuda", 0, &device));
+    assert_int_equal(sw_memory_open(device, "tier", side, (int64_t)GIB, &memory), SW_ERR_NOMEM);
+    assert_null(memory);
+    for (int w = 0; words[w] != NULL; w++)
+        if (strstr(sw_error_message(SW_ERR_NOMEM), words[w]) == NULL)
+            fail_msg("'%s' is not in: %s", words[w], sw_error_message(SW_ERR_NOMEM));
+    sw_error_clear();
+    /* What failed left nothing behind. */
+    assert_ok(sw_memory_open(device, "tier", side, (int64_t)GIB / 4, &memory));
+    sw_memory_close(memory);
+    sw_device_close(device);
+    sw_emulation_set_gpu(&sw_emulation_default_gpu);
+}
+
+static void refuses_memory(void **state) {
+    (void)state;
+    struct sw_emulation_gpu gpu = sw_emulation_default_gpu;
+    gpu.memory_bytes = GIB;
+    gpu.held_bytes = GIB / 2;
+    must_refuse_memory(&gpu, SW_MEMORY_DEVICE,
+                       (const char *const[]){"512.00 MiB free", "1.00 GiB are needed", "--device-memory", NULL});
+    gpu.pinnable_bytes = GIB / 2;
+    must_refuse_memory(&gpu, SW_MEMORY_HOST, (const char *const[]){"pin", "--host-memory", NULL});
+}
+
+static void properties(void **state) {
+    (void)state;
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda:0", 0, &device));
+    const struct sw_device_info info = sw_device_info(device);
+    assert_true(sw_device_has_cuda());
+    assert_string_equal(info.name, "cuda");
+    assert_string_equal(info.isa, "sm_90");
+    assert_non_null(info.model);
+    assert_true(info.asynchronous && info.bf16_fast && !info.host_memory);
+    assert_int_equal(info.memory_bytes, sw_emulation_default_gpu.memory_bytes);
+    sw_device_close(device);
+}
+
+/* Device memory, pinned memory of as many bytes, and two streams. */
+struct things {
+    struct sw_device *device;
+    struct sw_memory *on_device, *on_host;
+    struct sw_stream *stream[2];
+};
+enum { BYTES = 1 << 20 };
+
+static struct things open_things(void) {
+    struct things t = {0};
+    assert_ok(sw_device_open("cuda", 0, &t.device));
+    assert_ok(sw_memory_open(t.device, "device", SW_MEMORY_DEVICE, BYTES, &t.on_device));
+    assert_ok(sw_memory_open(t.device, "host", SW_MEMORY_HOST, BYTES, &t.on_host));
+    for (int i = 0; i < 2; i++)
+        assert_ok(sw_stream_open(t.device, &t.stream[i]));
+    return t;
+}
+
+static void close_things(struct things *t) {
+    for (int i = 0; i < 2; i++)
+        sw_stream_close(t->stream[i]);
+    sw_memory_close(t->on_device);
+    sw_memory_close(t->on_host);
+    sw_device_close(t->device);
+}
+
+/* Device memory begins as zeros, and what one stream does after another's event sees what came before it. */
+static void orders_streams(void **state) {
+    (void)state;
+    enum { ROUNDS = 50, DELAY_NS = 200000 };
+    struct things t = open_things();
+    struct sw_event *event = NULL;
+    uint32_t *host = sw_memory_base(t.on_host);
+    assert_ok(sw_event_open(t.device, &event));
+    memset(host, 0xff, BYTES);
+    assert_ok(sw_copy_to_host(t.stream[0], host, sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_stream_synchronize(t.stream[0]));
+    for (size_t i = 0; i < BYTES / sizeof *host; i++)
+        assert_int_equal(host[i], 0);
+    sw_emulation_set_delays(DELAY_NS, test_seed());
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        host[0] = round;
+        assert_ok(sw_copy_to_device(t.stream[0], sw_memory_base(t.on_device), host, sizeof *host));
+        assert_ok(sw_event_record(event, t.stream[0]));
+        assert_ok(sw_stream_wait(t.stream[1], event));
+        assert_ok(sw_copy_to_host(t.stream[1], host + 1, sw_memory_base(t.on_device), sizeof *host));
+        assert_ok(sw_event_record(event, t.stream[1]));
+        assert_ok(sw_event_wait(event));
+        assert_int_equal(host[1], round);
+    }
+    sw_emulation_set_delays(0, 0);
+    sw_event_close(event);
+    close_things(&t);
+}
+
+static void times_events(void **state) {
+    (void)state;
+    struct things t = open_things();
+    struct sw_event *from = NULL, *to = NULL;
+    int64_t elapsed_ns = -1;
+    assert_ok(sw_event_open(t.device, &from));
+    assert_ok(sw_event_open(t.device, &to));
+    const int64_t start_ns = sw_now_ns();
+    assert_ok(sw_event_record(from, t.stream[0]));
+    assert_ok(sw_zero(t.stream[0], sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_event_record(to, t.stream[0]));
+    assert_ok(sw_event_wait(to));
+    const int64_t whole_ns = sw_now_ns() - start_ns;
+    assert_ok(sw_event_elapsed_ns(from, to, &elapsed_ns));
+    assert_true(elapsed_ns >= 0 && elapsed_ns <= whole_ns);
+    sw_event_close(from);
+    sw_event_close(to);
+    close_things(&t);
+}
+
+/* An error of the GPU stays with it: every later call says what it was. The last test, for nothing works after it. */
+static void keeps_errors(void **state) {
+    (void)state;
+    struct things t = open_things();
+    sw_emulation_break("an illegal memory access was encountered");
+    assert_int_equal(sw_stream_synchronize(t.stream[0]), SW_ERR_DEVICE);
+    assert_non_null(strstr(sw_error_message(SW_ERR_DEVICE), "illegal memory access"));
+    sw_error_clear();
+    assert_int_equal(sw_zero(t.stream[1], sw_memory_base(t.on_device), BYTES), SW_ERR_DEVICE);
+    sw_error_clear();
+    close_things(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_machines), cmocka_unit_test(refuses_memory), cmocka_unit_test(properties),
+        cmocka_unit_test(orders_streams),   cmocka_unit_test(times_events),   cmocka_unit_test(keeps_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+# shellcheck shell=bash
+# Uses the libraries of a bundle (tools/bundle.sh) in the place of packages. Sourced by ./dev where there are any.
+
+libraries=$PWD/libraries/usr
+library_folders=$libraries/lib/x86_64-linux-gnu:$PWD/libraries/lib/x86_64-linux-gnu
+# What the machine has of its own comes first, but for the headers and libraries of this build.
+export PATH=$PATH:$libraries/bin
+export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$libraries/lib/python3/dist-packages
+export PKG_CONFIG_PATH=$libraries/lib/x86_64-linux-gnu/pkgconfig
+export CPATH=$libraries/include:$libraries/include/x86_64-linux-gnu${CPATH:+:$CPATH}
+export LIBRARY_PATH=$library_folders${LIBRARY_PATH:+:$LIBRARY_PATH}
+export LD_LIBRARY_PATH=$library_folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+require() {
+    :
+}
+
+require_if_possible() {
+    :
+}

@@ -1,0 +1,35 @@
+#include "train/devices.h"
+
+/* Why there is no GPU is of no interest to whoever did not ask for one. */
+static sw_status open_best(struct sw_devices *out) {
+    if (sw_device_open("cuda", 0, &out->compute) == SW_OK)
+        return SW_OK;
+    sw_error_clear();
+    out->compute = out->host;
+    return SW_OK;
+}
+
+sw_status sw_devices_open(sw_device_choice which, int threads, struct sw_devices *out) {
+    *out = (struct sw_devices){0};
+    SW_TRY(sw_device_open("cpu", threads, &out->host));
+    if (which == SW_DEVICE_AUTO)
+        return open_best(out);
+    if (which == SW_DEVICE_CUDA)
+        return sw_device_open("cuda", 0, &out->compute);
+    out->compute = out->host;
+    return SW_OK;
+}
+
+void sw_devices_close(struct sw_devices *devices) {
+    if (devices->compute != NULL && devices->compute != devices->host)
+        sw_device_close(devices->compute);
+    if (devices->host != NULL)
+        sw_device_close(devices->host);
+    *devices = (struct sw_devices){0};
+}
+
+struct sw_device_info sw_devices_info(const struct sw_devices *devices) {
+    struct sw_device_info info = sw_device_info(devices->compute);
+    info.threads = sw_device_info(devices->host).threads;
+    return info;
+}

@@ -1,0 +1,22 @@
+/* What computes, and what updates state in the host's memory. */
+#ifndef SW_TRAIN_DEVICES_H
+#define SW_TRAIN_DEVICES_H
+
+#include "kernels/device.h"
+
+/* --device, in the order of its choices. */
+typedef enum { SW_DEVICE_AUTO, SW_DEVICE_CPU, SW_DEVICE_CUDA } sw_device_choice;
+
+struct sw_devices {
+    struct sw_device *compute;
+    struct sw_device *host; /* the CPU; the same one where that computes */
+};
+
+/* auto is CUDA where it is built in and a GPU can be used, else the CPU. threads: of the CPU, 0 for all cores. */
+sw_status sw_devices_open(sw_device_choice which, int threads, struct sw_devices *out);
+void sw_devices_close(struct sw_devices *devices);
+
+/* Of what computes, with the threads of the host. */
+struct sw_device_info sw_devices_info(const struct sw_devices *devices);
+
+#endif
