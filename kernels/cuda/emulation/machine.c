@@ -264,7 +264,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         m->order[i] = i;
     }
     for (int w = 0; w < m->count / WARP; w++) {
-        shuffle(m, m->order + w * WARP, WARP);
+        shuffle(m, &m->order[(size_t)w * WARP], WARP);
         m->warp_order[w] = w;
     }
     shuffle(m, m->warp_order, m->count / WARP);
@@ -292,7 +292,7 @@ static int run_round(struct machine *m, const int *order) {
 static bool run_warps(struct machine *m) {
     bool any = false;
     for (int w = 0; w < m->count / WARP; w++) {
-        while (run_round(m, m->order + m->warp_order[w] * WARP) > 0)
+        while (run_round(m, &m->order[(size_t)m->warp_order[w] * WARP]) > 0)
             any = true;
     }
     return any && !m->failed;
