@@ -14,6 +14,9 @@ static const struct {
     {"copy", "copies between device and host, beside plain memory copies", sw_bench_copy},
     {"update", "the fused optimizer update, beside the same memory traffic without arithmetic", sw_bench_update},
     {"gemm", "the matrix products of a model's block, beside the vendor's library called directly", sw_bench_gemm},
+    {"compute", "a micro-batch's arithmetic, beside its matrix products alone by the vendor's library",
+     sw_bench_compute},
+    {"load", "a checkpoint into a new store, beside the drive read and written at once", sw_bench_load},
     {"step", "a training step as placed, beside one that is resident, its own I/O, and the least bytes", sw_bench_step},
 };
 enum { BENCH_COUNT = sizeof benches / sizeof benches[0] };

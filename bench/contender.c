@@ -1,5 +1,6 @@
 #include "bench/contender.h"
 
+#include "core/clock.h"
 #include "core/rng.h"
 #include "train/planned.h"
 
@@ -32,7 +33,7 @@ static sw_status open_store(struct sw_contender *contender, const char *const *d
 }
 
 static sw_status open_engine(struct sw_contender *contender, const struct sw_devices *devices,
-                             sw_speculation speculation) {
+                             sw_speculation speculation, const struct sw_load *load) {
     const struct sw_engine_spec spec = {
         .plan = contender->plan,
         .device = devices->compute,
@@ -46,16 +47,21 @@ static sw_status open_engine(struct sw_contender *contender, const struct sw_dev
     struct sw_model_init init = {.config = sw_model_get_config(contender->model),
                                  .units = sw_model_get_units(contender->model)};
     SW_TRY(sw_engine_open(&spec, &contender->engine));
-    return sw_engine_load(contender->engine, sw_model_fill_random, &init);
+    const struct sw_load random = {.fill = sw_model_fill_random, .context = &init};
+    const int64_t start_ns = sw_now_ns();
+    SW_TRY(sw_engine_load(contender->engine, load != NULL ? load : &random));
+    contender->load_s = (double)(sw_now_ns() - start_ns) * 1e-9;
+    return SW_OK;
 }
 
 sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
                             const struct sw_devices *devices, struct sw_plan *plan, const char *const *directories,
-                            int directory_count, sw_speculation speculation, struct sw_contender *out) {
+                            int directory_count, sw_speculation speculation, const struct sw_load *load,
+                            struct sw_contender *out) {
     *out = (struct sw_contender){.settings = settings, .model = model, .plan = plan};
     sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, directories, directory_count) : SW_OK;
     if (status == SW_OK)
-        status = open_engine(out, devices, speculation);
+        status = open_engine(out, devices, speculation, load);
     if (status != SW_OK)
         sw_contender_close(out);
     return status;

@@ -16,6 +16,7 @@ struct sw_contender {
     struct sw_plan *plan;
     struct sw_store *store; /* NULL: nothing is on NVMe */
     struct sw_engine *engine;
+    double load_s; /* what loading took, its commit with it */
     uint64_t next_token;
     int64_t step;
 };
@@ -27,10 +28,11 @@ struct sw_step_times {
     struct sw_step_result last; /* the last step that counts */
 };
 
-/* The plan must outlive it. directories: for the store. */
+/* The plan must outlive it. directories: for the store. load: its weights; NULL: random ones. */
 sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
                             const struct sw_devices *devices, struct sw_plan *plan, const char *const *directories,
-                            int directory_count, sw_speculation speculation, struct sw_contender *out);
+                            int directory_count, sw_speculation speculation, const struct sw_load *load,
+                            struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 
 /* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before

@@ -2,10 +2,9 @@
 #ifndef SW_BENCH_GEMM_H
 #define SW_BENCH_GEMM_H
 
+#include "bench/model.h"
 #include "bench/report.h"
 #include "core/arena.h"
-#include "train/model.h"
-#include "train/settings.h"
 
 enum sw_gemm_contender { SW_GEMM_OURS, SW_GEMM_SAME_LAYOUTS, SW_GEMM_OWN_LAYOUTS, SW_GEMM_CONTENDERS };
 static_assert((int)SW_GEMM_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
@@ -17,22 +16,11 @@ struct sw_gemm_options {
 
 struct sw_gemm_bench {
     const struct sw_gemm_options *given;
-    struct sw_settings settings; /* resolved; strings are those of `given` */
-    struct sw_model_config config;
-    struct sw_device *device;
-    struct sw_stream *stream;
-    struct sw_model *model;
-    sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
+    struct sw_bench_model of;
     struct sw_arena *arena;
-    void *a, *b, *bias, *c, *scratch; /* of any of the products */
-    int count;
-    struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
+    void *a, *b, *bias, *c, *scratch;                     /* of any of the products */
     struct sw_bench_rounds result[SW_MODEL_MAX_PRODUCTS]; /* flops a second of the contenders */
 };
-
-static inline double sw_gemm_flops(const struct sw_gemm *shape) {
-    return 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
-}
 
 void sw_gemm_print_head(const struct sw_gemm_bench *bench);
 void sw_gemm_print_product(const struct sw_gemm_bench *bench, int product);

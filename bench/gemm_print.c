@@ -17,8 +17,8 @@ static void sum(const struct sw_gemm_bench *bench, struct total totals[TOTALS]) 
                                                {.name = "all", .of_blocks = true, .of_head = true}};
     for (int t = 0; t < TOTALS; t++) {
         totals[t] = empty[t];
-        for (int i = 0; i < bench->count; i++) {
-            const struct sw_model_product *product = &bench->product[i];
+        for (int i = 0; i < bench->of.count; i++) {
+            const struct sw_model_product *product = &bench->of.product[i];
             const double flops = sw_gemm_flops(&product->shape) * (double)product->times;
             for (int who = 0; (product->head ? empty[t].of_head : empty[t].of_blocks) && who < SW_GEMM_CONTENDERS;
                  who++)
@@ -28,19 +28,16 @@ static void sum(const struct sw_gemm_bench *bench, struct total totals[TOTALS]) 
 }
 
 void sw_gemm_print_head(const struct sw_gemm_bench *bench) {
-    const struct sw_settings *s = &bench->settings;
+    const struct sw_settings *s = &bench->of.settings;
     printf("%s, micro-batch of %lld x %lld tokens, %s, %d threads: Gflop/s of ours, of oneDNN with the same operands, "
            "with its own layouts; ours to each (median of %d)\n",
-           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(bench->type),
-           sw_device_info(bench->device).threads, (int)bench->given->rounds);
-    if (bench->bound_type != bench->type)
-        printf("oneDNN has no %s products on this CPU: ours widens the operands and multiplies in fp32; oneDNN is "
-               "measured in fp32\n",
-               sw_dtype_name(bench->type));
+           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(bench->of.type),
+           sw_device_info(bench->of.device).threads, (int)bench->given->rounds);
+    sw_bench_print_bound(&bench->of);
 }
 
 void sw_gemm_print_product(const struct sw_gemm_bench *bench, int product) {
-    const struct sw_model_product *p = &bench->product[product];
+    const struct sw_model_product *p = &bench->of.product[product];
     const struct sw_bench_rounds *result = &bench->result[product];
     const struct sw_gemm *g = &p->shape;
     printf("%-10s %-15s %4lldx %5lld x %5lld x %5lld %c%c", p->layer, p->pass, (long long)p->times, (long long)g->m,
@@ -62,7 +59,7 @@ void sw_gemm_print_totals(const struct sw_gemm_bench *bench) {
 }
 
 static json_t *product_json(const struct sw_gemm_bench *bench, int product) {
-    const struct sw_model_product *p = &bench->product[product];
+    const struct sw_model_product *p = &bench->of.product[product];
     const struct sw_bench_rounds *result = &bench->result[product];
     const struct sw_gemm *g = &p->shape;
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:f}", "layer", p->layer,
@@ -84,7 +81,7 @@ static json_t *total_json(const struct total *total) {
 static sw_status add_results(const struct sw_gemm_bench *bench, json_t *products, json_t *totals) {
     struct total total[TOTALS];
     sum(bench, total);
-    for (int i = 0; i < bench->count; i++)
+    for (int i = 0; i < bench->of.count; i++)
         SW_TRY(sw_bench_append(products, product_json(bench, i)));
     for (int t = 0; t < TOTALS; t++)
         if (json_object_set_new(totals, total[t].name, total_json(&total[t])) != 0)
@@ -93,15 +90,15 @@ static sw_status add_results(const struct sw_gemm_bench *bench, json_t *products
 }
 
 sw_status sw_gemm_print_json(const struct sw_gemm_bench *bench) {
-    const struct sw_settings *s = &bench->settings;
-    const struct sw_device_info info = sw_device_info(bench->device);
+    const struct sw_settings *s = &bench->of.settings;
+    const struct sw_device_info info = sw_device_info(bench->of.device);
     json_t *products = json_array(), *totals = json_object();
     sw_status status = add_results(bench, products, totals);
     if (status == SW_OK)
         status = sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:O, s:O}", "bench",
                                                "gemm", "device", info.name, "isa", info.isa, "model", s->model,
-                                               "precision", sw_dtype_name(bench->type), "bound_precision",
-                                               sw_dtype_name(bench->bound_type), "threads", info.threads, "rounds",
+                                               "precision", sw_dtype_name(bench->of.type), "bound_precision",
+                                               sw_dtype_name(bench->of.bound_type), "threads", info.threads, "rounds",
                                                (int)bench->given->rounds, "micro_batch", (json_int_t)s->micro_batch,
                                                "seq", (json_int_t)s->seq, "products", products, "totals", totals));
     json_decref(products);

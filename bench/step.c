@@ -48,11 +48,11 @@ static sw_status open_contenders(struct sw_step_bench *b) {
     int count;
     sw_planned_directories(&b->planned, &directories, &count);
     SW_TRY(sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices, b->planned.plan, directories,
-                             count, b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER, &b->placed));
+                             count, b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER, NULL, &b->placed));
     if (b->resident_plan == NULL)
         return SW_OK;
     return sw_contender_open(&b->resident_settings, b->planned.model, &b->planned.devices, b->resident_plan, NULL, 0,
-                             SW_SPECULATE_NEVER, &b->resident);
+                             SW_SPECULATE_NEVER, NULL, &b->resident);
 }
 
 static sw_status allocate_times(struct sw_step_bench *b) {

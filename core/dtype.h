@@ -86,4 +86,8 @@ static inline void sw_dtype_store(sw_dtype type, void *to, int64_t index, float 
         ((uint16_t *)to)[index] = type == SW_BF16 ? sw_f32_to_bf16(value) : sw_f32_to_f16(value);
 }
 
+/* Many elements, rounded, or widened from any address: in a file they are where its header ends. */
+void sw_dtype_round(sw_dtype type, const float *from, int64_t count, void *to);
+void sw_dtype_widen(sw_dtype type, const void *from, int64_t count, float *to);
+
 #endif

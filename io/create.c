@@ -192,11 +192,11 @@ static sw_status seal(struct sw_store *store) {
 
 /* Every grain holds zeros now, so that its sum is known. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
-    const uint64_t sum = sw_checksum(zeros, SW_RECORD_BYTES);
+    store->zero_sum = sw_checksum(zeros, SW_RECORD_BYTES);
     for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t grain = 0; grain < area->grains; grain++)
-            area->sums[grain] = sum;
+            area->sums[grain] = store->zero_sum;
     }
 }
 

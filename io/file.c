@@ -22,7 +22,7 @@ char *sw_file_path(const char *directory, const char *name) {
 }
 
 /* Memory file systems accept O_DIRECT on newer kernels without doing it. */
-static bool is_memory(int fd) {
+bool sw_file_is_in_memory(int fd) {
     struct statfs info;
     return fstatfs(fd, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
@@ -41,14 +41,20 @@ static int64_t direct_alignment(int fd) {
     return 1;
 }
 
+bool sw_file_try_direct(int fd) {
+    const int64_t alignment = sw_file_is_in_memory(fd) ? 0 : direct_alignment(fd);
+    const int flags = fcntl(fd, F_GETFL);
+    return alignment > 0 && alignment <= SW_BUFFER_ALIGN_BYTES && flags >= 0 &&
+           fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
 static sw_status make_direct(int fd, const char *path, bool allow_buffered) {
-    const int64_t alignment = is_memory(fd) ? 0 : direct_alignment(fd);
+    const int64_t alignment = direct_alignment(fd);
     if (alignment > SW_BUFFER_ALIGN_BYTES)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "%s is on a device that needs direct I/O aligned to %lld bytes, more than %d", path,
                        (long long)alignment, SW_BUFFER_ALIGN_BYTES);
-    const int flags = fcntl(fd, F_GETFL);
-    if (alignment > 0 && flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0)
+    if (sw_file_try_direct(fd))
         return SW_OK;
     if (!allow_buffered)
         return sw_fail(SW_ERR_UNSUPPORTED,

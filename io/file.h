@@ -20,6 +20,11 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
 /* Opens and locks an existing file; SW_ERR_BUSY when another process has it. */
 sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd);
 
+/* Turns direct I/O on where the file system has it, aligned as our buffers are. Returns whether it is on. */
+bool sw_file_try_direct(int fd);
+/* Whether the file is kept in memory anyway. */
+bool sw_file_is_in_memory(int fd);
+
 /* Unlocks and closes. A ring that was closed just before may still hold the file, and must not hold the lock. */
 void sw_file_close(int fd);
 

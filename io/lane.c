@@ -14,8 +14,9 @@ enum { REAP_BATCH = 64, TRANSFER_NAME_CHARS = 160 };
 
 struct lane_transfer {
     struct sw_store_transfer request;
-    int64_t issued;    /* grains handed to the queue */
-    int blocks_active; /* of them, in flight */
+    int64_t issued;      /* grains handed to the queue */
+    int blocks_active;   /* of them, in flight */
+    int64_t grain_bytes; /* that move, of each grain; a block has several grains only where they move whole */
 };
 
 /* A run of a transfer's grains that is one request of the queue. */
@@ -121,14 +122,15 @@ static struct sw_area *area_of(const struct sw_store_lane *lane, const struct sw
 
 static void put_block(struct sw_store_lane *lane, int index) {
     const struct lane_block *block = &lane->blocks[index];
-    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    const struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    const struct sw_store_transfer *request = &transfer->request;
     const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
     sw_queue_put(lane->queue,
                  &(struct sw_ring_request){
                      .op = request->write ? SW_RING_WRITE : SW_RING_READ,
                      .file = block->run.file,
                      .offset_bytes = block->run.offset_bytes,
-                     .bytes = block->run.grains * grain_bytes,
+                     .bytes = block->run.grains * transfer->grain_bytes,
                      .buf = (char *)request->buf + (block->first_grain - request->first_grain) * grain_bytes,
                      .tag = (uint64_t)index,
                  });
@@ -136,8 +138,10 @@ static void put_block(struct sw_store_lane *lane, int index) {
 
 /* The rest of a transfer goes in blocks of like size: a small one at the end would take a place in the queue for
  * little. */
-static int64_t next_block_grains(const struct sw_area *area, int64_t grains_left) {
-    const int64_t most = sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes);
+static int64_t next_block_grains(const struct sw_area *area, const struct lane_transfer *transfer) {
+    const bool whole = transfer->grain_bytes == area->grain_bytes;
+    const int64_t most = whole ? sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes) : 1;
+    const int64_t grains_left = transfer->request.grains - transfer->issued;
     return sw_div_up(grains_left, sw_div_up(grains_left, most));
 }
 
@@ -153,7 +157,7 @@ static void issue_blocks(struct sw_store_lane *lane) {
         lane->blocks[block] = (struct lane_block){
             .transfer = index,
             .first_grain = first,
-            .run = sw_area_run(area, request->unit, first, next_block_grains(area, request->grains - transfer->issued)),
+            .run = sw_area_run(area, request->unit, first, next_block_grains(area, transfer)),
         };
         transfer->issued += lane->blocks[block].run.grains;
         transfer->blocks_active++;
@@ -194,6 +198,24 @@ static void record_sums(struct sw_area *area, const struct sw_store_transfer *re
         sums[i] = sw_checksum((const char *)request->buf + i * area->grain_bytes, area->grain_bytes);
 }
 
+/* Whether all of a write's grains still hold the zeros of creation. */
+static bool is_unwritten(const struct sw_store *store, const struct sw_area *area,
+                         const struct sw_store_transfer *request) {
+    const uint64_t *sums = sw_area_sums(area, request->unit, request->first_grain);
+    for (int64_t i = 0; i < request->grains; i++)
+        if (sums[i] != store->zero_sum)
+            return false;
+    return store->zero_sum != SW_CHECKSUM_UNKNOWN;
+}
+
+/* The bytes of each grain that a transfer must move. */
+static int64_t moved_grain_bytes(const struct sw_store *store, const struct sw_area *area,
+                                 const struct sw_store_transfer *request) {
+    assert(request->zeros_from_bytes % SW_BUFFER_ALIGN_BYTES == 0 && request->zeros_from_bytes <= area->grain_bytes);
+    const bool shortened = request->write && request->zeros_from_bytes > 0 && is_unwritten(store, area, request);
+    return shortened ? request->zeros_from_bytes : area->grain_bytes;
+}
+
 static sw_status fail_lane(struct sw_store_lane *lane, sw_status status) {
     lane->failed = status;
     return status;
@@ -212,11 +234,13 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     if (ring_count(&lane->unused) == 0)
         return sw_fail(SW_ERR_BUSY, "an I/O lane takes %d transfers at once", SW_STORE_LANE_TRANSFERS);
     const int index = ring_pop(&lane->unused);
-    lane->transfers[index] = (struct lane_transfer){.request = *transfer};
+    struct sw_area *area = area_of(lane, transfer);
+    lane->transfers[index] =
+        (struct lane_transfer){.request = *transfer, .grain_bytes = moved_grain_bytes(lane->store, area, transfer)};
     ring_push(&lane->waiting, index);
     lane->outstanding++;
     if (transfer->write)
-        record_sums(area_of(lane, transfer), transfer);
+        record_sums(area, transfer);
     issue_blocks(lane);
     const sw_status status = sw_queue_start(lane->queue);
     return status == SW_OK ? SW_OK : fail_lane(lane, status);
@@ -275,8 +299,7 @@ static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_
     struct lane_transfer *transfer = &lane->transfers[block->transfer];
     if (result->error != 0)
         return report_io(lane, block, result);
-    count_bytes(lane->store, transfer->request.write,
-                block->run.grains * area_of(lane, &transfer->request)->grain_bytes);
+    count_bytes(lane->store, transfer->request.write, block->run.grains * transfer->grain_bytes);
     const int64_t bad = transfer->request.write ? -1 : find_bad_grain(lane, block);
     if (bad >= 0 && block->again)
         return report_corrupt(lane, block, bad);

@@ -2,18 +2,16 @@
 
 #include "core/size.h"
 #include "io/file.h"
+#include "io/read_ahead.h"
 #include "io/safetensors_private.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "tensors are read into place as the file has them");
 
 sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -170,6 +168,7 @@ sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out) {
     if (tensors == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the weights of %s", folder);
     tensors->fd = tensors->open_file = -1;
+    pthread_mutex_init(&tensors->mutex, NULL);
     const sw_status status = open_folder(tensors, folder);
     if (status != SW_OK) {
         sw_safetensors_close(tensors);
@@ -182,6 +181,8 @@ sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out) {
 void sw_safetensors_close(struct sw_safetensors *tensors) {
     if (tensors == NULL)
         return;
+    sw_read_ahead_close(tensors->ahead);
+    pthread_mutex_destroy(&tensors->mutex);
     for (int file = 0; file < tensors->file_count; file++)
         free(tensors->paths[file]);
     if (tensors->fd >= 0)
@@ -216,43 +217,4 @@ const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *ten
             from = middle + 1;
     }
     return NULL;
-}
-
-static sw_status select_file(struct sw_safetensors *tensors, int file) {
-    if (tensors->open_file == file)
-        return SW_OK;
-    if (tensors->fd >= 0)
-        close(tensors->fd);
-    tensors->open_file = -1;
-    tensors->fd = open(tensors->paths[file], O_RDONLY | O_CLOEXEC);
-    if (tensors->fd < 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", tensors->paths[file], strerror(errno));
-    tensors->open_file = file;
-    return SW_OK;
-}
-
-static void widen(sw_dtype type, const uint16_t *from, int64_t count, float *out) {
-    for (int64_t i = 0; i < count; i++)
-        out[i] = type == SW_BF16 ? sw_bf16_to_f32(from[i]) : sw_f16_to_f32(from[i]);
-}
-
-sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
-                                  int64_t count, float *out) {
-    const char *path = tensors->paths[tensor->file];
-    if (!tensor->supported)
-        return sw_fail(SW_ERR_UNSUPPORTED, "%s: tensor %s has a type other than F32, BF16 and F16", path, tensor->name);
-    assert(first >= 0 && count >= 0 && first <= tensor->elems - count);
-    SW_TRY(select_file(tensors, tensor->file));
-    const int64_t element_bytes = sw_dtype_bytes(tensor->type);
-    const int64_t at_once = SW_SAFETENSORS_BUFFER_BYTES / element_bytes;
-    sw_status status = SW_OK;
-    for (int64_t done = 0; status == SW_OK && done < count; done += at_once) {
-        const int64_t now = sw_min_i64(at_once, count - done);
-        void *target = tensor->type == SW_F32 ? (void *)(out + done) : tensors->buffer;
-        status = sw_file_read(tensors->fd, path, tensor->offset_bytes + (first + done) * element_bytes, target,
-                              now * element_bytes);
-        if (status == SW_OK && tensor->type != SW_F32)
-            widen(tensor->type, tensors->buffer, now, out + done);
-    }
-    return status == SW_OK ? SW_OK : sw_fail_while(status, "reading tensor %s", tensor->name);
 }

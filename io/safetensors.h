@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { SW_SAFETENSORS_MAX_DIMS = 8, SW_SAFETENSORS_NAME_CHARS = 256 };
@@ -32,9 +33,17 @@ int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
 /* NULL when there is none of that name. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
-/* Elements [first, first+count) widened to fp32. */
+/* Elements [first, first+count) widened to fp32. Several threads may read at once, beside nothing else. */
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, float *out);
+
+/* Reading ahead, which is for speed alone: announced elements of supported tensors are read many at once, past the page
+ * cache, before they are asked for. Positions, as read_ahead.h has them, never decrease. */
+sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                                  int64_t count, int64_t position, bool *out_taken);
+void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);
+sw_status sw_safetensors_await(struct sw_safetensors *tensors, int64_t end);
+int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors); /* that were read so */
 
 /* Writes one file: declare all tensors, then their elements in the declared order, in pieces. The file appears under
  * its name only when finish succeeds (written beside it, flushed, renamed); abort leaves nothing. */

@@ -4,6 +4,7 @@
 
 #include "io/safetensors.h"
 
+#include <pthread.h>
 #include <stdint.h>
 
 #define SW_SAFETENSORS_SINGLE_NAME "model.safetensors"
@@ -27,8 +28,10 @@ struct sw_safetensors {
     int64_t *by_name; /* indices of tensors */
     char **paths;     /* of the shards */
     int file_count;
-    int open_file, fd; /* the shard read last; -1 at first */
-    void *buffer;      /* for widening */
+    struct sw_read_ahead *ahead; /* NULL until something is announced */
+    pthread_mutex_t mutex;       /* guards what follows */
+    int open_file, fd;           /* the shard read last without being announced; -1 at first */
+    void *buffer;                /* of that reading */
 };
 
 /* A name of a dtype that the format knows, or NULL; bytes 0 where an element has no whole bytes. */

@@ -3,7 +3,9 @@
 
 #include "core/size.h"
 #include "io/file.h"
+#include "io/write_behind.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -14,22 +16,23 @@
 #include <unistd.h>
 
 enum { HEADER_ALIGN_BYTES = 8 };
+static_assert(SW_WRITE_BEHIND_BLOCK_BYTES % HEADER_ALIGN_BYTES == 0, "no element lies across two blocks");
 
 struct sw_safetensors_writer {
     char *path, *partial_path;
     int fd;
     sw_dtype type;
     int64_t elems, written; /* declared, and given so far */
-    void *buffer;
-    int64_t buffered_bytes;
+    struct sw_write_behind *behind;
+    int64_t buffered_bytes; /* of its block */
 };
 
 static void free_writer(struct sw_safetensors_writer *writer) {
+    sw_write_behind_close(writer->behind);
     if (writer->fd >= 0)
         close(writer->fd);
     free(writer->path);
     free(writer->partial_path);
-    free(writer->buffer);
     free(writer);
 }
 
@@ -46,20 +49,33 @@ static sw_status write_error(const struct sw_safetensors_writer *writer, const c
                    what, strerror(error));
 }
 
-static sw_status write_all(struct sw_safetensors_writer *writer, const void *data, int64_t bytes) {
-    for (int64_t done = 0; done < bytes;) {
-        const ssize_t put = write(writer->fd, (const char *)data + done, (size_t)(bytes - done));
-        if (put < 0 && errno != EINTR)
-            return write_error(writer, "written", errno);
-        done += put > 0 ? put : 0;
-    }
-    return SW_OK;
+/* Room in the block that is filled, and where. */
+static int64_t room(struct sw_safetensors_writer *writer, char **out_at) {
+    *out_at = (char *)sw_write_behind_block(writer->behind) + writer->buffered_bytes;
+    return SW_WRITE_BEHIND_BLOCK_BYTES - writer->buffered_bytes;
 }
 
-static sw_status flush_buffer(struct sw_safetensors_writer *writer) {
+static sw_status flush_block(struct sw_safetensors_writer *writer) {
     const int64_t bytes = writer->buffered_bytes;
     writer->buffered_bytes = 0;
-    return write_all(writer, writer->buffer, bytes);
+    return bytes == 0 ? SW_OK : sw_write_behind_put(writer->behind, bytes);
+}
+
+static sw_status advance(struct sw_safetensors_writer *writer, int64_t bytes) {
+    writer->buffered_bytes += bytes;
+    return writer->buffered_bytes == SW_WRITE_BEHIND_BLOCK_BYTES ? flush_block(writer) : SW_OK;
+}
+
+static sw_status write_text(struct sw_safetensors_writer *writer, const char *text, int64_t bytes) {
+    while (bytes > 0) {
+        char *at;
+        const int64_t now = sw_min_i64(bytes, room(writer, &at));
+        memcpy(at, text, (size_t)now);
+        SW_TRY(advance(writer, now));
+        text += now;
+        bytes -= now;
+    }
+    return SW_OK;
 }
 
 static const char *type_name(sw_dtype type) {
@@ -101,34 +117,44 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
     return SW_OK;
 }
 
-/* The data begins at a multiple of 8 bytes, for readers that map the file. */
-static sw_status write_header(struct sw_safetensors_writer *writer, const json_t *header) {
+/* The data begins at a multiple of 8 bytes, for readers that map the file. The caller frees *out. */
+static sw_status make_header(const struct sw_safetensors_writer *writer, const json_t *header, char **out,
+                             int64_t *out_bytes) {
     char *text = json_dumps(header, JSON_COMPACT);
-    if (text == NULL)
+    const int64_t used = text == NULL ? 0 : (int64_t)strlen(text), bytes = sw_round_up(used, HEADER_ALIGN_BYTES);
+    *out_bytes = SW_SAFETENSORS_LENGTH_BYTES + bytes;
+    *out = text == NULL ? NULL : malloc((size_t)*out_bytes);
+    if (*out != NULL) {
+        for (int i = 0; i < SW_SAFETENSORS_LENGTH_BYTES; i++)
+            (*out)[i] = (char)((uint64_t)bytes >> (8 * i));
+        memcpy(*out + SW_SAFETENSORS_LENGTH_BYTES, text, (size_t)used);
+        memset(*out + SW_SAFETENSORS_LENGTH_BYTES + used, ' ', (size_t)(bytes - used));
+    }
+    free(text);
+    if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the header of %s", writer->path);
-    const int64_t used = (int64_t)strlen(text);
-    const int64_t bytes = sw_round_up(used, HEADER_ALIGN_BYTES);
-    unsigned char length[SW_SAFETENSORS_LENGTH_BYTES];
-    for (int i = 0; i < SW_SAFETENSORS_LENGTH_BYTES; i++)
-        length[i] = (unsigned char)((uint64_t)bytes >> (8 * i));
-    sw_status status = SW_OK;
     if (bytes > SW_SAFETENSORS_MAX_HEADER_BYTES)
-        status = sw_fail(SW_ERR_ARG, "%s would have a header of more than %d bytes: write fewer tensors into a file",
-                         writer->path, SW_SAFETENSORS_MAX_HEADER_BYTES);
+        return sw_fail(SW_ERR_ARG, "%s would have a header of more than %d bytes: write fewer tensors into a file",
+                       writer->path, SW_SAFETENSORS_MAX_HEADER_BYTES);
+    return SW_OK;
+}
+
+static sw_status write_header(struct sw_safetensors_writer *writer, const json_t *header) {
+    char *text = NULL;
+    int64_t bytes;
+    sw_status status = make_header(writer, header, &text, &bytes);
     if (status == SW_OK)
-        status = write_all(writer, length, sizeof length);
+        status = sw_write_behind_open(writer->fd, writer->partial_path,
+                                      bytes + writer->elems * sw_dtype_bytes(writer->type), &writer->behind);
     if (status == SW_OK)
-        status = write_all(writer, text, used);
-    if (status == SW_OK)
-        status = write_all(writer, "        ", bytes - used);
+        status = write_text(writer, text, bytes);
     free(text);
     return status;
 }
 
 static sw_status open_partial(struct sw_safetensors_writer *writer, const char *path) {
     writer->path = strdup(path);
-    writer->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
-    if (writer->path == NULL || writer->buffer == NULL || asprintf(&writer->partial_path, "%s.partial", path) < 0) {
+    if (writer->path == NULL || asprintf(&writer->partial_path, "%s.partial", path) < 0) {
         writer->partial_path = NULL;
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     }
@@ -159,15 +185,6 @@ failed:
     return status;
 }
 
-static void narrow(sw_dtype type, const float *from, int64_t count, void *out) {
-    uint16_t *half = out;
-    if (type == SW_F32)
-        memcpy(out, from, (size_t)count * sizeof *from);
-    else
-        for (int64_t i = 0; i < count; i++)
-            half[i] = type == SW_BF16 ? sw_f32_to_bf16(from[i]) : sw_f32_to_f16(from[i]);
-}
-
 sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const float *values, int64_t count) {
     if (count < 0 || count > writer->elems - writer->written)
         return sw_fail(SW_ERR_INTERNAL, "%s was declared with %lld elements, and is given more", writer->path,
@@ -175,14 +192,12 @@ sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const f
     const int64_t element_bytes = sw_dtype_bytes(writer->type);
     writer->written += count;
     while (count > 0) {
-        const int64_t room = (SW_SAFETENSORS_BUFFER_BYTES - writer->buffered_bytes) / element_bytes;
-        const int64_t now = sw_min_i64(room, count);
-        narrow(writer->type, values, now, (char *)writer->buffer + writer->buffered_bytes);
-        writer->buffered_bytes += now * element_bytes;
+        char *at;
+        const int64_t now = sw_min_i64(count, room(writer, &at) / element_bytes);
+        sw_dtype_round(writer->type, values, now, at);
+        SW_TRY(advance(writer, now * element_bytes));
         values += now;
         count -= now;
-        if (writer->buffered_bytes == SW_SAFETENSORS_BUFFER_BYTES)
-            SW_TRY(flush_buffer(writer));
     }
     return SW_OK;
 }
@@ -204,7 +219,8 @@ sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer) {
                          (long long)writer->elems, (long long)writer->written);
         goto failed;
     }
-    SW_TRY_GOTO(flush_buffer(writer), failed);
+    SW_TRY_GOTO(flush_block(writer), failed);
+    SW_TRY_GOTO(sw_write_behind_finish(writer->behind), failed);
     if (fsync(writer->fd) != 0 || rename(writer->partial_path, writer->path) != 0) {
         status = write_error(writer, "finished", errno);
         goto failed;

@@ -116,6 +116,9 @@ struct sw_store_transfer {
     void *buf;
     int64_t step; /* for messages */
     uint64_t tag; /* returned by reap */
+    /* Of a write, if not 0: every grain of buf holds zeros from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES.
+     * Grains that are as creation left them already have those zeros on the drive, and they are not written again. */
+    int64_t zeros_from_bytes;
 };
 
 /* depth: block requests in flight at once (for example 32). */

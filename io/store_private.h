@@ -48,11 +48,12 @@ struct sw_store {
     struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
     struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
     int buffer_count;
-    bool warned;  /* that buffers were not registered */
-    bool trimmed; /* of scratch that an earlier process left */
-    bool created; /* by this process, and never committed to */
-    bool filled;  /* creation has begun to write */
-    bool unnamed; /* its files have no name to remove */
+    bool warned;       /* that buffers were not registered */
+    bool trimmed;      /* of scratch that an earlier process left */
+    bool created;      /* by this process, and never committed to */
+    bool filled;       /* creation has begun to write */
+    uint64_t zero_sum; /* of the grains that creation has filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
+    bool unnamed;      /* its files have no name to remove */
     /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
      * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
     _Atomic bool unsure;

@@ -143,14 +143,18 @@ sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rot
 
 /* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
  * whose rows are q_stride, k_stride, v_stride and o_stride elements apart; head h occupies columns [h·head_dim,
- * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v with fp32 sums; a device with
- * matrix instructions may round probabilities and their gradients to `type` for them. A query sees itself
+ * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v with fp32 sums, scale positive;
+ * a device with matrix instructions may round probabilities and their gradients to `type` for them. A query sees itself
  * and the tokens before it, at most `window` in all where that is not 0, and none of another document: query t sees the
  * keys j <= t with j > t - window and j >= document_start[t]. log_sum_exp[batch, heads, seq] is kept for the backward
- * pass. Scores are never whole: memory is linear in seq. */
+ * pass. Scores are never whole: memory is linear in seq.
+ *
+ * With `past`, forward only and without documents, the tokens are the last of longer sequences, whose keys and values
+ * were computed before: a sequence of k and v has past + seq rows, and query t is at place past + t among them. */
 enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
 struct sw_attention {
     int64_t batch, seq;
+    int64_t past; /* keys before the first query */
     int64_t heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride;
     int64_t window;
@@ -162,7 +166,9 @@ struct sw_attention {
 int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
 sw_status sw_attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q,
                                const void *k, const void *v, void *o, float *log_sum_exp, void *scratch);
-/* dq, dk, dv have the strides of q, k, v and are overwritten. (FlashAttention-2, algorithm 2) */
+/* dq, dk, dv have the strides of q, k, v and are overwritten. (FlashAttention-2, algorithm 2) Where the device
+ * multiplies the type itself, probabilities and the gradients of scores are rounded to it before the products that they
+ * enter. */
 sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                 const void *q, const void *k, const void *v, const void *o, const void *d_o,
                                 const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);

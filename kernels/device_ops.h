@@ -89,6 +89,9 @@ struct sw_device_ops {
     sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
     /* For ops that are made from others; the interface has no need of it. */
     sw_status (*cast_to_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to);
+    int64_t (*row_product_scratch_bytes)(const struct sw_gemm *shape);
+    sw_status (*row_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
+                             const void *bias, void *c, float *scratch);
     sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                               int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                               float *records, void *weights);

@@ -62,13 +62,13 @@ sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rot
 }
 
 static void check_attention(const struct sw_attention *shape) {
-    assert(shape->batch > 0 && shape->seq > 0 && shape->heads > 0 && shape->kv_heads > 0);
+    assert(shape->batch > 0 && shape->seq > 0 && shape->past >= 0 && shape->heads > 0 && shape->kv_heads > 0);
     assert(shape->head_dim > 0 && shape->head_dim <= SW_ATTENTION_MAX_HEAD_DIM);
     assert(shape->heads % shape->kv_heads == 0);
     assert(shape->q_stride >= shape->heads * shape->head_dim && shape->o_stride >= shape->heads * shape->head_dim);
     assert(shape->k_stride >= shape->kv_heads * shape->head_dim &&
            shape->v_stride >= shape->kv_heads * shape->head_dim);
-    assert(shape->window >= 0);
+    assert(shape->window >= 0 && shape->scale > 0.0f);
     (void)shape;
 }
 
@@ -89,6 +89,7 @@ sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const s
                                 const void *q, const void *k, const void *v, const void *o, const void *d_o,
                                 const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
     check_attention(shape);
+    assert(shape->past == 0);
     assert(q != NULL && k != NULL && v != NULL && o != NULL && d_o != NULL && log_sum_exp != NULL);
     assert(dq != NULL && dk != NULL && dv != NULL);
     return record(stream, stream->device->ops.attention_backward(stream, type, shape, q, k, v, o, d_o, log_sum_exp, dq,

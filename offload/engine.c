@@ -77,8 +77,9 @@ static sw_status prepare_store(struct sw_engine *engine) {
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
     };
-    for (size_t k = 0; plan->spec.train && k < sizeof scratch / sizeof scratch[0]; k++)
-        SW_TRY(add_scratch(engine, &scratch[k]));
+    for (size_t k = 0; k < sizeof scratch / sizeof scratch[0]; k++)
+        if (plan->spec.train || scratch[k].state == SW_WEIGHTS)
+            SW_TRY(add_scratch(engine, &scratch[k]));
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),
                                sw_memory_bytes(engine->memory[SW_HOST])));
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);

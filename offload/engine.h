@@ -21,7 +21,7 @@ struct sw_unit_call {
     const void *weights;    /* the unit's flat vector, compute type */
     const void *rows;       /* in its place, for an embedding: what `gather` has made of it for this micro-batch */
     const void *table;      /* head of a tied model: the embedding's weights */
-    const int32_t *tokens;  /* inputs, then targets of the micro-batch */
+    const int32_t *tokens;  /* of the micro-batch, as sw_engine_tokens had them */
     const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
     void *out;              /* boundary */
     void *saved;            /* intermediates for the backward pass */
@@ -32,6 +32,9 @@ struct sw_unit_call {
     float loss_scale; /* factor of every token's loss in the gradient */
     double *loss;     /* host memory: receives the sum of the micro-batch's token losses, unscaled */
     int64_t row;      /* logits: the row of the micro-batch */
+    int64_t past;     /* logits: tokens before those of this pass, ... */
+    int64_t count;    /* ... which are so many; 0: a whole micro-batch */
+    void *cache;      /* logits: what earlier passes left in the unit; NULL: nothing is kept */
     float *logits;    /* logits: receives [vocab], host memory */
 };
 
@@ -40,7 +43,7 @@ typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *
 /* Of one chunk of the embedding's flat vector, what a micro-batch needs; all in host memory. Chunks come in order;
  * `out` has room for the plan's gathered_bytes and keeps what the chunks before have put there. */
 struct sw_gather_call {
-    const int32_t *tokens; /* inputs of the micro-batch */
+    const int32_t *tokens; /* of the micro-batch, as sw_engine_tokens had them */
     const void *weights;   /* elements [first_elem, first_elem + elems) */
     int64_t first_elem, elems;
     void *out;
@@ -70,7 +73,9 @@ struct sw_step_input {
     /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
      * step's update waits (sw_engine_may_save). */
     bool save;
-    int64_t row; /* logits */
+    /* Logits of a row of a pass: of a whole micro-batch, or of `count` tokens where that is not 0, which follow `past`
+     * tokens whose passes have filled the units' caches. */
+    int64_t row, past, count;
     float *logits;
 };
 
@@ -123,16 +128,30 @@ struct sw_engine_spec {
 sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out);
 void sw_engine_close(struct sw_engine *engine);
 
-/* Initial state: fill gives fp32 masters of elements [first, first+count) of a unit (padding included, as zeros);
- * moments are zero. With a store, all of it is committed as step 0. */
+/* Gives fp32 masters of elements [first, first+count) of a unit, padding included, as zeros. */
 typedef sw_status (*sw_fill_function)(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *context);
+typedef sw_status (*sw_fill_prepare)(void *context, int64_t unit, int64_t first, int64_t count);
+
+/* Where masters come from. Units are asked for in their order, their elements in theirs. */
+struct sw_load {
+    sw_fill_function fill; /* called by several threads at once, for grains that are next to each other */
+    /* Called by one thread before the fills of these elements, while no other runs: what they read is to be in memory
+     * then, and what follows may be on its way. May be NULL. */
+    sw_fill_prepare prepare;
+    void *context;       /* of both */
+    int64_t most_grains; /* that prepare can have ready at once; 0: any */
+    void (*progress)(void *context, int64_t done_grains, int64_t total_grains); /* may be NULL */
+    void *progress_context;
+};
+
+/* Initial state: moments are zero. With a store, all of it is committed as step 0. */
+sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 
 /* State and weights from the store's last commit. */
 sw_status sw_engine_restore(struct sw_engine *engine);
 
-/* Where the next begun step's tokens go (host memory): for each micro-batch inputs, then targets, token_bytes apart.
- * Valid until begin. */
+/* Where the next begun step's tokens go (host memory): the plan's token_bytes of each micro-batch, which the model lays
+ * out as it likes. Valid until begin. */
 int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro);
 
 /* At most SW_ENGINE_STEPS_AHEAD steps may be begun and not waited for. A training step leaves its update to the one

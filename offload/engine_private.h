@@ -118,6 +118,9 @@ int64_t sw_engine_steps_done(const struct sw_engine *engine);
  * needless wake takes its time from an op. */
 void sw_engine_wake(struct sw_engine *engine);
 
+/* Commits the store's generation that is changed, all of which has been written, as the state of the engine's step. */
+sw_status sw_engine_commit(struct sw_engine *engine);
+
 /* Starts and joins the lanes' threads. */
 sw_status sw_engine_start_lanes(struct sw_engine *engine);
 void sw_engine_stop_lanes(struct sw_engine *engine);

@@ -80,7 +80,7 @@ static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
     int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer, &index->saved_optimizer,
-                          &index->acc,     &index->boundary, &index->saved};
+                          &index->acc,     &index->boundary, &index->saved,     &index->cache};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
             *arrays[a] = malloc(count * sizeof **arrays[a]);
@@ -194,6 +194,22 @@ static void lay_activations(struct layout *layout) {
     index->work = add_pieces(layout, "work", SW_DEVICE, spec->work_bytes, 1);
 }
 
+static void lay_caches(struct layout *layout) {
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    for (int64_t u = 0; spec->cache_bytes != NULL && u < spec->units->count; u++) {
+        const int64_t bytes = sw_round_up(spec->cache_bytes[u], SW_BUFFER_ALIGN_BYTES);
+        if (bytes > 0)
+            layout->plan->index->cache[u] = add_slot(layout, (struct sw_slot){.name = "cache",
+                                                                              .tier = SW_DEVICE,
+                                                                              .unit = (int32_t)u,
+                                                                              .resident = true,
+                                                                              .content = SW_CONTENT_CACHE,
+                                                                              .piece_bytes = bytes,
+                                                                              .bytes = bytes,
+                                                                              .pieces = 1});
+    }
+}
+
 /* Between groups a unit's accumulator lives with its gradients; a tied table's stays on the device. */
 static void lay_accumulators(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
@@ -254,6 +270,9 @@ struct traffic {
 static struct traffic traffic_of(const struct layout *layout) {
     struct traffic t = {0};
     for (int64_t u = 0; u < layout->plan->spec.units->count; u++) {
+        t.weights_in |= tier_of(layout, SW_WEIGHTS, u) == SW_NVME;
+        if (!layout->plan->spec.train)
+            continue;
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
         const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
         t.grads_down |= grads != SW_DEVICE;
@@ -262,7 +281,6 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
         t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.weights |= (optimizer != SW_DEVICE && weights != SW_HOST) || weights == SW_NVME;
-        t.weights_in |= weights == SW_NVME;
         t.weights_down |= optimizer == SW_DEVICE && weights != SW_DEVICE;
     }
     return t;
@@ -271,7 +289,7 @@ static struct traffic traffic_of(const struct layout *layout) {
 static void lay_rings(struct layout *layout) {
     struct sw_plan_index *index = layout->plan->index;
     const struct sw_plan_spec *spec = &layout->plan->spec;
-    const struct traffic t = spec->train ? traffic_of(layout) : (struct traffic){0};
+    const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
@@ -329,6 +347,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     lay_weights(&layout);
     lay_boundaries(&layout);
     lay_activations(&layout);
+    lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->sums_device = index->sums_host = index->norm = UNUSED;
     if (plan->spec.train) {

@@ -48,6 +48,9 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .loss_scale = (float)(engine->loss_scale.scale / (double)context->input.loss_tokens),
         .loss = &context->loss[op->micro],
         .row = context->input.row,
+        .past = context->input.past,
+        .count = context->input.count,
+        .cache = sw_engine_operand(engine, op, SW_CONTENT_CACHE, -1, true),
         .logits = context->input.logits,
     };
     switch (op->kind) {

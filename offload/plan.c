@@ -229,7 +229,7 @@ static sw_status grow_rings(struct sw_plan *plan) {
  * order. */
 static sw_status place(struct sw_plan *plan) {
     const bool recompute = plan->spec.recompute_auto || plan->spec.recompute;
-    const sw_tier lowest = plan->spec.train ? SW_NVME : SW_HOST;
+    const sw_tier lowest = plan->spec.train || plan->spec.scratch_store ? SW_NVME : SW_HOST;
     const sw_tier highest_all[SW_STATES] = {SW_DEVICE, SW_DEVICE, SW_DEVICE, SW_DEVICE};
     const sw_tier lowest_all[SW_STATES] = {lowest, lowest, lowest, lowest};
     bool fit;
@@ -280,8 +280,11 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
-    if (!spec->train && !spec->place.automatic[SW_WEIGHTS] && spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "without training, weights live on the device or the host, not on nvme");
+    if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
+        spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "without training, weights live on the device or the host, not on nvme where no store is for them");
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
@@ -317,6 +320,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->acc);
         free(plan->index->boundary);
         free(plan->index->saved);
+        free(plan->index->cache);
     }
     free(plan->index);
     free(plan->slot);

@@ -67,6 +67,7 @@ typedef enum {
     SW_CONTENT_SUMS,          /* unit, chunk */
     SW_CONTENT_NORM,
     SW_CONTENT_OPTIMIZER, /* unit, chunk */
+    SW_CONTENT_CACHE,     /* unit */
     SW_CONTENTS
 } sw_content;
 
@@ -176,14 +177,18 @@ struct sw_plan_spec {
     const struct sw_units *units; /* must outlive the plan */
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
+    bool scratch_store;           /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
-    int64_t token_bytes; /* inputs and targets of one micro-batch */
+    int64_t token_bytes; /* inputs, targets and what else is said of them, of one micro-batch */
     /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
     const int64_t *boundary_bytes; /* its output; the head has none */
     const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
     /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
     const bool *shares_input;
+    /* What the logits program's passes leave in each unit for those after them, on the device; 0: nothing. NULL: none
+     * does. */
+    const int64_t *cache_bytes;
     int64_t work_bytes; /* scratch of the compute lane */
     /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
      * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */

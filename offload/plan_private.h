@@ -13,6 +13,7 @@ struct sw_plan_index {
     int32_t *saved_optimizer; /* where a commit keeps records that live on device or host, if not every step commits */
     int32_t *acc;             /* homes of accumulators between groups; -1: only the working one */
     int32_t *boundary;        /* homes of each unit's inputs; pieces: micro-batches of a group */
+    int32_t *cache;           /* what passes leave for those after them */
     int32_t *saved;           /* intermediates kept; pieces: micro-batches of a group */
     int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
     int32_t rows, rows_ring;           /* host, of all micro-batches; device ring: gathered rows of the embedding */

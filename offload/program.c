@@ -38,6 +38,14 @@ static void touch_work(struct sw_builder *b) {
     sw_build_write(b, (struct sw_place){b->index->work, 0}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
 }
 
+static void touch_cache(struct sw_builder *b, int64_t unit) {
+    const struct sw_place cache = {b->index->cache[unit], 0};
+    if (cache.slot < 0)
+        return;
+    sw_build_read(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 1, 0});
+    sw_build_write(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 0, 0});
+}
+
 static struct sw_place saved_of(const struct sw_builder *b, int64_t unit, int64_t within) {
     const bool own = b->index->saved[unit] >= 0;
     return own ? (struct sw_place){b->index->saved[unit], within} : (struct sw_place){b->index->saved_shared, 0};
@@ -52,6 +60,7 @@ struct group {
     int64_t first, count;
     struct sw_place *at; /* where each one's boundary is on the device */
     bool train;          /* boundaries are kept for the backward pass */
+    bool caches;         /* what units leave for later passes is read and added to */
     bool speculate;      /* finished gradients go into the update at once */
 };
 
@@ -91,13 +100,14 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
         else
             read_weights(b, unit, weights);
-        if (unit == 0)
-            read_tokens(b, micro);
-        else
+        read_tokens(b, micro);
+        if (unit > 0)
             sw_build_read(b, group->at[w], boundary_of(unit - 1, micro));
         sw_build_write(b, out, boundary_of(unit, micro));
         if (unit > 0)
             sw_build_write(b, saved_of(b, unit, w), (struct sw_what){SW_CONTENT_SAVED, unit, micro, 0, 0, 0});
+        if (group->caches)
+            touch_cache(b, unit);
         touch_work(b);
         group->at[w] = out;
         if (group->train)
@@ -227,9 +237,8 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
     const bool again = unit > 0 && b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
     op->flops = (BACKWARD_FLOPS + (again ? 1 : 0)) * forward_flops(b, unit);
-    if (unit == 0) {
-        read_tokens(b, micro);
-    } else {
+    read_tokens(b, micro);
+    if (unit > 0) {
         const struct sw_what saved = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
         read_weights(b, unit, weights);
         sw_build_read(b, in, boundary_of(kept - 1, micro));
@@ -341,7 +350,10 @@ sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct 
     case SW_PROGRAM_FLUSH_UPDATE: emit_flush(&b, SW_WAITING_UPDATE); break;
     case SW_PROGRAM_FLUSH_REDO: emit_flush(&b, SW_WAITING_REDO); break;
     case SW_PROGRAM_LOSS: emit_inference(&b, &group, SW_OP_LOSS, plan->spec.micro_batches); break;
-    case SW_PROGRAM_LOGITS: emit_inference(&b, &group, SW_OP_LOGITS, 1); break;
+    case SW_PROGRAM_LOGITS:
+        group.caches = true;
+        emit_inference(&b, &group, SW_OP_LOGITS, 1);
+        break;
     default:
         group.train = true;
         group.speculate = training[kind].speculate;

@@ -1,5 +1,5 @@
-/* State in and out of the tiers between steps: loading, restoring, saving, reading. Chunk by chunk, through the staging
- * rings. */
+/* State in and out of the tiers between steps: restoring, saving, reading. Chunk by chunk, through the staging rings.
+ */
 #include "core/size.h"
 #include "offload/engine_private.h"
 
@@ -89,32 +89,6 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-static sw_status load_chunk(struct sw_engine *engine, const struct chunk *chunk, sw_fill_function fill, void *context) {
-    float *records = record_stage(engine);
-    for (int64_t g = 0; g < chunk->grains; g++) {
-        float *record = records + g * (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-        SW_TRY(fill(context, chunk->unit, (chunk->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, record));
-        memset(record + SW_GRAIN_ELEMS, 0, SW_RECORD_BYTES - SW_GRAIN_ELEMS * sizeof *record);
-    }
-    SW_TRY(put_weights(engine, chunk, records));
-    return engine->plan->spec.train ? put_records(engine, chunk, records) : SW_OK;
-}
-
-sw_status sw_engine_load(struct sw_engine *engine, sw_fill_function fill, void *context) {
-    assert(idle(engine));
-    for (int64_t u = 0; u < engine->plan->spec.units->count; u++) {
-        for (int64_t c = 0; c < sw_plan_chunks(engine->plan, u); c++) {
-            const struct chunk chunk = chunk_at(engine, u, c);
-            SW_TRY(load_chunk(engine, &chunk, fill, context));
-        }
-    }
-    if (!engine->plan->spec.train)
-        return SW_OK;
-    engine->step = 0;
-    engine->working_is_newer = true;
-    return engine->spec.store == NULL ? SW_OK : sw_engine_save(engine);
-}
-
 sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     float *records = record_stage(engine);
@@ -157,14 +131,7 @@ static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
     return SW_OK;
 }
 
-sw_status sw_engine_save(struct sw_engine *engine) {
-    assert(idle(engine) && engine->spec.store != NULL);
-    SW_TRY(sw_engine_settle(engine));
-    if (engine->saved_step == engine->step)
-        return SW_OK;
-    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
-        if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
-            SW_TRY(save_unit(engine, u));
+sw_status sw_engine_commit(struct sw_engine *engine) {
     const struct sw_step_result result = {.step = engine->step,
                                           .applied_steps = engine->applied_steps,
                                           .skipped_steps = engine->skipped_steps,
@@ -178,6 +145,17 @@ sw_status sw_engine_save(struct sw_engine *engine) {
     engine->working_is_newer = false;
     engine->saved_step = engine->step;
     return SW_OK;
+}
+
+sw_status sw_engine_save(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    SW_TRY(sw_engine_settle(engine));
+    if (engine->saved_step == engine->step)
+        return SW_OK;
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
+        if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
+            SW_TRY(save_unit(engine, u));
+    return sw_engine_commit(engine);
 }
 
 sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
@@ -194,11 +172,6 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
                (size_t)(run * SW_RECORD_BYTES));
     }
     return SW_OK;
-}
-
-static void widen(sw_dtype type, const void *from, int64_t elems, float *to) {
-    for (int64_t i = 0; i < elems; i++)
-        to[i] = sw_dtype_load(type, from, i);
 }
 
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
@@ -226,7 +199,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                    grain_bytes));
             SW_TRY(sw_stream_synchronize(engine->setup_stream));
         }
-        widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+        sw_dtype_widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
     }
     return SW_OK;
 }

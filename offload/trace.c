@@ -138,6 +138,7 @@ static const char *content_name(sw_content content) {
         [SW_CONTENT_SUMS] = "sums",
         [SW_CONTENT_NORM] = "norm",
         [SW_CONTENT_OPTIMIZER] = "optimizer",
+        [SW_CONTENT_CACHE] = "cache",
     };
     return names[content];
 }

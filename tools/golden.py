@@ -30,6 +30,7 @@ UPDATE_STEPS = 1000
 UPDATE_LENGTHS = (1, 15, 16, 17, 1_000_003)
 UPDATE_SAMPLES = 4096
 GRAIN_ELEMS = 16384
+IGNORED = -100  # a target without a loss, as torch has it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Case:
     seq: int
     optimizer: Optimizer
     family: str = "gpt2"
+    documents: int = 0  # packed into each sequence; 0: a sequence is text without documents
 
     @property
     def prefix(self):
@@ -217,6 +219,50 @@ CASES = (
         seq=60,
         optimizer=ten_steps(1.54),
     ),
+    # Windows in some layers, before and behind one without.
+    Case(
+        name="qwen3-b",
+        family="qwen3",
+        seed=20240622,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 16,
+            "use_sliding_window": True, "sliding_window": 9, "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention"]},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Packed documents, with learned positions.
+    Case(
+        name="gpt2-documents",
+        seed=20240619,
+        config={"vocab_size": 128, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 72},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=72,
+        optimizer=ten_steps(0.78),
+        documents=3,
+    ),
+    # Packed documents, with rotary positions and a window that is shorter than some of them.
+    Case(
+        name="mistral-documents",
+        family="mistral",
+        seed=20240620,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "sliding_window": 11,
+                              "max_position_embeddings": 140},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=140,
+        optimizer=ten_steps(1.105),
+        documents=5,
+    ),
 )
 
 
@@ -319,6 +365,57 @@ def make_tokens(case, generator):
     return tokens
 
 
+def make_document_starts(case, generator):
+    """[step][micro-batch][sequence]: where each of the sequence's documents begins, or None where there are none.
+
+    As many in every sequence, so that as many targets have a loss in every micro-batch.
+    """
+    if case.documents == 0:
+        return None
+
+    def sequence():
+        return [0, *sorted((1 + torch.randperm(case.seq - 1, generator=generator)[:case.documents - 1]).tolist())]
+
+    return [[[sequence() for _ in range(case.batch)] for _ in range(case.micro_batches)]
+            for _ in range(case.optimizer.steps)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MicroBatch:
+    tokens: torch.Tensor  # [sequence, seq+1]
+    starts: list | None  # of each sequence's documents
+
+    def targets(self):
+        targets = self.tokens[:, 1:].clone()
+        for row, starts in zip(targets, self.starts or []):
+            row[torch.tensor(starts[1:]) - 1] = IGNORED
+        return targets
+
+    def inputs(self, window, dtype):
+        """Documents are told by a mask of what each token sees, and by positions that begin anew."""
+        inputs = {"input_ids": self.tokens[:, :-1], "use_cache": False}
+        if self.starts is None:
+            return inputs
+        place = torch.arange(self.tokens.shape[1] - 1)
+        begin = torch.stack([torch.tensor([max(s for s in starts if s <= t) for t in place]) for starts in self.starts])
+        query, key = place[:, None], place[None, :]
+        seen = (key <= query) & (key > query - window) & (key >= begin[:, :, None])
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+        return inputs | {"position_ids": place - begin, "attention_mask": mask[:, None]}
+
+    def alone(self):
+        """Each document as a micro-batch of its own; a target in the next document is none."""
+        for row, starts in zip(self.tokens, self.starts):
+            for begin, end in zip(starts, [*starts[1:], len(row)]):
+                if end - begin > 1:
+                    yield MicroBatch(row[None, begin:end], None)
+
+
+def micro_batches_of(tokens, starts):
+    """[step][micro-batch] of all tokens."""
+    return [[MicroBatch(part, starts and starts[s][m]) for m, part in enumerate(step)] for s, step in enumerate(tokens)]
+
+
 class Run:
     """Trains a copy of the model in a compute type, with master parameters in fp32, or fp64 for fp64."""
 
@@ -339,7 +436,8 @@ class Run:
         self.adamw = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, foreach=False)
 
     def logits(self, micro_batch):
-        return self.model(input_ids=micro_batch[:, :-1], use_cache=False).logits
+        window = self.case.config.get("sliding_window", self.case.seq)
+        return self.model(**micro_batch.inputs(window, self.model.dtype)).logits
 
     def gradients(self, micro_batches):
         """Leaves the mean gradient of the micro-batches in the masters; returns the mean loss."""
@@ -349,7 +447,7 @@ class Run:
         for micro_batch in micro_batches:
             logits = self.logits(micro_batch)
             logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), micro_batch[:, 1:].flatten())
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), micro_batch.targets().flatten())
             self.model.zero_grad()
             (loss / len(micro_batches)).backward()
             for name, parameter in self.master.items():
@@ -368,10 +466,10 @@ class Run:
                 self.compute[name].copy_(parameter)
         return norm.item()
 
-    def train(self, tokens):
+    def train(self, all_micro_batches):
         """Returns each step's loss and gradient norm, the first step's gradients and the last weights."""
         losses, norms, first = [], [], None
-        for step, micro_batches in enumerate(tokens, start=1):
+        for step, micro_batches in enumerate(all_micro_batches, start=1):
             losses.append(self.gradients(micro_batches))
             first = first or {name: p.grad.double().clone() for name, p in self.master.items()}
             norms.append(self.update(step))
@@ -436,6 +534,18 @@ def tensor_record(name, initial, first, final, generator):
     }
 
 
+def check_documents(case, run, micro_batch):
+    """Packed documents must have the losses that transformers gives to each of them alone."""
+
+    def loss_sum(part):
+        return torch.nn.functional.cross_entropy(run.logits(part).flatten(0, 1), part.targets().flatten(),
+                                                 reduction="sum").item()
+
+    packed, alone = loss_sum(micro_batch), sum(loss_sum(part) for part in micro_batch.alone())
+    if not abs(packed - alone) <= 1e-9 * alone:
+        raise SystemExit(f"{case.name}: a packed micro-batch has a loss of {packed}, its documents alone {alone}")
+
+
 def check_steps(case, losses, norms):
     """The golden run must exercise what it is for, and be well enough conditioned to be a target."""
     clipped = sum(norm > case.optimizer.clip for norm in norms["f32"])
@@ -452,11 +562,14 @@ def model_golden(case, out):
     generator = torch.Generator().manual_seed(case.seed)
     folder = out / case.name
     save_model(case, make_model(case, generator), folder)
-    tokens = make_tokens(case, generator)
+    tokens, starts = make_tokens(case, generator), make_document_starts(case, generator)
+    micro_batches = micro_batches_of(tokens, starts)
     runs = {name: Run(case, folder, dtype) for name, dtype in TYPES.items()}
     initial = {name: p.double().clone() for name, p in runs["f32"].master.items()}
-    logits = logit_samples(runs, tokens[0], generator)
-    results = {name: run.train(tokens) for name, run in runs.items()}
+    if starts:
+        check_documents(case, runs["f64"], micro_batches[0][0])
+    logits = logit_samples(runs, micro_batches[0], generator)
+    results = {name: run.train(micro_batches) for name, run in runs.items()}
     losses, norms, first, final = ({name: result[i] for name, result in results.items()} for i in range(4))
     check_steps(case, losses, norms)
     steps = [{"lr": case.optimizer.rate(i + 1), "loss": losses["f32"][i], "grad_norm": norms["f32"][i],
@@ -475,7 +588,7 @@ def model_golden(case, out):
         "tensors": [tensor_record(name, initial[name], first, final, generator) for name in initial],
         "logits": logits,
         "tokens": tokens.tolist(),
-    })
+    } | ({"document_starts": starts} if starts else {}))
 
 
 # --- The update ------------------------------------------------------------------------------------------------------

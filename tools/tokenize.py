@@ -189,7 +189,9 @@ class Encoder:
     def write(self, batch):
         for encoding in self.tokenizer.encode_batch(batch, add_special_tokens=False):
             ids = encoding.ids if self.eos is None else [*encoding.ids, self.eos]
-            if ids and max(ids) >= self.vocabulary:
+            if not ids:
+                continue  # a document that the tokenizer leaves nothing of has no start either
+            if max(ids) >= self.vocabulary:
                 raise InputError(f"document {self.document_count + 1}: token {max(ids)} lies outside the vocabulary of "
                                  f"{self.vocabulary}; the tokenizer and the model do not belong together")
             if self.starts:
@@ -213,11 +215,14 @@ def run(arguments):
             raise InputError(f"{path}: what kind of file is this? Inputs end in .txt or .jsonl")
         if not path.is_file():
             raise InputError(f"{path}: no such file")
+    doc = arguments.out.with_name(arguments.out.name + ".doc")
+    if doc.exists() and not arguments.doc:
+        raise InputError(f"{doc}: has the documents of other tokens; remove it, or give --doc to replace it")
     token_bytes = 2 if vocabulary <= UINT16_VOCABULARY else 4
     with contextlib.ExitStack() as on_error:
         tokens = Output(arguments.out, "HIL", token_bytes)
         on_error.callback(tokens.discard)
-        starts = Output(arguments.out.with_name(arguments.out.name + ".doc"), "QL", 8) if arguments.doc else None
+        starts = Output(doc, "QL", 8) if arguments.doc else None
         if starts:
             on_error.callback(starts.discard)
         encoder = Encoder(tokenizer, vocabulary, eos, tokens, starts)
@@ -241,7 +246,8 @@ def parse_arguments():
                         help="a tokenizer.json, or a Hugging Face folder that holds one")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="F.bin", help="the token file to write")
     parser.add_argument("--eos", metavar="TOKEN", help="token after every document, such as '<|endoftext|>' (none)")
-    parser.add_argument("--doc", action="store_true", help="also write F.bin.doc: each document's start as uint64")
+    parser.add_argument("--doc", action="store_true", help="also write F.bin.doc, each document's start as uint64: then "
+                        "attention stays inside documents")
     parser.add_argument("--field", default="text", metavar="NAME", help="the text's name in a .jsonl line (text)")
     cut = parser.add_mutually_exclusive_group()
     cut.add_argument("--lines", action="store_true", help="each non-empty line of a .txt file is a document")

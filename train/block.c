@@ -122,16 +122,19 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
     return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
 }
 
-/* The window of the unit's layer; one that no query reaches is none. */
+/* With the window of the unit's layer (one that no query reaches is none) and the micro-batch's documents. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
-    const struct sw_model_config *c = &model->config;
+    const int64_t window = sw_config_window(&model->config, sw_tile_of(model->tiles, call->unit).layer);
     struct sw_attention attention = model->attention;
-    if (sw_tile_of(model->tiles, call->unit).layer >= c->window_first_layer && c->window < model->shape.seq)
-        attention.window = c->window;
+    attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
+    if (window < sw_most_keys(model))
+        attention.window = window;
+    attention.past = call->past;
     return attention;
 }
 
-/* Turns queries and keys, which lie side by side. */
+/* Turns queries and keys, which lie side by side. Only the distance of a query from a key matters, so positions go on
+ * through the documents of a sequence. */
 static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
     const struct sw_attention *a = &model->attention;
     const struct sw_rotation shape = {.batch = a->batch,
@@ -142,7 +145,8 @@ static sw_status rotate(const struct sw_model *model, const struct sw_unit_call 
                                       .back = back};
     if (model->rotation == NULL)
         return SW_OK;
-    return sw_rotate(call->stream, model->shape.type, &shape, area_at(call->work, model->work.rotation), q);
+    const float *table = area_at(call->work, model->work.rotation);
+    return sw_rotate(call->stream, model->shape.type, &shape, table + call->past * a->head_dim, q);
 }
 
 /* The norm of queries or keys: its rows in the product's result and in what attention reads, and its tensors. */
@@ -196,13 +200,32 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
     return SW_OK;
 }
 
+/* The pass's keys and values go behind those of the passes before, and attention reads all of them there. */
+static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
+                           struct sw_attention *attention, struct head_rows *rows) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
+    char *keys = call->cache, *values = keys + sw_cache_values_offset(model);
+    if (call->cache == NULL)
+        return SW_OK;
+    for (int64_t t = 0; t < model->rows; t++) {
+        const int64_t at = (call->past + t) * row_bytes;
+        SW_TRY(sw_copy_on_device(call->stream, keys + at, rows->k + t * attention->k_stride * typed, row_bytes));
+        SW_TRY(sw_copy_on_device(call->stream, values + at, rows->v + t * attention->v_stride * typed, row_bytes));
+    }
+    rows->k = keys;
+    rows->v = values;
+    attention->k_stride = attention->v_stride = model->widths.kv;
+    return SW_OK;
+}
+
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s) {
-    const struct sw_attention attention = attention_of(model, call);
-    const struct head_rows rows = head_rows(model, s->qkv, s->heads);
+    struct sw_attention attention = attention_of(model, call);
+    struct head_rows rows = head_rows(model, s->qkv, s->heads);
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, s->qkv));
     SW_TRY(norm_heads(model, call, s));
     SW_TRY(rotate(model, call, rows.q, false));
+    SW_TRY(keep_keys(model, call, &attention, &rows));
     return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
                                 s->log_sum_exp, area_at(call->work, model->work.scratch));
 }

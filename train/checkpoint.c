@@ -1,5 +1,6 @@
 #include "train/checkpoint.h"
 
+#include "core/size.h"
 #include "io/safetensors.h"
 
 #include <math.h>
@@ -8,11 +9,14 @@
 #include <string.h>
 
 #define NAME_PREFIX "transformer."
+#define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
     const struct sw_units *units;
     const struct sw_safetensor ***found; /* [unit][tensor] */
+    int64_t *first_grain;                /* of each unit, counted over all; one more gives their number */
+    int64_t ahead;                       /* the first grain, counted so, that is not announced */
 };
 
 static const char *short_name(const char *name) {
@@ -94,12 +98,24 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
     return SW_OK;
 }
 
+static sw_status count_grains(struct sw_checkpoint *checkpoint) {
+    const struct sw_units *units = checkpoint->units;
+    checkpoint->first_grain = calloc((size_t)units->count + 1, sizeof *checkpoint->first_grain);
+    if (checkpoint->first_grain == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of a model");
+    for (int64_t u = 0; u < units->count; u++)
+        checkpoint->first_grain[u + 1] = checkpoint->first_grain[u] + units->unit[u].grains;
+    return SW_OK;
+}
+
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
     struct sw_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (checkpoint == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
     checkpoint->units = units;
-    sw_status status = sw_safetensors_open(folder, &checkpoint->tensors);
+    sw_status status = count_grains(checkpoint);
+    if (status == SW_OK)
+        status = sw_safetensors_open(folder, &checkpoint->tensors);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
     if (status != SW_OK) {
@@ -116,6 +132,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
     for (int64_t u = 0; checkpoint->found != NULL && u < checkpoint->units->count; u++)
         free(checkpoint->found[u]);
     free(checkpoint->found);
+    free(checkpoint->first_grain);
     if (checkpoint->tensors != NULL)
         sw_safetensors_close(checkpoint->tensors);
     free(checkpoint);
@@ -125,22 +142,106 @@ struct checkpoint_fill {
     struct sw_checkpoint *checkpoint;
     int64_t unit;
     float *out;
+    int64_t filled; /* elements */
 };
 
+/* Without a sign, the bits of infinities and of what is no number are above those of every finite one, so that a
+ * difference becomes negative. In this form every vector unit can do it. */
+static bool are_finite(const float *values, int64_t count) {
+    int32_t any = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        any |= LARGEST_FINITE_BITS - (bits & INT32_MAX);
+    }
+    return any >= 0;
+}
+
+static void zero_up_to(struct checkpoint_fill *fill, int64_t end) {
+    memset(fill->out + fill->filled, 0, (size_t)(end - fill->filled) * sizeof *fill->out);
+}
+
 static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
-    const struct checkpoint_fill *fill = context;
+    struct checkpoint_fill *fill = context;
     const struct sw_checkpoint *checkpoint = fill->checkpoint;
     float *to = fill->out + at;
+    zero_up_to(fill, at);
+    fill->filled = at + run;
     SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
-    for (int64_t i = 0; i < run; i++)
-        if (!isfinite(to[i]))
-            return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
-                           checkpoint->units->unit[fill->unit].tensor[tensor].name, (long long)(whole + i));
-    return SW_OK;
+    if (are_finite(to, run))
+        return SW_OK;
+    int64_t i = 0;
+    while (isfinite(to[i]))
+        i++;
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
+                   checkpoint->units->unit[fill->unit].tensor[tensor].name, (long long)(whole + i));
 }
 
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     struct checkpoint_fill fill = {.checkpoint = context, .unit = unit, .out = out};
-    memset(out, 0, (size_t)count * sizeof *out);
-    return sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill);
+    SW_TRY(sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill));
+    zero_up_to(&fill, count);
+    return SW_OK;
+}
+
+struct announcement {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit, grain;
+    bool taken;
+};
+
+static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    (void)at;
+    struct announcement *self = context;
+    struct sw_checkpoint *checkpoint = self->checkpoint;
+    if (!self->taken)
+        return SW_OK;
+    return sw_safetensors_announce(checkpoint->tensors, checkpoint->found[self->unit][tensor], whole, run, self->grain,
+                                   &self->taken);
+}
+
+/* Announces grains up to `end` or until there is no room. */
+static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
+    const struct sw_units *units = checkpoint->units;
+    int64_t unit = 0;
+    while (checkpoint->ahead < end) {
+        while (checkpoint->ahead >= checkpoint->first_grain[unit + 1])
+            unit++;
+        struct announcement self = {.checkpoint = checkpoint, .unit = unit, .grain = checkpoint->ahead, .taken = true};
+        const int64_t first = (checkpoint->ahead - checkpoint->first_grain[unit]) * SW_GRAIN_ELEMS;
+        SW_TRY(sw_unit_walk(&units->unit[unit], first, SW_GRAIN_ELEMS, announce_run, &self));
+        if (!self.taken)
+            return SW_OK;
+        checkpoint->ahead++;
+    }
+    return SW_OK;
+}
+
+sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_checkpoint *checkpoint = context;
+    const int64_t begin = checkpoint->first_grain[unit] + first / SW_GRAIN_ELEMS;
+    const int64_t end = checkpoint->first_grain[unit] + sw_div_up(first + count, SW_GRAIN_ELEMS);
+    sw_safetensors_pass(checkpoint->tensors, begin);
+    checkpoint->ahead = sw_max_i64(checkpoint->ahead, begin);
+    SW_TRY(announce(checkpoint, checkpoint->first_grain[checkpoint->units->count]));
+    SW_TRY(sw_safetensors_await(checkpoint->tensors, end));
+    if (checkpoint->ahead >= end)
+        return SW_OK;
+    /* Where a shard ends, the next one's turn comes once all of it is here. What has no room even so is read when it is
+     * asked for. */
+    SW_TRY(announce(checkpoint, end));
+    return sw_safetensors_await(checkpoint->tensors, end);
+}
+
+int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {
+    return sw_safetensors_bytes_ahead(checkpoint->tensors);
+}
+
+int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const struct sw_safetensor *tensor = sw_safetensors_at(checkpoint->tensors, i);
+        bytes += tensor->supported ? tensor->elems * sw_dtype_bytes(tensor->type) : 0;
+    }
+    return bytes;
 }

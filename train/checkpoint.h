@@ -17,6 +17,10 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 
 /* A sw_fill_function; context is a struct sw_checkpoint. Refuses weights that are not finite, naming the tensor. */
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+/* A sw_fill_prepare of it, for elements that are asked for in the order of the units. */
+sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count);
+int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint);      /* of all its tensors */
+int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* of prepared elements */
 
 struct sw_checkpoint_format {
     sw_dtype type;
@@ -26,9 +30,8 @@ struct sw_checkpoint_format {
 
 /* Writes config.json, the weights and, where `carry` names the folder that the model came from, its tokenizer and
  * generation files; its config.json too, if that still describes this model. The folder must not exist, or be empty; it
- * is complete or not there. fill gives the masters. */
+ * is complete or not there. */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
-                              const struct sw_checkpoint_format *format, sw_fill_function fill, void *context,
-                              const char *carry);
+                              const struct sw_checkpoint_format *format, const struct sw_load *from, const char *carry);
 
 #endif

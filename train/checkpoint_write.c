@@ -71,16 +71,28 @@ static sw_status check_values(const char *tensor, sw_dtype type, const float *va
     return SW_OK;
 }
 
+/* What begins and ends within a grain has one grain more than its length says. */
+static sw_status get(const struct sw_load *from, int64_t unit, int64_t first, int64_t count, float *out) {
+    const int64_t most = from->most_grains > 0 ? (from->most_grains - 1) * SW_GRAIN_ELEMS : count;
+    for (int64_t done = 0, now; done < count; done += now) {
+        now = sw_min_i64(most, count - done);
+        if (from->prepare != NULL)
+            SW_TRY(from->prepare(from->context, unit, first + done, now));
+        SW_TRY(from->fill(from->context, unit, first + done, now, out + done));
+    }
+    return SW_OK;
+}
+
 /* Writes a tensor in the order of the whole. values has room for COPY_ELEMS. */
 static sw_status write_whole(struct sw_safetensors_shards *shards, const struct whole_tensor *whole, sw_dtype type,
-                             sw_fill_function fill, void *context, float *values) {
+                             const struct sw_load *from, float *values) {
     const int64_t elems = sw_tensor_whole_elems(whole->part[0]);
     int64_t held = 0, p = 0;
     for (int64_t at = 0; at < elems;) {
         int64_t elem, run;
         p = part_with(whole, at, p, &elem, &run);
         run = sw_min_i64(run, COPY_ELEMS - held);
-        SW_TRY(fill(context, whole->first_unit + p, whole->part[p]->offset + elem, run, values + held));
+        SW_TRY(get(from, whole->first_unit + p, whole->part[p]->offset + elem, run, values + held));
         at += run;
         held += run;
         if (held == COPY_ELEMS || at == elems) {
@@ -109,21 +121,20 @@ static int64_t declare_tensors(const struct sw_units *units, struct sw_safetenso
 }
 
 static sw_status write_all(struct sw_safetensors_shards *shards, const struct sw_units *units,
-                           struct whole_tensor *whole, sw_dtype type, sw_fill_function fill, void *context,
-                           float *values) {
+                           struct whole_tensor *whole, sw_dtype type, const struct sw_load *from, float *values) {
     for (int64_t u = 0; u < units->count; u++) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             if (!is_first_part(&units->unit[u].tensor[t]))
                 continue;
             gather_parts(units, u, &units->unit[u].tensor[t], whole);
-            SW_TRY(write_whole(shards, whole, type, fill, context, values));
+            SW_TRY(write_whole(shards, whole, type, from, values));
         }
     }
     return SW_OK;
 }
 
 static sw_status write_tensors(const char *folder, const struct sw_units *units,
-                               const struct sw_checkpoint_format *format, sw_fill_function fill, void *context) {
+                               const struct sw_checkpoint_format *format, const struct sw_load *from) {
     int64_t tensors = 0;
     sw_status status = SW_OK;
     struct sw_safetensors_shards *shards = NULL;
@@ -136,7 +147,7 @@ static sw_status write_tensors(const char *folder, const struct sw_units *units,
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", folder), end);
     const int64_t count = declare_tensors(units, declared);
     SW_TRY_GOTO(sw_safetensors_shards_open(folder, format->type, format->shard_bytes, declared, count, &shards), end);
-    SW_TRY_GOTO(write_all(shards, units, &whole, format->type, fill, context, values), end);
+    SW_TRY_GOTO(write_all(shards, units, &whole, format->type, from, values), end);
     status = sw_safetensors_shards_finish(shards);
     shards = NULL;
 end:
@@ -249,7 +260,7 @@ static sw_status carry_files(const char *from, const char *to) {
 }
 
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
-                              const struct sw_checkpoint_format *format, sw_fill_function fill, void *context,
+                              const struct sw_checkpoint_format *format, const struct sw_load *from,
                               const char *carry) {
     char partial[PATH_CHARS];
     SW_TRY(sw_folder_must_be_free(folder));
@@ -262,7 +273,7 @@ sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *
     SW_TRY(sw_folder_make(partial, 0755));
     sw_status status = write_config(partial, config, format->type, carry);
     if (status == SW_OK)
-        status = write_tensors(partial, units, format, fill, context);
+        status = write_tensors(partial, units, format, from);
     if (status == SW_OK && carry != NULL)
         status = carry_files(carry, partial);
     if (status == SW_OK && rename(partial, folder) != 0)

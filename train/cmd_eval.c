@@ -13,8 +13,8 @@ enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
 
 struct eval_options {
     char *from, *data;
-    int64_t seq, tokens, micro_batch, threads;
-    int precision;
+    int64_t seq, tokens, micro_batch;
+    struct sw_inference_options inference;
     bool json;
 };
 
@@ -57,21 +57,7 @@ static const struct sw_option options[] = {
      .int_min = 1,
      .int_max = 1 << 20,
      .allow_auto = true},
-    {.name = "--precision",
-     .kind = SW_OPTION_CHOICE,
-     AT(precision),
-     .initial = "auto",
-     .choices = "auto|bf16|fp16|fp32",
-     .what = "type of weights and activations; auto: bf16 where the device has it"},
-    {.name = "--threads",
-     .kind = SW_OPTION_INT,
-     AT(threads),
-     .initial = "auto",
-     .value = "N",
-     .what = "threads of the CPU device; auto: all cores",
-     .int_min = 1,
-     .int_max = 4096,
-     .allow_auto = true},
+    SW_INFERENCE_OPTIONS(eval_options),
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {.command = "eval",
@@ -113,10 +99,10 @@ static sw_status open_model(struct evaluator *e) {
     e->batch = e->given->micro_batch != SW_OPTION_AUTO ? e->given->micro_batch
                                                        : sw_max_i64(1, sw_min_i64(windows, AUTO_PASS_TOKENS / e->seq));
     const struct sw_inference_spec spec = {.source = e->source,
-                                           .precision = e->given->precision,
-                                           .threads = e->given->threads,
+                                           .options = &e->given->inference,
                                            .batch = e->batch,
-                                           .seq = e->seq};
+                                           .seq = e->seq,
+                                           .documents = sw_data_has_documents(e->data)};
     return sw_inference_open(&spec, &e->inference);
 }
 
@@ -141,6 +127,7 @@ static sw_status print_result(const struct evaluator *e, const struct measured *
 
 static sw_status measure(struct evaluator *e, struct measured *out) {
     const struct sw_evaluation evaluation = {.engine = e->inference.engine,
+                                             .model = e->inference.model,
                                              .data = e->data,
                                              .batch = e->batch,
                                              .seq = e->seq,

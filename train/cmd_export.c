@@ -36,17 +36,22 @@ static const struct sw_command_line line = {.command = "export",
                                             .options = options,
                                             .option_count = sizeof options / sizeof options[0]};
 
+static sw_status write_folder(struct sw_source *source, const struct sw_checkpoint_format *format, const char *to) {
+    const struct sw_load from = sw_source_load(source);
+    return sw_checkpoint_write(to, sw_source_config(source), sw_source_units(source), format, &from,
+                               sw_source_folder(source));
+}
+
 int sw_command_export(int argc, char **argv) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
     struct export_options given = {0};
     struct sw_source *source = NULL;
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        sw_status status = sw_source_open_any(given.from, &source);
         const struct sw_checkpoint_format format = {.type = types[given.type], .shard_bytes = given.shard_bytes};
+        sw_status status = sw_source_open_any(given.from, &source);
         if (status == SW_OK)
-            status = sw_checkpoint_write(given.to, sw_source_config(source), sw_source_units(source), &format,
-                                         sw_source_fill, source, sw_source_folder(source));
+            status = write_folder(source, &format, given.to);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
         if (status == SW_OK)
             sw_log_info("wrote %s", given.to);

@@ -1,6 +1,7 @@
-#include "core/size.h"
+#include "core/clock.h"
+#include "core/log.h"
 #include "train/commands.h"
-#include "train/inference.h"
+#include "train/decoder.h"
 #include "train/sampler.h"
 #include "train/source.h"
 #include "train/token_stream.h"
@@ -15,9 +16,9 @@ enum { BYTE_VOCAB = 256, MAX_NEW_TOKENS = 1 << 20 };
 struct generate_options {
     char *from;
     char *prompt, *tokens;
-    int64_t max_tokens, top_k, seed, threads;
+    int64_t max_tokens, top_k, seed;
     double temperature, top_p;
-    int precision;
+    struct sw_inference_options inference;
 };
 
 #define AT(member) .offset = offsetof(struct generate_options, member)
@@ -75,21 +76,7 @@ static const struct sw_option options[] = {
      .value = "N",
      .what = "of the choice of tokens",
      .int_min = 0},
-    {.name = "--precision",
-     .kind = SW_OPTION_CHOICE,
-     AT(precision),
-     .initial = "auto",
-     .choices = "auto|bf16|fp16|fp32",
-     .what = "type of weights and activations"},
-    {.name = "--threads",
-     .kind = SW_OPTION_INT,
-     AT(threads),
-     .initial = "auto",
-     .value = "N",
-     .what = "threads of the CPU device",
-     .int_min = 1,
-     .int_max = 4096,
-     .allow_auto = true},
+    SW_INFERENCE_OPTIONS(generate_options),
 };
 
 static sw_status check(const void *target) {
@@ -108,10 +95,10 @@ static const struct sw_command_line line = {.command = "generate",
 struct generator {
     const struct generate_options *options;
     struct sw_source *source;
-    struct sw_inference inference;
+    struct sw_decoder decoder;
     struct sw_sampler *sampler;
     int32_t *text; /* prompt and what was written */
-    int64_t length, prompt_length, window;
+    int64_t length, prompt_length;
     float *logits;
 };
 
@@ -150,26 +137,15 @@ static sw_status read_prompt(struct generator *g) {
 }
 
 static sw_status open_model(struct generator *g) {
-    g->window = sw_min_i64(sw_source_config(g->source)->max_positions, g->prompt_length + g->options->max_tokens);
-    const struct sw_inference_spec spec = {.source = g->source,
-                                           .precision = g->options->precision,
-                                           .threads = g->options->threads,
-                                           .batch = 1,
-                                           .seq = g->window};
-    return sw_inference_open(&spec, &g->inference);
+    const struct sw_decoder_spec spec = {.source = g->source,
+                                         .options = &g->options->inference,
+                                         .prompt_tokens = g->prompt_length,
+                                         .most_tokens = g->prompt_length + g->options->max_tokens};
+    return sw_decoder_open(&spec, &g->decoder);
 }
 
-/* The token after the text, computed from as much of its end as the model has positions for. */
 static sw_status next_token(struct generator *g, int32_t *out) {
-    const int64_t used = sw_min_i64(g->length, g->window);
-    struct sw_engine *engine = g->inference.engine;
-    struct sw_step_result result;
-    int32_t *tokens = sw_engine_tokens(engine, 0);
-    memset(tokens, 0, (size_t)(2 * g->window) * sizeof *tokens);
-    memcpy(tokens, g->text + g->length - used, (size_t)used * sizeof *tokens);
-    const struct sw_step_input input = {.kind = SW_STEP_LOGITS, .loss_tokens = 1, .row = used - 1, .logits = g->logits};
-    SW_TRY(sw_engine_begin(engine, &input));
-    SW_TRY(sw_engine_wait(engine, &result));
+    SW_TRY(sw_decoder_logits(&g->decoder, g->text, g->length, g->logits));
     for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)
         if (!isfinite(g->logits[i]))
             return sw_fail(SW_ERR_ARG, "the model's output after %lld tokens is not finite: its weights have diverged",
@@ -186,6 +162,20 @@ static void print_token(const struct generator *g, int32_t token, bool first) {
     fflush(stdout);
 }
 
+static void say_context(const struct generator *g) {
+    const int64_t positions = sw_source_config(g->source)->max_positions;
+    if (g->prompt_length + g->options->max_tokens > positions + 1)
+        sw_log_info("the model has %lld positions: where the text is longer, it is continued from its last %lld tokens",
+                    (long long)positions, (long long)sw_decoder_left(positions));
+}
+
+static void say_speed(const struct generator *g, int64_t start_ns, int64_t first_ns, int64_t end_ns) {
+    const int64_t more = g->options->max_tokens - 1;
+    if (more > 0)
+        sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
+                    (double)(first_ns - start_ns) * 1e-9, (double)more / ((double)(end_ns - first_ns) * 1e-9));
+}
+
 static sw_status generate(struct generator *g) {
     SW_TRY(sw_source_open_any(g->options->from, &g->source));
     SW_TRY(read_prompt(g));
@@ -199,18 +189,24 @@ static sw_status generate(struct generator *g) {
     g->logits = calloc((size_t)spec.vocab, sizeof *g->logits);
     if (g->logits == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the logits");
+    say_context(g);
+    const int64_t start_ns = sw_now_ns();
     for (g->length = 0; g->length < g->prompt_length; g->length++)
         print_token(g, g->text[g->length], g->length == 0);
+    int64_t first_ns = start_ns;
     for (int64_t n = 0; n < g->options->max_tokens; n++) {
         SW_TRY(next_token(g, &g->text[g->length]));
         print_token(g, g->text[g->length++], false);
+        first_ns = n == 0 ? sw_now_ns() : first_ns;
     }
     putchar('\n');
+    fflush(stdout);
+    say_speed(g, start_ns, first_ns, sw_now_ns());
     return SW_OK;
 }
 
 static void close_generator(struct generator *g) {
-    sw_inference_close(&g->inference);
+    sw_decoder_close(&g->decoder);
     sw_source_close(g->source);
     sw_sampler_destroy(g->sampler);
     free(g->text);

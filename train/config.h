@@ -12,6 +12,7 @@ enum { SW_CONFIG_NAME_CHARS = 64 };
 
 /* Limits that keep every later size computation inside 64 bits. */
 #define SW_CONFIG_MAX_LAYERS 4096
+#define SW_CONFIG_LAYER_WORDS (SW_CONFIG_MAX_LAYERS / 64)
 #define SW_CONFIG_MAX_WIDTH (INT64_C(1) << 20)
 #define SW_CONFIG_MAX_VOCAB (INT64_C(1) << 24)
 #define SW_CONFIG_MAX_POSITIONS (INT64_C(1) << 22)
@@ -46,13 +47,23 @@ struct sw_model_config {
     bool tied_embeddings;
     sw_norm norm;
     sw_positions positions;
-    bool gated;                               /* the MLP's inner layer is f(gate)·value */
-    bool out_first;                           /* matrices are stored [out, in] */
-    bool qkv_bias, projection_bias, mlp_bias; /* where the family leaves them open */
-    bool qk_norm;                             /* queries and keys are normalised, head by head */
-    int64_t window, window_first_layer;       /* tokens that layers from that one on attend to; 0: all */
+    bool gated;                                  /* the MLP's inner layer is f(gate)·value */
+    bool out_first;                              /* matrices are stored [out, in] */
+    bool qkv_bias, projection_bias, mlp_bias;    /* where the family leaves them open */
+    bool qk_norm;                                /* queries and keys are normalised, head by head */
+    int64_t window;                              /* tokens that a layer attends to; 0: all ... */
+    uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* ... as these layers do in any case, a bit each */
     struct sw_rope rope;
 };
+
+static inline bool sw_config_in_full_layers(const struct sw_model_config *config, int64_t layer) {
+    return (config->full_layers[layer / 64] >> (layer % 64) & 1) != 0;
+}
+
+/* Tokens that a layer attends to; 0: all. */
+static inline int64_t sw_config_window(const struct sw_model_config *config, int64_t layer) {
+    return sw_config_in_full_layers(config, layer) ? 0 : config->window;
+}
 
 /* model: a folder that holds config.json, a config.json itself, or a preset's name. Every field of config.json is used,
  * known to be harmless, or refused by name. */

@@ -103,28 +103,30 @@ struct part {
 };
 
 /* The first token of a part is nobody's target. */
-static sw_status scan_mask(const struct part *part, uint8_t *buffer, XXH3_state_t *hash) {
+static sw_status scan_marks_of(const struct part *part, uint8_t *buffer, XXH3_state_t *hash) {
     const int64_t end = part->first + part->tokens;
     int64_t learnt = 0;
     for (int64_t first = part->first + 1; first < end; first += SCAN_TOKENS) {
         const int64_t count = sw_min_i64(SCAN_TOKENS, end - first);
-        SW_TRY(sw_token_stream_read_mask(part->stream, first, count, buffer));
+        SW_TRY(sw_token_stream_read_marks(part->stream, first, count, buffer));
         for (int64_t i = 0; i < count; i++)
-            learnt += buffer[i];
+            learnt += buffer[i] == SW_TOKEN_LEARNT;
         XXH3_64bits_update(hash, buffer, (size_t)count);
     }
-    return learnt > 0
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG, "the mask of the %s data leaves no token with a loss; give some a 1", part->name);
+    return learnt > 0 ? SW_OK
+                      : sw_fail(SW_ERR_ARG,
+                                "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
+                                "the first of a document",
+                                part->name);
 }
 
-static sw_status scan_masks(struct sw_data *data, uint8_t *buffer, XXH3_state_t *hash) {
+static sw_status scan_marks(struct sw_data *data, uint8_t *buffer, XXH3_state_t *hash) {
     const struct part parts[] = {
         {"training", data->stream, 0, data->train_tokens},
         {"validation", sw_data_validation_stream(data), data->validation_first, data->validation_tokens}};
     for (int i = 0; i < 2; i++)
-        if (parts[i].tokens > 1 && sw_token_stream_masked(parts[i].stream))
-            SW_TRY(scan_mask(&parts[i], buffer, hash));
+        if (parts[i].tokens > 1 && sw_token_stream_marked(parts[i].stream))
+            SW_TRY(scan_marks_of(&parts[i], buffer, hash));
     return SW_OK;
 }
 
@@ -142,7 +144,7 @@ static sw_status scan(struct sw_data *data) {
         SW_TRY_GOTO(scan_stream(data->stream, data->vocab, buffer, hash), done);
     if (data->validation_stream != NULL)
         SW_TRY_GOTO(scan_stream(data->validation_stream, data->vocab, buffer, hash), done);
-    SW_TRY_GOTO(scan_masks(data, (uint8_t *)buffer, hash), done);
+    SW_TRY_GOTO(scan_marks(data, (uint8_t *)buffer, hash), done);
     const int64_t lengths[] = {data->train_tokens, data->validation_tokens};
     XXH3_64bits_update(hash, lengths, sizeof lengths);
     data->digest = XXH3_64bits_digest(hash);
@@ -165,8 +167,8 @@ sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
     SW_TRY_GOTO(check_lengths(data, spec), failed);
     SW_TRY_GOTO(scan(data), failed);
     data->window = malloc(((size_t)data->seq + 1) * sizeof *data->window);
-    data->mask = malloc((size_t)data->seq);
-    if (data->window == NULL || data->mask == NULL) {
+    data->marks = malloc((size_t)data->seq);
+    if (data->window == NULL || data->marks == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory for a window of %lld tokens", (long long)data->seq);
         goto failed;
     }
@@ -183,7 +185,7 @@ void sw_data_close(struct sw_data *data) {
     sw_token_stream_close(data->stream);
     sw_token_stream_close(data->validation_stream);
     free(data->window);
-    free(data->mask);
+    free(data->marks);
     free(data);
 }
 
@@ -199,44 +201,62 @@ int64_t sw_data_validation_windows(const struct sw_data *data) {
     return data->validation_tokens > 1 ? sw_div_up(data->validation_tokens - 1, data->seq) : 0;
 }
 
+bool sw_data_has_documents(const struct sw_data *data) {
+    return (data->stream != NULL && sw_token_stream_has_documents(data->stream)) ||
+           (data->validation_stream != NULL && sw_token_stream_has_documents(data->validation_stream));
+}
+
 uint64_t sw_data_digest(const struct sw_data *data) {
     return data->digest;
 }
 
+/* The window's document starts from the marks of its targets: those of the inputs after the first. */
+static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
+    starts[0] = 0;
+    for (int64_t i = 1; i < count; i++)
+        starts[i] = marks[i - 1] == SW_TOKEN_BEGINS_DOCUMENT ? (int32_t)i : starts[i - 1];
+}
+
 /* count inputs from a token on, and the targets after them. */
 static sw_status read_window(struct sw_data *data, struct sw_token_stream *stream, int64_t first, int64_t count,
-                             int32_t *inputs, int32_t *targets) {
+                             struct sw_tokens out) {
     SW_TRY(sw_token_stream_read(stream, first, count + 1, data->window));
-    memcpy(inputs, data->window, (size_t)count * sizeof *inputs);
-    memcpy(targets, data->window + 1, (size_t)count * sizeof *targets);
-    if (!sw_token_stream_masked(stream))
+    memcpy(out.inputs, data->window, (size_t)count * sizeof *out.inputs);
+    memcpy(out.targets, data->window + 1, (size_t)count * sizeof *out.targets);
+    if (out.document_start != NULL)
+        memset(out.document_start, 0, (size_t)count * sizeof *out.document_start);
+    if (!sw_token_stream_marked(stream))
         return SW_OK;
-    SW_TRY(sw_token_stream_read_mask(stream, first + 1, count, data->mask));
+    SW_TRY(sw_token_stream_read_marks(stream, first + 1, count, data->marks));
     for (int64_t i = 0; i < count; i++)
-        if (data->mask[i] == 0)
-            targets[i] = -1;
+        if (data->marks[i] != SW_TOKEN_LEARNT)
+            out.targets[i] = -1;
+    if (out.document_start != NULL)
+        find_starts(data->marks, count, out.document_start);
     return SW_OK;
 }
 
-sw_status sw_data_train_window(struct sw_data *data, uint64_t position, int32_t *inputs, int32_t *targets) {
+sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {
     const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
     const uint64_t epoch = position / windows;
     const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
-    return read_window(data, data->stream, (int64_t)window * data->seq, data->seq, inputs, targets);
+    return read_window(data, data->stream, (int64_t)window * data->seq, data->seq, out);
 }
 
 struct sw_token_stream *sw_data_validation_stream(const struct sw_data *data) {
     return data->validation_stream != NULL ? data->validation_stream : data->stream;
 }
 
-sw_status sw_data_validation_window(struct sw_data *data, int64_t window, int32_t *inputs, int32_t *targets) {
+sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out) {
     assert(window >= 0 && window < sw_data_validation_windows(data));
     const int64_t first = window * data->seq;
     const int64_t count = sw_min_i64(data->seq, data->validation_tokens - 1 - first);
-    SW_TRY(read_window(data, sw_data_validation_stream(data), data->validation_first + first, count, inputs, targets));
+    SW_TRY(read_window(data, sw_data_validation_stream(data), data->validation_first + first, count, out));
     for (int64_t i = count; i < data->seq; i++) {
-        inputs[i] = 0;
-        targets[i] = -1;
+        out.inputs[i] = 0;
+        out.targets[i] = -1;
+        if (out.document_start != NULL)
+            out.document_start[i] = out.document_start[i - 1];
     }
     return SW_OK;
 }

@@ -4,7 +4,9 @@
 #define SW_TRAIN_DATA_H
 
 #include "core/status.h"
+#include "train/tokens.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct sw_data;
@@ -21,27 +23,30 @@ struct sw_data_spec {
 };
 
 /* Opens and checks: files exist, are not empty, hold at least one window of training (and of validation where asked),
- * lengths are whole tokens, no token lies outside the vocabulary (all of it is read once), and masks leave something to
- * learn. F.mask beside a file F: a byte a token, 0 where no loss belongs. */
+ * lengths are whole tokens, no token lies outside the vocabulary (all of it is read once), and masks and documents
+ * leave something to learn. F.mask beside a file F: a byte a token, 0 where no loss belongs. F.doc: where documents
+ * begin (documents.h); the first token of a document has no loss. */
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out);
 void sw_data_close(struct sw_data *data);
 
 int64_t sw_data_train_tokens(const struct sw_data *data);
 int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
-/* XXH3 of all tokens and masks: a resumed run must see the same data. */
+/* Of training or of validation. */
+bool sw_data_has_documents(const struct sw_data *data);
+/* XXH3 of all tokens, masks and document starts: a resumed run must see the same data. */
 uint64_t sw_data_digest(const struct sw_data *data);
 
-/* The window at a position of the endless training stream: inputs[seq] and targets[seq] (inputs shifted by one; -1
- * where the mask has 0).
+/* The window at a position of the endless training stream: seq inputs, and as targets the tokens after them, -1 where
+ * these have no loss. A document that the window cuts begins with it.
  * Windows are disjoint but for one token; each epoch visits every window once, in a new order. */
-sw_status sw_data_train_window(struct sw_data *data, uint64_t position, int32_t *inputs, int32_t *targets);
+sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
 /* Window i of the validation part, in order; the last may be short: targets beyond the data are -1. */
-sw_status sw_data_validation_window(struct sw_data *data, int64_t window, int32_t *inputs, int32_t *targets);
+sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out);
 
 /* Entropy models of the training part, measured on the validation part, in bits a token: unigram, and bigram with
- * add-one smoothing backed off to the unigram. Only for vocabularies up to 4096, and without masks. What a language
- * model must beat. */
+ * add-one smoothing backed off to the unigram. Only for vocabularies up to 4096, and without masks or documents. What a
+ * language model must beat. */
 sw_status sw_data_baselines(struct sw_data *data, double *out_unigram_bits, double *out_bigram_bits);
 
 #endif

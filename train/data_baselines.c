@@ -97,8 +97,8 @@ sw_status sw_data_baselines(struct sw_data *data, double *out_unigram_bits, doub
                        BASELINE_MAX_VOCAB, (long long)data->vocab);
     if (data->validation_tokens < 2)
         return sw_fail(SW_ERR_ARG, "baselines need validation data; give a part or a file of it");
-    if (sw_token_stream_masked(data->stream) || sw_token_stream_masked(sw_data_validation_stream(data)))
-        return sw_fail(SW_ERR_UNSUPPORTED, "baselines count every token, but the data have a mask");
+    if (sw_token_stream_marked(data->stream) || sw_token_stream_marked(sw_data_validation_stream(data)))
+        return sw_fail(SW_ERR_UNSUPPORTED, "baselines count every token, but the data have a mask or documents");
     struct counts counts;
     sw_status status = counts_allocate(&counts, data->vocab);
     if (status == SW_OK)

@@ -15,7 +15,7 @@ struct sw_data {
     int64_t validation_tokens;
     uint64_t digest;
     int32_t *window; /* seq + 1 */
-    uint8_t *mask;   /* of its targets */
+    uint8_t *marks;  /* of its targets */
 };
 
 struct sw_token_stream *sw_data_validation_stream(const struct sw_data *data);

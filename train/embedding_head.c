@@ -45,21 +45,30 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
     const struct gathered_layout at = sw_gathered_layout(model);
     const char *rows = call->rows;
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers), NULL, rows,
+                                model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers),
+                                sw_token_part(model, call, TOKEN_DOCUMENT_START), rows,
                                 has_position_table(model) ? rows + at.positions : NULL, call->out);
+}
+
+/* The positions of the pass's tokens. */
+static const void *positions_at(const struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    return (const char *)tensor_at(model, call, POSITION_TABLE) + call->past * row_bytes;
 }
 
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call) {
     if (call->rows != NULL)
         return forward_gathered(model, call);
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                model->config.hidden, call->tokens, NULL, tensor_at(model, call, TOKEN_TABLE),
-                                has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out);
+                                model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
+                                tensor_at(model, call, TOKEN_TABLE),
+                                has_position_table(model) ? positions_at(model, call) : NULL, call->out);
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
     return sw_embedding_backward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
-                                 model->config.hidden, call->tokens, NULL, call->grad, acc_at(model, call, TOKEN_TABLE),
+                                 model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
+                                 call->grad, acc_at(model, call, TOKEN_TABLE),
                                  has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL);
 }
 
@@ -133,7 +142,7 @@ static struct head_tile tile_at(const struct sw_model *model, const struct sw_un
     const int64_t offset = first * model->config.hidden * sw_dtype_bytes(model->shape.type);
     return (struct head_tile){
         .rows = sw_min_i64(model->head.rows, model->rows - first),
-        .targets = call->tokens + model->rows + first,
+        .targets = sw_token_part(model, call, TOKEN_TARGETS) + first,
         .hidden = area_at(call->work, w->norm_out + offset),
         .norm_grad = area_at(call->work, w->norm_grad + offset),
         .scratch = area_at(call->work, w->scratch),

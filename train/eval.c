@@ -17,20 +17,27 @@ static int64_t count_targets(int32_t *targets, int64_t seq, int64_t limit) {
     return counted;
 }
 
+static void clear_window(struct sw_tokens window, int64_t seq) {
+    memset(window.inputs, 0, (size_t)seq * sizeof *window.inputs);
+    memset(window.targets, -1, (size_t)seq * sizeof *window.targets);
+    if (window.document_start != NULL)
+        memset(window.document_start, 0, (size_t)seq * sizeof *window.document_start);
+}
+
 /* Fills the tokens of one pass; windows beyond the end count for nothing. Counts the targets that count. */
 static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, int64_t limit, int64_t *out_tokens) {
     const int64_t windows = sw_data_validation_windows(e->data);
     *out_tokens = 0;
     for (int64_t m = 0; m < e->micro_batches; m++) {
-        int32_t *inputs = sw_engine_tokens(e->engine, m), *targets = inputs + e->batch * e->seq;
+        const struct sw_tokens tokens = sw_model_tokens(e->model, sw_engine_tokens(e->engine, m));
         for (int64_t b = 0; b < e->batch; b++) {
             const int64_t window = first_window + m * e->batch + b;
-            int32_t *window_inputs = inputs + b * e->seq, *window_targets = targets + b * e->seq;
-            memset(window_inputs, 0, (size_t)e->seq * sizeof *window_inputs);
-            memset(window_targets, -1, (size_t)e->seq * sizeof *window_targets);
+            const struct sw_tokens at = sw_tokens_from(tokens, b * e->seq);
             if (window < windows)
-                SW_TRY(sw_data_validation_window(e->data, window, window_inputs, window_targets));
-            *out_tokens += count_targets(window_targets, e->seq, limit - *out_tokens);
+                SW_TRY(sw_data_validation_window(e->data, window, at));
+            else
+                clear_window(at, e->seq);
+            *out_tokens += count_targets(at.targets, e->seq, limit - *out_tokens);
         }
     }
     return SW_OK;

@@ -5,11 +5,13 @@
 #include "core/status.h"
 #include "offload/engine.h"
 #include "train/data.h"
+#include "train/model.h"
 
 #include <stdint.h>
 
 struct sw_evaluation {
     struct sw_engine *engine; /* idle */
+    const struct sw_model *model;
     struct sw_data *data;
     int64_t batch, seq, micro_batches; /* of the engine's plan */
     int64_t max_tokens;                /* that are predicted, from the first on; INT64_MAX: all */

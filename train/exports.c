@@ -145,8 +145,8 @@ static sw_status write_weights(struct sw_trainer *trainer, const char *path) {
     if (reader.records == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to export");
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    const sw_status status =
-        sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, fill, &reader, carry);
+    const struct sw_load from = {.fill = fill, .context = &reader};
+    const sw_status status = sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
     free(reader.records);
     return status;
 }

@@ -101,9 +101,14 @@ static sw_status derive_mistral(const json_t *root, const char *origin, struct s
     return read_window(root, origin, &out->window);
 }
 
-/* Layers with full attention, of which the list may have some at its front only. */
+static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
+
+static void set_full(struct sw_model_config *config, int64_t layer) {
+    config->full_layers[layer / 64] |= UINT64_C(1) << (layer % 64);
+}
+
+/* Which layers attend to all, of those that the list names. */
 static sw_status read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out) {
-    int64_t full = 0;
     if ((int64_t)json_array_size(types) != out->layers)
         return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has %zu entries for %lld layers; it must have one for each",
                        origin, json_array_size(types), (long long)out->layers);
@@ -111,40 +116,53 @@ static sw_status read_layer_types(const json_t *types, const char *origin, struc
         const json_t *type = json_array_get(types, (size_t)i);
         const char *text = json_is_string(type) ? json_string_value(type) : "";
         char shown[SW_SHOWN_CHARS];
-        const bool is_full = strcmp(text, "full_attention") == 0;
-        if ((!is_full && strcmp(text, "sliding_attention") != 0) || (is_full && full < i))
-            return sw_fail(SW_ERR_UNSUPPORTED,
-                           "%s: 'layer_types' has %s for layer %lld; supported: \"full_attention\" and after these "
-                           "\"sliding_attention\"",
-                           origin, sw_config_show(type, shown), (long long)i);
-        full += is_full;
+        if (strcmp(text, full_attention) == 0)
+            set_full(out, i);
+        else if (strcmp(text, sliding_attention) != 0)
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s: 'layer_types' has %s for layer %lld; supported: \"%s\" and \"%s\"",
+                           origin, sw_config_show(type, shown), (long long)i, full_attention, sliding_attention);
     }
-    out->window_first_layer = full;
     return SW_OK;
+}
+
+/* max_window_layers counts the layers in front that attend to all. */
+static sw_status read_full_layers(const json_t *root, const char *origin, struct sw_model_config *out) {
+    const json_t *full_layers = sw_config_field_of(root, "max_window_layers");
+    char shown[SW_SHOWN_CHARS];
+    if (full_layers != NULL && (!json_is_integer(full_layers) || json_integer_value(full_layers) < 0))
+        return sw_fail(SW_ERR_ARG, "%s: 'max_window_layers' is %s; it must be a whole number from 0", origin,
+                       sw_config_show(full_layers, shown));
+    const int64_t count = full_layers == NULL ? DEFAULT_FULL_LAYERS : json_integer_value(full_layers);
+    for (int64_t i = 0; i < count && i < out->layers; i++)
+        set_full(out, i);
+    return SW_OK;
+}
+
+/* Layers from the first on that the list of full ones has. */
+static int64_t full_in_front(const struct sw_model_config *config) {
+    int64_t count = 0;
+    while (count < config->layers && sw_config_in_full_layers(config, count))
+        count++;
+    return count;
 }
 
 static sw_status derive_qwen(const json_t *root, const char *origin, struct sw_model_config *out) {
     const json_t *use = sw_config_field_of(root, "use_sliding_window"),
                  *types = sw_config_field_of(root, "layer_types");
-    const json_t *full_layers = sw_config_field_of(root, "max_window_layers");
-    int64_t window;
     char shown[SW_SHOWN_CHARS];
     SW_TRY(derive_llama(root, origin, out));
-    SW_TRY(read_window(root, origin, &window));
+    SW_TRY(read_window(root, origin, &out->window));
     if (use != NULL && !json_is_boolean(use))
         return sw_fail(SW_ERR_ARG, "%s: 'use_sliding_window' is %s; it must be true or false", origin,
                        sw_config_show(use, shown));
-    if (full_layers != NULL && (!json_is_integer(full_layers) || json_integer_value(full_layers) < 0))
-        return sw_fail(SW_ERR_ARG, "%s: 'max_window_layers' is %s; it must be a whole number from 0", origin,
-                       sw_config_show(full_layers, shown));
-    out->window_first_layer = full_layers == NULL ? DEFAULT_FULL_LAYERS : json_integer_value(full_layers);
-    if (types != NULL)
-        SW_TRY(read_layer_types(types, origin, out));
-    out->window = json_is_true(use) && out->window_first_layer < out->layers ? window : 0;
-    if (types != NULL && out->window == 0 && out->window_first_layer < out->layers)
+    SW_TRY(types != NULL ? read_layer_types(types, origin, out) : read_full_layers(root, origin, out));
+    const bool used = json_is_true(use) && out->window > 0, slides = full_in_front(out) < out->layers;
+    if (types != NULL && slides && !used)
         return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has sliding attention, but no sliding window is used", origin);
-    if (out->window == 0)
-        out->window_first_layer = 0;
+    if (used && slides)
+        return SW_OK;
+    out->window = 0;
+    memset(out->full_layers, 0, sizeof out->full_layers);
     return SW_OK;
 }
 
@@ -162,11 +180,26 @@ static int write_mistral(json_t *root, const struct sw_model_config *config) {
     return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config));
 }
 
+/* Versions of transformers that do not know the list go by max_window_layers. */
+static int write_layer_types(json_t *root, const struct sw_model_config *config) {
+    json_t *types = config->window == 0 ? NULL : json_array();
+    if (config->window == 0)
+        return 0;
+    for (int64_t i = 0; i < config->layers; i++) {
+        const char *type = sw_config_in_full_layers(config, i) ? full_attention : sliding_attention;
+        if (json_array_append_new(types, json_string(type)) != 0) {
+            json_decref(types);
+            return -1;
+        }
+    }
+    return json_object_set_new(root, "layer_types", types);
+}
+
 static int write_qwen(json_t *root, const struct sw_model_config *config) {
-    const int64_t full_layers = config->window == 0 ? config->layers : config->window_first_layer;
+    const int64_t in_front = config->window == 0 ? config->layers : full_in_front(config);
     return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config)) ||
            json_object_set_new(root, "use_sliding_window", json_boolean(config->window != 0)) ||
-           json_object_set_new(root, "max_window_layers", json_integer(full_layers));
+           json_object_set_new(root, "max_window_layers", json_integer(in_front)) || write_layer_types(root, config);
 }
 
 #define WHEN(member) .when = offsetof(struct sw_model_config, member)

@@ -31,19 +31,19 @@ double sw_trainer_mean_loss(const struct sw_step_result *result) {
     return result->loss_sum / (double)result->loss_tokens;
 }
 
-/* Counts the targets that masks leave. */
+/* Counts the targets that masks and documents leave. */
 static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
     *out_loss_tokens = 0;
     for (int64_t m = 0; m < micros; m++) {
-        int32_t *inputs = sw_engine_tokens(trainer->engine, m), *targets = inputs + batch * seq;
+        const struct sw_tokens tokens = sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, m));
         for (int64_t b = 0; b < batch; b++) {
             const int64_t position = ((step - 1) * micros + m) * batch + b;
-            SW_TRY(sw_data_train_window(trainer->data, (uint64_t)position, inputs + b * seq, targets + b * seq));
+            SW_TRY(sw_data_train_window(trainer->data, (uint64_t)position, sw_tokens_from(tokens, b * seq)));
         }
         for (int64_t t = 0; t < batch * seq; t++)
-            *out_loss_tokens += targets[t] >= 0;
+            *out_loss_tokens += tokens.targets[t] >= 0;
     }
     return SW_OK;
 }
@@ -157,6 +157,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
 static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .model = trainer->model,
                                              .data = trainer->data,
                                              .batch = settings->micro_batch,
                                              .seq = settings->seq,

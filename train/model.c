@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "train/model_private.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,21 +13,38 @@ static sw_status list_sizes(struct sw_model *model) {
     const size_t count = (size_t)model->units->count;
     model->boundary_bytes = calloc(count, sizeof *model->boundary_bytes);
     model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
+    model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
     model->shares_input = calloc(count, sizeof *model->shares_input);
-    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->shares_input == NULL)
+    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->cache_bytes == NULL ||
+        model->shares_input == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
         model->boundary_bytes[u] = sizes.boundary_bytes;
         model->saved_bytes[u] = sizes.saved_bytes;
+        model->cache_bytes[u] = sizes.cache_bytes;
         model->shares_input[u] = sizes.shares_input;
     }
     return SW_OK;
 }
 
+/* A model of the same shape but for passes of one token. */
+static sw_status add_model_of_one(struct sw_model *model) {
+    struct sw_model_shape shape = model->shape;
+    shape.seq = 1;
+    if (model->shape.context == 0 || model->shape.seq == 1)
+        return SW_OK;
+    assert(model->shape.batch == 1 && model->shape.context >= model->shape.seq);
+    SW_TRY(sw_model_create(&model->config, &shape, model->device, &model->of_one));
+    free(model->of_one->rotation);
+    model->of_one->rotation = model->rotation;
+    assert(model->of_one->work.rotation == model->work.rotation);
+    return SW_OK;
+}
+
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out) {
-    if (shape->seq > config->max_positions)
+    if (sw_max_i64(shape->seq, shape->context) > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)shape->seq,
                        (long long)config->max_positions);
     int64_t widest;
@@ -47,6 +65,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
         status = sw_model_prepare(model);
     if (status == SW_OK)
         status = list_sizes(model);
+    if (status == SW_OK)
+        status = add_model_of_one(model);
     if (status != SW_OK) {
         sw_model_destroy(model);
         return status;
@@ -58,10 +78,14 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
 void sw_model_destroy(struct sw_model *model) {
     if (model == NULL)
         return;
+    if (model->of_one != NULL)
+        model->of_one->rotation = NULL;
+    sw_model_destroy(model->of_one);
     sw_units_destroy(model->units);
     free(model->rotation);
     free(model->boundary_bytes);
     free(model->saved_bytes);
+    free(model->cache_bytes);
     free(model->shares_input);
     free(model);
 }
@@ -80,25 +104,40 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
-        .token = 2 * model->rows * (int64_t)sizeof(int32_t),
+        .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
         .boundary = model->boundary_bytes,
         .saved = model->saved_bytes,
+        .cache = model->cache_bytes,
         .shares_input = model->shares_input,
-        .work = model->work.bytes,
+        .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings ? 0 : sw_gathered_layout(model).bytes,
     };
 }
 
+/* The table of a model for passes of one token is the same, at the same place. */
 static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     const struct sw_model *model = context;
-    const int64_t bytes = model->shape.seq * model->config.head_dim * (int64_t)sizeof *model->rotation;
+    const int64_t bytes = sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
     return model->rotation == NULL
                ? SW_OK
                : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, bytes);
 }
 
-static sw_status forward(void *context, const struct sw_unit_call *call) {
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) {
+    const bool starts = model->shape.documents;
+    return (struct sw_tokens){.inputs = tokens + TOKEN_INPUTS * model->rows,
+                              .targets = tokens + TOKEN_TARGETS * model->rows,
+                              .document_start = starts ? tokens + TOKEN_DOCUMENT_START * model->rows : NULL};
+}
+
+/* The shapes that a call is made with. */
+static struct sw_model *model_for(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
+    return call->count == 1 && model->of_one != NULL ? model->of_one : model;
+}
+
+static sw_status forward(void *context, const struct sw_unit_call *call) {
+    struct sw_model *model = model_for(context, call);
     if (call->unit == 0)
         return sw_embedding_unit_forward(model, call);
     return model->tiles == 1 ? sw_block_forward(model, call) : sw_tile_forward(model, call);
@@ -120,7 +159,7 @@ static sw_status loss(void *context, const struct sw_unit_call *call) {
 }
 
 static sw_status logits(void *context, const struct sw_unit_call *call) {
-    return sw_head_logits(context, call);
+    return sw_head_logits(model_for(context, call), call);
 }
 
 static void gather(void *context, const struct sw_gather_call *call) {
@@ -140,8 +179,8 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
 
 /* Keys that a query sees in the mean, counting half of a triangle as the field does. */
 static double keys_seen(const struct sw_model_config *config, int64_t layer, int64_t seq) {
-    const bool windowed = config->window > 0 && layer >= config->window_first_layer;
-    const double all = (double)seq, window = windowed ? (double)sw_min_i64(config->window, seq) : all;
+    const int64_t limit = sw_config_window(config, layer);
+    const double all = (double)seq, window = limit > 0 ? (double)sw_min_i64(limit, seq) : all;
     return window * (1.0 - window / (2.0 * all));
 }
 

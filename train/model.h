@@ -7,6 +7,7 @@
 #include "offload/engine.h"
 #include "offload/unit.h"
 #include "train/config.h"
+#include "train/tokens.h"
 
 struct sw_model;
 
@@ -14,8 +15,12 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
-    int64_t tiles;           /* units that each half of a block is cut into; 0 and 1: a block is one unit */
+    int64_t tiles; /* units that each half of a block is cut into; 0 and 1: a block is one unit */
+    /* Where it is not 0, logits alone are computed: of one sequence of up to so many tokens, in passes of `seq` or one
+     * token, which keep their keys and values for each other. */
+    int64_t context;
     int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
+    bool documents;          /* sequences are packed: their tokens come with where documents begin */
 };
 
 /* The units of a model, tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units: its
@@ -33,11 +38,14 @@ const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
-/* What a plan needs to know: bytes, of each unit boundary and saved, and whose input the backward pass shares; valid as
- * long as the model. */
+/* The parts of a micro-batch's tokens, as sw_engine_tokens has them. */
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
+
+/* What a plan needs to know: bytes, of each unit boundary, saved and cache, and whose input the backward pass shares;
+ * valid as long as the model. */
 struct sw_model_bytes {
     int64_t token, work, gathered; /* gathered: 0 where a tied table must be whole */
-    const int64_t *boundary, *saved;
+    const int64_t *boundary, *saved, *cache;
     const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);

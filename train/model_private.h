@@ -83,14 +83,27 @@ struct sw_model {
     struct widths widths;          /* of a tile */
     struct sw_attention attention; /* of a tile; the window is a layer's */
     float *rotation;               /* the table of rotary positions; NULL: none */
+    struct sw_model *of_one;       /* the same for passes of one token, which has this one's table; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
     struct linear linear[LINEARS]; /* of a tile */
     int64_t scratch_bytes;
-    int64_t *boundary_bytes, *saved_bytes; /* of each unit ... */
-    bool *shares_input;                    /* ... likewise */
+    int64_t *boundary_bytes, *saved_bytes, *cache_bytes; /* of each unit ... */
+    bool *shares_input;                                  /* ... likewise */
 };
+
+/* The parts of a micro-batch's tokens, one after the other; without documents the last is left out. */
+enum token_part { TOKEN_INPUTS, TOKEN_TARGETS, TOKEN_DOCUMENT_START, TOKEN_PARTS };
+
+static inline int64_t sw_token_parts(const struct sw_model *model) {
+    return model->shape.documents ? TOKEN_PARTS : TOKEN_DOCUMENT_START;
+}
+
+static inline const int32_t *sw_token_part(const struct sw_model *model, const struct sw_unit_call *call,
+                                           enum token_part part) {
+    return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
+}
 
 /* Address of a tensor in a unit's flat vector of a type. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
@@ -112,7 +125,7 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 /* Products, attention and areas of the shapes that a model has. Needs the units. */
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
-    int64_t boundary_bytes, saved_bytes;
+    int64_t boundary_bytes, saved_bytes, cache_bytes;
     bool shares_input;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
@@ -122,6 +135,15 @@ struct head_products sw_head_products(const struct sw_model *model, int64_t rows
  * input; backward the gradients of both. The backward pass of a tile needs only the latter, so what the first one hands
  * on serves all others. */
 int64_t sw_norm_offset(const struct sw_model *model);
+
+/* The most tokens that a query comes after, itself counted. */
+static inline int64_t sw_most_keys(const struct sw_model *model) {
+    return model->shape.context > 0 ? model->shape.context : model->shape.seq;
+}
+
+/* The cache of a unit that attends: keys of all places, each head beside the other, and from here on values likewise.
+ */
+int64_t sw_cache_values_offset(const struct sw_model *model);
 
 /* Addresses of a unit's intermediates. */
 struct saved {

@@ -71,7 +71,7 @@ static void lay_work(struct sw_model *model) {
                   tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
     /* The next two are no one's to reuse: what is in the first stays there from the start. */
     if (c->positions == SW_POSITIONS_ROTARY)
-        w->rotation = place(&w->bytes, model->shape.seq * c->head_dim * (int64_t)sizeof(float));
+        w->rotation = place(&w->bytes, sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
@@ -147,14 +147,15 @@ static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
 static void cut_head(struct sw_model *model) {
     const int64_t limit_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : HEAD_TILE_BYTES;
     const int64_t logit_bytes = (int64_t)sizeof(float) + sw_dtype_bytes(model->shape.type);
-    const int64_t vocab = model->config.vocab, least_rows = sw_min_i64(model->rows, HEAD_LEAST_ROWS);
+    const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
+    const int64_t vocab = model->config.vocab, least_rows = sw_min_i64(rows, HEAD_LEAST_ROWS);
     struct head_tiles *tiles = &model->head;
     tiles->cut = vocab > SW_SOFTMAX_BLOCK_COLUMNS && least_rows * vocab * logit_bytes > limit_bytes;
     const int64_t narrowest = tiles->cut ? SW_SOFTMAX_BLOCK_COLUMNS : vocab;
     int64_t most_rows = sw_max_i64(limit_bytes / (narrowest * logit_bytes), HEAD_ROWS_MULTIPLE);
     if (tiles->cut)
         most_rows = sw_min_i64(most_rows, HEAD_CUT_ROWS);
-    tiles->rows = even_tile(model->rows, most_rows, HEAD_ROWS_MULTIPLE);
+    tiles->rows = even_tile(rows, most_rows, HEAD_ROWS_MULTIPLE);
     const int64_t most_cols = limit_bytes / (tiles->rows * logit_bytes);
     const int64_t blocks = sw_max_i64(most_cols / SW_SOFTMAX_BLOCK_COLUMNS, 1);
     tiles->cols = tiles->cut ? even_tile(vocab, blocks * SW_SOFTMAX_BLOCK_COLUMNS, SW_SOFTMAX_BLOCK_COLUMNS) : vocab;
@@ -198,10 +199,11 @@ static void measure_widths(struct sw_model *model) {
 static sw_status make_rotation(struct sw_model *model) {
     if (model->config.positions != SW_POSITIONS_ROTARY)
         return SW_OK;
-    model->rotation = calloc((size_t)(model->shape.seq * model->config.head_dim), sizeof *model->rotation);
+    const int64_t places = sw_most_keys(model);
+    model->rotation = calloc((size_t)(places * model->config.head_dim), sizeof *model->rotation);
     if (model->rotation == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the positions of %lld tokens", (long long)model->shape.seq);
-    sw_rope_table(&model->config, model->shape.seq, model->rotation);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the positions of %lld tokens", (long long)places);
+    sw_rope_table(&model->config, places, model->rotation);
     return SW_OK;
 }
 
@@ -216,8 +218,10 @@ sw_status sw_model_prepare(struct sw_model *model) {
     SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
     SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
     SW_TRY(prepare_head_tiles(model));
-    model->scratch_bytes = sw_max_i64(model->scratch_bytes,
-                                      sw_attention_scratch_bytes(model->device, &model->attention, model->shape.type));
+    struct sw_attention longest = model->attention;
+    longest.past = sw_most_keys(model) - model->shape.seq;
+    model->scratch_bytes =
+        sw_max_i64(model->scratch_bytes, sw_attention_scratch_bytes(model->device, &longest, model->shape.type));
     for (int kind = 0; kind < BLOCK_KINDS; kind++)
         lay_saved(model, (enum block_kind)kind, &model->saved[kind]);
     lay_work(model);
@@ -234,8 +238,14 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
     return (struct sw_unit_sizes){
         .boundary_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].bytes,
+        .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .shares_input = tile.index > 1,
     };
+}
+
+int64_t sw_cache_values_offset(const struct sw_model *model) {
+    const int64_t row_bytes = model->widths.kv * sw_dtype_bytes(model->shape.type);
+    return sw_round_up(model->shape.context * row_bytes, AREA_ALIGN_BYTES);
 }
 
 int64_t sw_norm_offset(const struct sw_model *model) {

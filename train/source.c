@@ -1,41 +1,26 @@
 #include "train/source.h"
 
-#include "core/arena.h"
-#include "core/size.h"
 #include "io/store.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/model.h"
 #include "train/run.h"
+#include "train/store_reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-enum { SOURCE_IO_DEPTH = 8 };
-
-/* A store read grain by grain. Whole rows of a tensor that is cut by columns pass through all its tiles, so that the
- * last grain of each is kept; they are units that follow each other. */
-struct store_reader {
-    struct sw_store *store;
-    struct sw_store_lane *lane;
-    struct sw_arena *arena;
-    int64_t tiles;
-    struct kept_grain {
-        float *record;
-        int64_t unit, grain; /* unit -1: none */
-    } * kept;                /* by unit modulo tiles */
-};
 
 struct sw_source {
     struct sw_model_config config;
     struct sw_units *units;
     int64_t tiles;
     char *folder;
+    struct sw_option_list drives;
     struct sw_checkpoint *checkpoint;
     bool random;
     struct sw_model_init init;
-    struct store_reader reader;
+    struct sw_store_reader *reader;
 };
 
 static sw_status make(struct sw_source **out) {
@@ -80,27 +65,26 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int6
     return SW_OK;
 }
 
-static sw_status keep_grains(struct store_reader *reader, int64_t tiles) {
-    const int64_t bytes = tiles * SW_RECORD_BYTES;
-    void *records;
-    reader->tiles = tiles;
-    reader->kept = calloc((size_t)tiles, sizeof *reader->kept);
-    if (reader->kept == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to read the store");
-    SW_TRY(sw_arena_create("reader", bytes, false, NULL, &reader->arena));
-    SW_TRY(sw_arena_take(reader->arena, bytes, &records));
-    for (int64_t k = 0; k < tiles; k++)
-        reader->kept[k] = (struct kept_grain){.record = (float *)((char *)records + k * SW_RECORD_BYTES), .unit = -1};
-    return sw_store_add_buffer(reader->store, records, bytes);
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run) {
+    struct sw_store *store;
+    SW_TRY(sw_run_open_store(folder, run, &store));
+    if (sw_store_unit_count(store) == source->units->count)
+        return sw_store_reader_open(store, source->tiles, &source->reader);
+    sw_store_close(store);
+    return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
 }
 
-static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run) {
-    struct store_reader *reader = &source->reader;
-    SW_TRY(sw_run_open_store(folder, run, &reader->store));
-    if (sw_store_unit_count(reader->store) != source->units->count)
-        return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
-    SW_TRY(keep_grains(reader, source->tiles));
-    return sw_store_lane_open(reader->store, SOURCE_IO_DEPTH, &reader->lane);
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_settings *settings) {
+    const char *directories[SW_STORE_MAX_FILES];
+    int count;
+    SW_TRY(sw_run_store_directories(folder, settings, directories, &count));
+    source->drives.items = calloc((size_t)count, sizeof *source->drives.items);
+    for (int i = 0; source->drives.items != NULL && i < count; i++) {
+        char *copy = is_folder(directories[i]) ? strdup(directories[i]) : NULL;
+        if (copy != NULL)
+            source->drives.items[source->drives.count++] = copy;
+    }
+    return source->drives.items == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
 }
 
 static sw_status open_run(struct sw_source *source, const char *folder) {
@@ -112,6 +96,8 @@ static sw_status open_run(struct sw_source *source, const char *folder) {
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
         status = open_reader(source, folder, &run);
+    if (status == SW_OK)
+        status = list_drives(source, folder, &run.settings);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
@@ -137,13 +123,11 @@ void sw_source_close(struct sw_source *source) {
     if (source == NULL)
         return;
     sw_checkpoint_close(source->checkpoint);
-    if (source->reader.lane != NULL)
-        sw_store_lane_close(source->reader.lane);
-    if (source->reader.store != NULL)
-        sw_store_close(source->reader.store);
-    sw_arena_destroy(source->reader.arena);
-    free(source->reader.kept);
+    sw_store_reader_close(source->reader);
     sw_units_destroy(source->units);
+    for (int i = 0; i < source->drives.count; i++)
+        free(source->drives.items[i]);
+    free(source->drives.items);
     free(source->folder);
     free(source);
 }
@@ -160,48 +144,42 @@ int64_t sw_source_tiles(const struct sw_source *source) {
     return source->tiles;
 }
 
+const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
+    return &source->drives;
+}
+
 const char *sw_source_folder(const struct sw_source *source) {
     return source->folder;
 }
 
-static sw_status load_grain(struct store_reader *reader, int64_t unit, int64_t grain, const float **out) {
-    struct kept_grain *kept = &reader->kept[unit % reader->tiles];
-    *out = kept->record;
-    if (kept->unit == unit && kept->grain == grain)
-        return SW_OK;
-    const struct sw_store_commit *commit = sw_store_last_commit(reader->store);
-    const struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
-                                               .generation = commit->generation,
-                                               .unit = unit,
-                                               .first_grain = grain,
-                                               .grains = 1,
-                                               .buf = kept->record,
-                                               .step = commit->step};
-    kept->unit = -1;
-    SW_TRY(sw_store_transfer(reader->lane, &transfer));
-    kept->unit = unit;
-    kept->grain = grain;
-    return SW_OK;
-}
-
-static sw_status fill_from_store(struct store_reader *reader, int64_t unit, int64_t first, int64_t count, float *out) {
-    while (count > 0) {
-        const int64_t within = first % SW_GRAIN_ELEMS;
-        const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
-        const float *record;
-        SW_TRY(load_grain(reader, unit, first / SW_GRAIN_ELEMS, &record));
-        memcpy(out, record + within, (size_t)run * sizeof *out);
-        first += run;
-        count -= run;
-        out += run;
-    }
-    return SW_OK;
-}
-
-sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     struct sw_source *source = context;
-    if (source->reader.lane != NULL)
-        return fill_from_store(&source->reader, unit, first, count, out);
+    if (source->reader != NULL)
+        return sw_store_reader_fill(source->reader, unit, first, count, out);
     return source->random ? sw_model_fill_random(&source->init, unit, first, count, out)
                           : sw_checkpoint_fill(source->checkpoint, unit, first, count, out);
+}
+
+static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_source *source = context;
+    if (source->reader != NULL)
+        return sw_store_reader_prepare(source->reader, unit, first, count);
+    return source->random ? SW_OK : sw_checkpoint_prepare(source->checkpoint, unit, first, count);
+}
+
+struct sw_load sw_source_load(struct sw_source *source) {
+    return (struct sw_load){.fill = fill,
+                            .prepare = prepare,
+                            .context = source,
+                            .most_grains = source->reader != NULL ? sw_store_reader_most_grains(source->reader) : 0};
+}
+
+int64_t sw_source_bytes_read(const struct sw_source *source) {
+    if (source->reader != NULL)
+        return sw_store_reader_bytes(source->reader);
+    return source->random ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
+}
+
+int64_t sw_source_bytes_to_read(const struct sw_source *source) {
+    return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes(source->checkpoint);
 }

@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "offload/engine.h"
 #include "train/config.h"
+#include "train/options.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,7 +25,14 @@ int64_t sw_source_tiles(const struct sw_source *source);
 /* The Hugging Face folder behind it, for files to carry over; NULL where there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 
+/* The folders of a run's store, for files that are gone at the end: not those that are block devices. */
+const struct sw_option_list *sw_source_drives(const struct sw_source *source);
+
 /* A sw_fill_function; context is the source. */
 sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+/* The weights, for the engine or an export. Valid as long as the source. */
+struct sw_load sw_source_load(struct sw_source *source);
+int64_t sw_source_bytes_to_read(const struct sw_source *source); /* of files other than a store */
+int64_t sw_source_bytes_read(const struct sw_source *source);    /* so far, of files; 0 of random weights */
 
 #endif

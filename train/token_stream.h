@@ -10,8 +10,8 @@
 struct sw_token_stream;
 
 /* Opens .txt files (a byte is a token) and .bin files (uint16 where the vocabulary has at most 65,536 entries, else
- * uint32). None may be empty or end within a token. F.mask beside a file F has a byte for each of its tokens. The
- * caller closes the stream. */
+ * uint32). None may be empty or end within a token. F.mask beside a file F has a byte for each of its tokens, F.doc the
+ * starts of its documents (documents.h). The caller closes the stream. */
 sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_stream **out);
 void sw_token_stream_close(struct sw_token_stream *stream);
 
@@ -20,10 +20,15 @@ int64_t sw_token_stream_tokens(const struct sw_token_stream *stream);
 /* Reads count tokens from first on; the range must lie within the stream. Allocates nothing. */
 sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out);
 
-/* Whether any file has a mask, and the masks of a range, as sw_token_stream_read: 0 where a token is not to be learnt,
- * 1 where it is, also in files without a mask. */
-bool sw_token_stream_masked(const struct sw_token_stream *stream);
-sw_status sw_token_stream_read_mask(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
+/* What is said of a token beside the data. Without a mask it is learnt. The first of a document is not, whatever its
+ * mask: nothing that may be seen foretells it. Where any file has documents, one without is a single document. */
+enum { SW_TOKEN_LEARNT = 1, SW_TOKEN_BEGINS_DOCUMENT = 2 };
+
+/* Whether any file has documents, and whether any has these or a mask. */
+bool sw_token_stream_has_documents(const struct sw_token_stream *stream);
+bool sw_token_stream_marked(const struct sw_token_stream *stream);
+/* The marks of a range, as sw_token_stream_read. */
+sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
 
 /* Where a token stands in the files: for messages. */
 struct sw_token_place {

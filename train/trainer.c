@@ -6,6 +6,7 @@
 #include "core/size.h"
 #include "io/block.h"
 #include "train/files.h"
+#include "train/loading.h"
 #include "train/progress.h"
 #include "train/trace_file.h"
 
@@ -135,7 +136,8 @@ static sw_status prepare(struct sw_trainer *trainer) {
     const struct sw_model_shape shape = {.type = sw_settings_type(settings),
                                          .batch = settings->micro_batch,
                                          .seq = settings->seq,
-                                         .tiles = settings->tiles};
+                                         .tiles = settings->tiles,
+                                         .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
     return check_memory(trainer->plan, &info);
@@ -262,7 +264,7 @@ static sw_status create(struct sw_trainer *trainer) {
     if (settings->trace != NULL)
         SW_TRY(sw_trace_file_check(settings->trace));
     SW_TRY(open_engine(trainer));
-    return sw_engine_load(trainer->engine, sw_source_fill, trainer->source);
+    return sw_loading_run(trainer);
 }
 
 /* A start that failed leaves nothing behind. */

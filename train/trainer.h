@@ -17,7 +17,7 @@
 struct sw_trainer {
     const char *folder; /* of the run */
     struct sw_run run;
-    struct sw_source *source; /* a new run's weights; NULL when resumed */
+    struct sw_source *source; /* a new run's weights, until they are loaded; NULL when resumed */
     struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;

@@ -8,11 +8,11 @@
 #define TERABYTE 1e12
 enum { THOUSAND = 1000 };
 
-/* Of all units, or of those whose state of a kind is not on NVMe. */
-static int64_t record_bytes(const struct sw_plan *plan, bool elsewhere_only) {
+/* Of the units whose optimizer is not on NVMe. */
+static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        if (!elsewhere_only || plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
+        if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
             bytes += plan->spec.units->unit[u].grains * SW_RECORD_BYTES;
     return bytes;
 }
@@ -32,12 +32,20 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     return elems * sw_dtype_bytes(plan->spec.type);
 }
 
+/* The store's zeros already are the moments that a run begins with. */
+int64_t sw_writes_of_loading(const struct sw_plan *plan) {
+    int64_t masters = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        masters += plan->spec.units->unit[u].grains * SW_GRAIN_ELEMS;
+    return masters * (int64_t)sizeof(float) + weights_bytes(plan);
+}
+
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every) {
     const bool saves = !plan->commit_every_step && !plan->spec.one_generation;
     return (struct sw_writes){
-        .start_bytes = sw_plan_store_bytes(plan) + record_bytes(plan, false) + weights_bytes(plan),
+        .start_bytes = sw_plan_store_bytes(plan) + sw_writes_of_loading(plan),
         .step_bytes = written_bytes(&plan->program[SW_PROGRAM_UPDATE]),
-        .save_bytes = plan->commit_every_step ? 0 : record_bytes(plan, true),
+        .save_bytes = plan->commit_every_step ? 0 : records_elsewhere_bytes(plan),
         .save_every = saves ? save_every : 0,
     };
 }

@@ -15,6 +15,9 @@ struct sw_writes {
 /* Of a plan that trains, with steps in which nothing that was speculated is redone. */
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every);
 
+/* Of start_bytes, what loading the weights into a new store writes. */
+int64_t sw_writes_of_loading(const struct sw_plan *plan);
+
 /* Mean of a thousand steps. */
 double sw_writes_per_thousand(const struct sw_writes *writes);
 /* Of all that a run of so many steps writes, from its creation to its last save. */

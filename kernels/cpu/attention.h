@@ -1,5 +1,6 @@
-/* What the two directions of attention share: blocks of queries and keys in fp32, with the queries of a score block
- * along the vector lanes, so that a row's statistics are lanes and no sum runs across a vector. */
+/* What the two directions of attention share: blocks of queries and keys as the words of small products, with the
+ * queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
+ * vector. Words are fp32 numbers, or pairs of bf16 numbers where the instruction set multiplies those faster. */
 #ifndef SW_KERNELS_CPU_ATTENTION_H
 #define SW_KERNELS_CPU_ATTENTION_H
 
@@ -9,19 +10,22 @@
 
 enum { SW_ATTENTION_BLOCK = 64 };
 
-/* A call: its shape, and the head dimension rounded up to whole vectors. */
+/* A call: its shape, and what follows from it. */
 struct sw_attention_call {
     sw_dtype type;
     struct sw_attention shape;
-    int64_t padded_dim;
-    int64_t blocks; /* of a sequence */
+    bool pairs;         /* words are pairs */
+    int64_t terms;      /* head_dim in whole words */
+    int64_t padded_dim; /* head_dim in whole vectors */
+    int64_t row_words;  /* of a token, in whole vectors */
+    int64_t blocks;     /* of a sequence */
 };
 
 struct sw_attention_call SW_ISA_NAME(sw_attention_call)(sw_dtype type, const struct sw_attention *shape);
 
 /* A thread's own working memory, carved from the caller's scratch. */
 int64_t SW_ISA_NAME(sw_attention_forward_floats)(const struct sw_attention_call *call);
-int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call);
+int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call, int threads);
 
 /* Where a block begins, and its tokens. */
 struct sw_block {
@@ -31,6 +35,17 @@ struct sw_block {
 static inline struct sw_block sw_block_at(const struct sw_attention_call *call, int64_t index) {
     const int64_t first = index * SW_ATTENTION_BLOCK, rest = call->shape.seq - first;
     return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
+}
+
+/* A block of keys, which are more than the queries where there is a past. */
+static inline struct sw_block sw_key_block_at(const struct sw_attention_call *call, int64_t index) {
+    const int64_t first = index * SW_ATTENTION_BLOCK, rest = call->shape.past + call->shape.seq - first;
+    return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
+}
+
+/* A block of queries by their places among the keys. */
+static inline struct sw_block sw_places_of(const struct sw_attention_call *call, struct sw_block queries) {
+    return (struct sw_block){.first = call->shape.past + queries.first, .count = queries.count};
 }
 
 /* count rounded up to what a small product wants of its columns (and so of its rows). */
@@ -54,23 +69,27 @@ static inline struct sw_head_rows sw_output_rows(const struct sw_attention *shap
 }
 
 static inline struct sw_head_rows sw_key_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct sw_head_rows){.first = batch * shape->seq * shape->k_stride + kv_head * shape->head_dim,
+    return (struct sw_head_rows){.first =
+                                     batch * (shape->past + shape->seq) * shape->k_stride + kv_head * shape->head_dim,
                                  .stride = shape->k_stride};
 }
 
 static inline struct sw_head_rows sw_value_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct sw_head_rows){.first = batch * shape->seq * shape->v_stride + kv_head * shape->head_dim,
+    return (struct sw_head_rows){.first =
+                                     batch * (shape->past + shape->seq) * shape->v_stride + kv_head * shape->head_dim,
                                  .stride = shape->v_stride};
 }
 
-/* The first key that a query sees: its window begins there, or its document. Never less than an earlier query's. */
-static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t query) {
-    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, query - shape->window + 1) : 0;
+/* The first key that a query, given by its place, sees: its window begins there, or its document. Never less than an
+ * earlier query's. */
+static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t place) {
+    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, place - shape->window + 1) : 0;
+    const int64_t query = place - shape->past;
     return shape->document_start == NULL ? in_window
                                          : sw_max_i64(in_window, shape->document_start[batch * shape->seq + query]);
 }
 
-/* The first block of keys that a block of queries sees. */
+/* The first block of keys that a block of queries, given by their places, sees. */
 static inline int64_t sw_first_key_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries) {
     return sw_first_key(shape, batch, queries.first) / SW_ATTENTION_BLOCK;
 }
@@ -87,11 +106,20 @@ void SW_ISA_NAME(sw_block_load)(const struct sw_attention_call *call, const void
 /* The reverse, without the padding. */
 void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const float *from, struct sw_head_rows rows,
                                  struct sw_block block, void *tensor);
-/* to[i][token] = factor·from[token][i], rows of SW_ATTENTION_BLOCK. */
-void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, float factor,
-                                     const float *from, float *to);
-/* scores[key][query] = value where the key comes after the query, in a block on the diagonal. */
-void SW_ISA_NAME(sw_block_mask)(struct sw_block block, float value, float *scores);
+/* Brings a block into words [SW_ATTENTION_BLOCK, row_words], the terms along a row, likewise. */
+void SW_ISA_NAME(sw_block_words)(const struct sw_attention_call *call, const void *tensor, struct sw_head_rows rows,
+                                 struct sw_block block, void *to);
+/* Such words in rows of SW_ATTENTION_BLOCK, a word of each token: to[i][token] = from[token][i]. */
+void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, const void *from,
+                                     void *to);
+/* Words [tokens, padded_dim] whose terms are tokens: in `to`, or `from` itself where its words are single numbers. */
+const void *SW_ISA_NAME(sw_block_stack)(const struct sw_attention_call *call, struct sw_block block, const void *from,
+                                        void *to);
+/* scores[key, query] = rows·transposed, of blocks of which some are on the diagonal. */
+void SW_ISA_NAME(sw_block_scores)(const struct sw_attention_call *call, const void *rows, const void *transposed,
+                                  int64_t keys, int64_t queries, bool diagonal, float *scores);
+/* scores[key][query] = value where the key comes after the query, whose place is given. */
+void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, float value, float *scores);
 /* The same where the key comes before the first that the query sees. */
 void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
                                        struct sw_block keys, float value, float *scores);
@@ -99,6 +127,9 @@ void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                             void *scratch);
+/* The same where a sequence has one query, as when a text is continued. */
+sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
+                                           const void *q, const void *k, const void *v, void *o, float *log_sum_exp);
 sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                              const void *q, const void *k, const void *v, const void *o,
                                              const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,

@@ -1,6 +1,9 @@
-/* A thread takes one key head with all query heads that use it, so that dk and dv are summed in a fixed order, and the
- * scores of a pair of blocks are computed once for dq, dk and dv. */
+/* The scores of a pair of blocks are computed once for dq, dk and dv where a thread takes one key head with all query
+ * heads that use it. Where that would leave threads without work, dk and dv of a few blocks of keys are one item, and
+ * dq of a block of queries another: twice the scores, but items for every thread. Either way a sum has the same order:
+ * dk and dv over heads and then queries, dq over keys. */
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -10,37 +13,64 @@
 enum { BLOCK = SW_ATTENTION_BLOCK };
 
 struct backward_space {
-    float *q, *q_transposed, *d_o, *d_o_transposed; /* a block of queries; q_transposed is scaled */
-    float *o, *dq;
-    float *k, *v;       /* a block of keys */
-    float *p, *ds;      /* [key, query]: probabilities, gradients of the scores */
-    float *lse, *delta; /* of each query; delta = o·d_o */
-    float *dk, *dv;     /* [seq, dim], summed over queries and heads */
+    void *rows;                          /* words of a block on their way */
+    void *q_transposed, *d_o_transposed; /* words, terms along the dimension */
+    void *q_stacked, *d_o_stacked;       /* words, terms along queries */
+    void *k, *v, *k_stacked;             /* words of a block of keys, the last with terms along keys */
+    float *dq;                           /* [BLOCK, dim] */
+    float *p, *ds;                       /* [key, query]: probabilities, gradients of the scores */
+    void *p_rows, *ds_rows, *ds_columns; /* the same as words, terms along queries or along keys */
+    float *log2_sum, *delta;             /* of each query: log-sum-exp to base 2; o·d_o */
+    float *dk, *dv;                      /* [keys, dim], summed over queries and heads */
 };
 
-enum { SPACE_BLOCKS = 8 };
+enum { SPACE_BLOCKS = 9, SPACE_SQUARES = 4, STRIP_BLOCKS = 4 };
 
-int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call) {
-    return (SPACE_BLOCKS + 2 * call->blocks) * BLOCK * call->padded_dim + 2 * BLOCK * BLOCK + 2 * BLOCK;
+/* Which gradients are wanted of a pair of blocks. */
+typedef enum { KEYS = 1, QUERIES = 2, BOTH = KEYS | QUERIES } sides;
+
+/* Whether a key head is one item. Apart, seven products take the place of five. */
+static bool together(const struct sw_attention_call *call, int threads) {
+    const int64_t items = call->shape.batch * call->shape.kv_heads;
+    return 5 * sw_div_up(items, threads) * threads <= 7 * items;
 }
 
-static struct backward_space carve(const struct sw_attention_call *call, float *at) {
-    const int64_t block = BLOCK * call->padded_dim;
-    float *p = at + SPACE_BLOCKS * block, *lse = p + 2 * BLOCK * BLOCK, *dk = lse + 2 * BLOCK;
-    return (struct backward_space){.q = at,
-                                   .q_transposed = at + block,
-                                   .d_o = at + 2 * block,
-                                   .d_o_transposed = at + 3 * block,
-                                   .o = at + 4 * block,
-                                   .dq = at + 5 * block,
-                                   .k = at + 6 * block,
-                                   .v = at + 7 * block,
-                                   .p = p,
-                                   .ds = p + BLOCK * BLOCK,
-                                   .lse = lse,
-                                   .delta = lse + BLOCK,
-                                   .dk = dk,
-                                   .dv = dk + call->blocks * block};
+static int64_t strip_blocks(const struct sw_attention_call *call, int threads) {
+    return together(call, threads) ? call->blocks : sw_min_i64(STRIP_BLOCKS, call->blocks);
+}
+
+int64_t SW_ISA_NAME(sw_attention_backward_floats)(const struct sw_attention_call *call, int threads) {
+    return (SPACE_BLOCKS + 2 * strip_blocks(call, threads)) * BLOCK * call->padded_dim + SPACE_SQUARES * BLOCK * BLOCK +
+           2 * BLOCK;
+}
+
+static float *take(float **at, int64_t floats) {
+    float *taken = *at;
+    *at += floats;
+    return taken;
+}
+
+static struct backward_space carve(const struct sw_attention_call *call, int64_t strip, float *at) {
+    const int64_t block = BLOCK * call->padded_dim, square = BLOCK * BLOCK;
+    struct backward_space s = {.rows = take(&at, block),
+                               .q_transposed = take(&at, block),
+                               .d_o_transposed = take(&at, block),
+                               .q_stacked = take(&at, block),
+                               .d_o_stacked = take(&at, block),
+                               .k = take(&at, block),
+                               .v = take(&at, block),
+                               .k_stacked = take(&at, block),
+                               .dq = take(&at, block),
+                               .p = take(&at, square),
+                               .ds = take(&at, square),
+                               .log2_sum = take(&at, BLOCK),
+                               .delta = take(&at, BLOCK),
+                               .dk = take(&at, strip * block),
+                               .dv = take(&at, strip * block)};
+    s.p_rows = call->pairs ? take(&at, square / 2) : s.p;
+    s.ds_rows = call->pairs ? take(&at, square / 2) : s.ds;
+    s.ds_columns = call->pairs ? take(&at, square / 2) : s.ds;
+    return s;
 }
 
 struct backward_call {
@@ -48,73 +78,94 @@ struct backward_call {
     const void *q, *k, *v, *o, *d_o;
     const float *log_sum_exp;
     void *dq, *dk, *dv;
+    int64_t strip;
 };
 
-/* Loads a block of queries with what belongs to it; padded queries get zeros, which add nothing. */
+SW_INLINE float dot(const sw_dtype type, int64_t count, const void *a, const void *b, int64_t at) {
+    sw_vec sum = {0};
+    for (int64_t i = 0; i < count; i += SW_LANES)
+        sum = sw_vec_fma(sw_load_up_to(type, a, at + i, count - i, 0.0f),
+                         sw_load_up_to(type, b, at + i, count - i, 0.0f), sum);
+    return sw_vec_sum(sum);
+}
+
+/* What belongs to a row of scores; padded queries get zeros, which add nothing. */
+static void load_statistics(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
+                            struct sw_block queries) {
+    const struct sw_attention *shape = &b->call.shape;
+    const struct sw_head_rows rows = sw_output_rows(shape, batch, head);
+    const float *log_sum_exp = b->log_sum_exp + (batch * shape->heads + head) * shape->seq + queries.first;
+    memset(s->delta, 0, BLOCK * sizeof *s->delta);
+    memset(s->log2_sum, 0, BLOCK * sizeof *s->log2_sum);
+    for (int64_t i = 0; i < queries.count; i++) {
+        const int64_t at = rows.first + (queries.first + i) * rows.stride;
+        s->delta[i] = SW_FOR_TYPE(dot, b->call.type, shape->head_dim, b->o, b->d_o, at);
+        s->log2_sum[i] = log_sum_exp[i] * SW_LOG2_E;
+    }
+}
+
+/* Both forms of a block of queries' words. A stack of single numbers is the rows themselves, so these stay. */
 static void load_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                          struct sw_block queries) {
     const struct sw_attention_call *call = &b->call;
-    const struct sw_head_rows q_rows = sw_query_rows(&call->shape, batch, head);
-    const struct sw_head_rows o_rows = sw_output_rows(&call->shape, batch, head);
-    const float *lse = b->log_sum_exp + (batch * call->shape.heads + head) * call->shape.seq + queries.first;
-    SW_ISA_NAME(sw_block_load)(call, b->q, q_rows, queries, s->q);
-    SW_ISA_NAME(sw_block_load)(call, b->o, o_rows, queries, s->o);
-    SW_ISA_NAME(sw_block_load)(call, b->d_o, o_rows, queries, s->d_o);
-    SW_ISA_NAME(sw_block_transpose)(call, queries, call->shape.scale, s->q, s->q_transposed);
-    SW_ISA_NAME(sw_block_transpose)(call, queries, 1.0f, s->d_o, s->d_o_transposed);
-    memset(s->dq, 0, (size_t)(BLOCK * call->padded_dim) * sizeof *s->dq);
-    for (int64_t i = 0; i < sw_padded(queries.count); i++) {
-        const float *o = s->o + i * call->padded_dim, *d_o = s->d_o + i * call->padded_dim;
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < call->padded_dim; j++)
-            sum += o[j] * d_o[j];
-        s->delta[i] = sum;
-        s->lse[i] = i < queries.count ? lse[i] : 0.0f;
+    const struct {
+        const void *tensor;
+        struct sw_head_rows rows;
+        void *transposed, *stacked;
+    } parts[] = {{b->q, sw_query_rows(&call->shape, batch, head), s->q_transposed, s->q_stacked},
+                 {b->d_o, sw_output_rows(&call->shape, batch, head), s->d_o_transposed, s->d_o_stacked}};
+    for (int i = 0; i < 2; i++) {
+        void *rows = call->pairs ? s->rows : parts[i].stacked;
+        SW_ISA_NAME(sw_block_words)(call, parts[i].tensor, parts[i].rows, queries, rows);
+        SW_ISA_NAME(sw_block_transpose)(call, queries, rows, parts[i].transposed);
+        SW_ISA_NAME(sw_block_stack)(call, queries, rows, parts[i].stacked);
     }
+    load_statistics(b, s, batch, head, queries);
+    memset(s->dq, 0, (size_t)(BLOCK * call->padded_dim) * sizeof *s->dq);
 }
 
 /* p and ds from the raw scores in p and from d_o·v in ds. */
 static void score_gradients(const struct backward_space *s, float scale, int64_t keys, int64_t queries) {
     for (int64_t i = 0; i < queries; i += SW_LANES) {
-        const sw_vec lse = sw_vec_load(s->lse + i), delta = sw_vec_load(s->delta + i);
+        const sw_vec log2_sum = sw_vec_load(s->log2_sum + i), delta = sw_vec_load(s->delta + i);
         for (int64_t key = 0; key < keys; key++) {
             float *p = s->p + key * BLOCK + i, *ds = s->ds + key * BLOCK + i;
-            const sw_vec probability = sw_vec_exp(sw_vec_load(p) - lse);
+            const sw_vec exponent = sw_vec_fma(sw_vec_load(p), sw_vec_splat(scale * SW_LOG2_E), -log2_sum);
+            const sw_vec probability = sw_vec_exp2(exponent);
             sw_vec_store(p, probability);
             sw_vec_store(ds, probability * (sw_vec_load(ds) - delta) * scale);
         }
     }
 }
 
-/* a[key, dim]·transposed[dim, query] into scores. */
-static void scores_of(const struct sw_attention_call *call, const float *a, const float *transposed, int64_t keys,
-                      int64_t queries, bool diagonal, float *scores) {
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = keys,
-                                .n = queries,
-                                .k = call->shape.head_dim,
-                                .a = a,
-                                .a_row = call->padded_dim,
-                                .a_term = 1,
-                                .b = transposed,
-                                .b_row = BLOCK,
-                                .c = scores,
-                                .c_row = BLOCK,
-                                .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
+/* Rounds them to words. */
+static void pack_gradients(const struct backward_space *s, int64_t keys, int64_t queries) {
+    static_assert(BLOCK % (2 * SW_LANES) == 0, "rows are rounded by two vectors");
+    for (int64_t key = 0; key < keys; key += 2) {
+        const float *p = s->p + key * BLOCK, *ds = s->ds + key * BLOCK;
+        uint16_t *p_rows = (uint16_t *)s->p_rows + key * BLOCK, *ds_rows = (uint16_t *)s->ds_rows + key * BLOCK;
+        sw_word *columns = (sw_word *)s->ds_columns + key / 2 * BLOCK;
+        for (int64_t i = 0; i < queries; i += SW_LANES)
+            sw_store_words(columns + i, sw_vec_to_pairs(sw_vec_load(ds + i), sw_vec_load(ds + BLOCK + i)));
+        for (int64_t i = 0; i < 2 * BLOCK; i += 2 * SW_LANES) {
+            sw_store_two_bf16(p_rows + i, sw_vec_load(p + i), sw_vec_load(p + i + SW_LANES));
+            sw_store_two_bf16(ds_rows + i, sw_vec_load(ds + i), sw_vec_load(ds + i + SW_LANES));
+        }
+    }
 }
 
-/* sum[key, dim] += weights[key, query]·rows[query, dim]. */
-static void add_over_queries(const struct sw_attention_call *call, const float *weights, const float *rows,
+/* sum[key, dim] += weights[key, query]·stacked[query, dim]. */
+static void add_over_queries(const struct sw_attention_call *call, const void *weights, const void *stacked,
                              int64_t keys, int64_t queries, bool diagonal, float *sum) {
     SW_ISA_NAME(sw_small_product)
     (&(struct sw_small_product){.m = keys,
                                 .n = call->padded_dim,
                                 .k = queries,
+                                .pairs = call->pairs,
                                 .a = weights,
-                                .a_row = BLOCK,
+                                .a_row = call->pairs ? BLOCK / 2 : BLOCK,
                                 .a_term = 1,
-                                .b = rows,
+                                .b = stacked,
                                 .b_row = call->padded_dim,
                                 .c = sum,
                                 .c_row = call->padded_dim,
@@ -122,35 +173,18 @@ static void add_over_queries(const struct sw_attention_call *call, const float *
                                 .part = diagonal ? SW_PART_TERMS_FROM_ROW : SW_PART_ALL});
 }
 
-static void take_pair(const struct backward_call *b, const struct backward_space *s, struct sw_block query_block,
-                      struct sw_block key_block, int64_t batch, int64_t kv_head) {
-    const struct sw_attention_call *call = &b->call;
-    const bool diagonal = query_block.first == key_block.first;
-    const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
-    const int64_t at = key_block.first * call->padded_dim;
-    SW_ISA_NAME(sw_block_load)(call, b->k, sw_key_rows(&call->shape, batch, kv_head), key_block, s->k);
-    SW_ISA_NAME(sw_block_load)(call, b->v, sw_value_rows(&call->shape, batch, kv_head), key_block, s->v);
-    scores_of(call, s->k, s->q_transposed, keys, queries, diagonal, s->p);
-    scores_of(call, s->v, s->d_o_transposed, keys, queries, diagonal, s->ds);
-    if (diagonal) {
-        SW_ISA_NAME(sw_block_mask)(key_block, -INFINITY, s->p);
-        SW_ISA_NAME(sw_block_mask)(key_block, 0.0f, s->ds);
-    }
-    if (sw_cuts_block(&call->shape, batch, query_block, key_block)) {
-        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->p);
-        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, 0.0f, s->ds);
-    }
-    score_gradients(s, call->shape.scale, keys, queries);
-    add_over_queries(call, s->p, s->d_o, keys, queries, diagonal, s->dv + at);
-    add_over_queries(call, s->ds, s->q, keys, queries, diagonal, s->dk + at);
+/* dq[query, dim] += ds[query, key]·k[key, dim]. */
+static void add_over_keys(const struct sw_attention_call *call, const struct backward_space *s, const void *k_stacked,
+                          int64_t keys, int64_t queries, bool diagonal) {
     SW_ISA_NAME(sw_small_product)
     (&(struct sw_small_product){.m = queries,
                                 .n = call->padded_dim,
                                 .k = keys,
-                                .a = s->ds,
+                                .pairs = call->pairs,
+                                .a = s->ds_columns,
                                 .a_row = 1,
                                 .a_term = BLOCK,
-                                .b = s->k,
+                                .b = k_stacked,
                                 .b_row = call->padded_dim,
                                 .c = s->dq,
                                 .c_row = call->padded_dim,
@@ -158,33 +192,91 @@ static void take_pair(const struct backward_call *b, const struct backward_space
                                 .part = diagonal ? SW_PART_TERMS_UP_TO_ROW : SW_PART_ALL});
 }
 
-static void backward_head(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head) {
+/* dk and dv begin with the key at first_key. */
+static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch,
+                      struct sw_block query_block, struct sw_block key_block, int64_t first_key, sides want) {
     const struct sw_attention_call *call = &b->call;
-    const struct sw_attention *shape = &call->shape;
-    const int64_t kv_head = head / (shape->heads / shape->kv_heads);
-    for (int64_t index = 0; index < call->blocks; index++) {
-        const struct sw_block queries = sw_block_at(call, index);
-        load_queries(b, s, batch, head, queries);
-        for (int64_t key_index = sw_first_key_block(shape, batch, queries); key_index <= index; key_index++)
-            take_pair(b, s, queries, sw_block_at(call, key_index), batch, kv_head);
-        SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(shape, batch, head), queries, b->dq);
+    const bool diagonal = query_block.first == key_block.first;
+    const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
+    const int64_t at = (key_block.first - first_key) * call->padded_dim;
+    SW_ISA_NAME(sw_block_scores)(call, s->k, s->q_transposed, keys, queries, diagonal, s->p);
+    SW_ISA_NAME(sw_block_scores)(call, s->v, s->d_o_transposed, keys, queries, diagonal, s->ds);
+    if (diagonal) {
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, -INFINITY, s->p);
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, 0.0f, s->ds);
+    }
+    if (sw_cuts_block(&call->shape, batch, query_block, key_block)) {
+        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->p);
+        SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, 0.0f, s->ds);
+    }
+    score_gradients(s, call->shape.scale, keys, queries);
+    if (call->pairs)
+        pack_gradients(s, keys, queries);
+    if (want & KEYS) {
+        add_over_queries(call, s->p_rows, s->d_o_stacked, keys, queries, diagonal, s->dv + at);
+        add_over_queries(call, s->ds_rows, s->q_stacked, keys, queries, diagonal, s->dk + at);
+    }
+    if (want & QUERIES)
+        add_over_keys(call, s, SW_ISA_NAME(sw_block_stack)(call, key_block, s->k, s->k_stacked), keys, queries,
+                      diagonal);
+}
+
+/* A block of queries with the blocks of keys [first, end), as far as it sees them. */
+static void take_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
+                         struct sw_block queries, int64_t first, int64_t end, sides want) {
+    const struct sw_attention_call *call = &b->call;
+    const int64_t kv_head = head / (call->shape.heads / call->shape.kv_heads);
+    load_queries(b, s, batch, head, queries);
+    const int64_t begin = sw_max_i64(first, sw_first_key_block(&call->shape, batch, queries));
+    for (int64_t index = begin; index < end && index * BLOCK <= queries.first; index++) {
+        const struct sw_block keys = sw_block_at(call, index);
+        SW_ISA_NAME(sw_block_words)(call, b->k, sw_key_rows(&call->shape, batch, kv_head), keys, s->k);
+        SW_ISA_NAME(sw_block_words)(call, b->v, sw_value_rows(&call->shape, batch, kv_head), keys, s->v);
+        take_pair(b, s, batch, queries, keys, first * BLOCK, want);
+    }
+    if (want & QUERIES)
+        SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(&call->shape, batch, head), queries, b->dq);
+}
+
+/* dk and dv of the blocks of keys [first, end); with BOTH, which wants all blocks, dq too. */
+static void take_keys(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t kv_head,
+                      int64_t first, int64_t end, sides want) {
+    const struct sw_attention_call *call = &b->call;
+    const int64_t group = call->shape.heads / call->shape.kv_heads;
+    const size_t sum_bytes = (size_t)((end - first) * BLOCK * call->padded_dim) * sizeof *s->dk;
+    memset(s->dk, 0, sum_bytes);
+    memset(s->dv, 0, sum_bytes);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        for (int64_t index = first; index < call->blocks; index++) {
+            const struct sw_block queries = sw_block_at(call, index);
+            if (sw_first_key_block(&call->shape, batch, queries) >= end)
+                break;
+            take_queries(b, s, batch, head, queries, first, end, want);
+        }
+    }
+    for (int64_t index = first; index < end; index++) {
+        const struct sw_block keys = sw_block_at(call, index);
+        const int64_t at = (index - first) * BLOCK * call->padded_dim;
+        SW_ISA_NAME(sw_block_store)(call, s->dk + at, sw_key_rows(&call->shape, batch, kv_head), keys, b->dk);
+        SW_ISA_NAME(sw_block_store)(call, s->dv + at, sw_value_rows(&call->shape, batch, kv_head), keys, b->dv);
     }
 }
 
-static void backward_key_head(const struct backward_call *b, const struct backward_space *s, int64_t batch,
-                              int64_t kv_head) {
+/* By each thread of a team. Long items come first, so that the threads end together. */
+static void share_work(const struct backward_call *b, const struct backward_space *s, bool whole_heads) {
     const struct sw_attention_call *call = &b->call;
-    const int64_t group = call->shape.heads / call->shape.kv_heads;
-    const struct sw_head_rows k_rows = sw_key_rows(&call->shape, batch, kv_head);
-    const struct sw_head_rows v_rows = sw_value_rows(&call->shape, batch, kv_head);
-    memset(s->dk, 0, (size_t)(2 * call->blocks * BLOCK * call->padded_dim) * sizeof *s->dk);
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-        backward_head(b, s, batch, head);
-    for (int64_t index = 0; index < call->blocks; index++) {
-        const struct sw_block keys = sw_block_at(call, index);
-        const int64_t at = keys.first * call->padded_dim;
-        SW_ISA_NAME(sw_block_store)(call, s->dk + at, k_rows, keys, b->dk);
-        SW_ISA_NAME(sw_block_store)(call, s->dv + at, v_rows, keys, b->dv);
+    const int64_t kv_heads = call->shape.kv_heads, heads = call->shape.heads, batch = call->shape.batch;
+    const int64_t strips = sw_div_up(call->blocks, b->strip);
+#pragma omp for schedule(dynamic)
+    for (int64_t item = 0; item < batch * kv_heads * strips; item++) {
+        const int64_t pair = item % (batch * kv_heads), first = item / (batch * kv_heads) * b->strip;
+        take_keys(b, s, pair / kv_heads, pair % kv_heads, first, sw_min_i64(first + b->strip, call->blocks),
+                  whole_heads ? BOTH : KEYS);
+    }
+#pragma omp for schedule(dynamic)
+    for (int64_t item = 0; item < (whole_heads ? 0 : batch * heads * call->blocks); item++) {
+        const int64_t pair = item % (batch * heads), index = call->blocks - 1 - item / (batch * heads);
+        take_queries(b, s, pair / heads, pair % heads, sw_block_at(call, index), 0, call->blocks, QUERIES);
     }
 }
 
@@ -192,7 +284,9 @@ sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype 
                                              const void *q, const void *k, const void *v, const void *o,
                                              const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
                                              void *scratch) {
-    const struct backward_call b = {.call = SW_ISA_NAME(sw_attention_call)(type, shape),
+    const int threads = stream->device->info.threads;
+    const struct sw_attention_call call = SW_ISA_NAME(sw_attention_call)(type, shape);
+    const struct backward_call b = {.call = call,
                                     .q = q,
                                     .k = k,
                                     .v = v,
@@ -201,16 +295,13 @@ sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype 
                                     .log_sum_exp = log_sum_exp,
                                     .dq = dq,
                                     .dk = dk,
-                                    .dv = dv};
-    const int threads = stream->device->info.threads;
-    const int64_t per_thread = SW_ISA_NAME(sw_attention_backward_floats)(&b.call);
-    const int64_t items = shape->batch * shape->kv_heads;
+                                    .dv = dv,
+                                    .strip = strip_blocks(&call, threads)};
+    const int64_t per_thread = SW_ISA_NAME(sw_attention_backward_floats)(&call, threads);
 #pragma omp parallel num_threads(threads)
     {
-        const struct backward_space space = carve(&b.call, (float *)scratch + omp_get_thread_num() * per_thread);
-#pragma omp for schedule(dynamic)
-        for (int64_t item = 0; item < items; item++)
-            backward_key_head(&b, &space, item / shape->kv_heads, item % shape->kv_heads);
+        const struct backward_space space = carve(&call, b.strip, (float *)scratch + omp_get_thread_num() * per_thread);
+        share_work(&b, &space, together(&call, threads));
     }
     return SW_OK;
 }

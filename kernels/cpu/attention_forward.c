@@ -10,10 +10,10 @@ enum { BLOCK = SW_ATTENTION_BLOCK };
 
 /* One thread's memory. Names as in the literature: O is unnormalised until the end. */
 struct forward_space {
-    float *q, *q_transposed; /* [BLOCK, dim] and [dim, BLOCK], the latter scaled */
-    float *k, *v, *o;        /* [BLOCK, dim] */
-    float *scores;           /* [key, query] */
-    float *largest, *sum;    /* of each query so far */
+    void *q, *q_transposed, *k; /* words */
+    float *v, *o;               /* [BLOCK, dim] */
+    float *scores;              /* [key, query], unscaled, and then the probabilities' numerators */
+    float *largest, *sum;       /* of each query so far; the largest is unscaled */
 };
 
 int64_t SW_ISA_NAME(sw_attention_forward_floats)(const struct sw_attention_call *call) {
@@ -40,10 +40,17 @@ struct forward_call {
     float *log_sum_exp;
 };
 
+/* What a difference of unscaled scores is multiplied by to become an exponent of 2. */
+static float exponent_scale(const struct sw_attention_call *call) {
+    return call->shape.scale * SW_LOG2_E;
+}
+
 /* Moves the running maximum on; what was summed under the old one is brought to the new. */
 static void raise_largest(const struct sw_attention_call *call, const struct forward_space *s, int64_t keys,
                           int64_t queries) {
+    const float scale = exponent_scale(call);
     float rescale[BLOCK], largest[BLOCK];
+    bool raised = false;
     memcpy(largest, s->largest, sizeof largest);
     for (int64_t key = 0; key < keys; key++) {
         const float *row = s->scores + key * BLOCK;
@@ -51,12 +58,15 @@ static void raise_largest(const struct sw_attention_call *call, const struct for
             sw_vec_store(largest + i, sw_vec_max(sw_vec_load(row + i), sw_vec_load(largest + i)));
     }
     for (int64_t i = 0; i < queries; i += SW_LANES) {
-        const sw_vec now = sw_vec_load(largest + i), factor = sw_vec_exp(sw_vec_load(s->largest + i) - now);
+        const sw_vec before = sw_vec_load(s->largest + i), now = sw_vec_load(largest + i);
+        const sw_vec factor = sw_vec_exp2((before - now) * scale);
         sw_vec_store(rescale + i, factor);
         sw_vec_store(s->sum + i, sw_vec_load(s->sum + i) * factor);
         sw_vec_store(s->largest + i, now);
     }
-    for (int64_t i = 0; i < queries; i++) {
+    for (int64_t i = 0; i < queries; i++)
+        raised = raised || rescale[i] != 1.0f;
+    for (int64_t i = 0; raised && i < queries; i++) {
         float *o = s->o + i * call->padded_dim;
 #pragma omp simd
         for (int64_t j = 0; j < call->padded_dim; j++)
@@ -64,13 +74,15 @@ static void raise_largest(const struct sw_attention_call *call, const struct for
     }
 }
 
-static void exponentials(const struct forward_space *s, int64_t keys, int64_t queries) {
+static void exponentials(const struct sw_attention_call *call, const struct forward_space *s, int64_t keys,
+                         int64_t queries) {
+    const float scale = exponent_scale(call);
     for (int64_t i = 0; i < queries; i += SW_LANES) {
         const sw_vec largest = sw_vec_load(s->largest + i);
         sw_vec sum = sw_vec_load(s->sum + i);
         for (int64_t key = 0; key < keys; key++) {
             float *scores = s->scores + key * BLOCK + i;
-            const sw_vec p = sw_vec_exp(sw_vec_load(scores) - largest);
+            const sw_vec p = sw_vec_exp2((sw_vec_load(scores) - largest) * scale);
             sw_vec_store(scores, p);
             sum += p;
         }
@@ -78,30 +90,20 @@ static void exponentials(const struct forward_space *s, int64_t keys, int64_t qu
     }
 }
 
-/* Takes one block of keys into the sums of a block of queries. */
+/* Takes one block of keys into the sums of a block of queries, given by their places. */
 static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, int64_t batch,
                       struct sw_block key_block, struct sw_block query_block) {
     const int64_t dim = call->padded_dim;
     const int64_t keys = sw_padded(key_block.count), queries = sw_padded(query_block.count);
     const bool diagonal = key_block.first == query_block.first;
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = keys,
-                                .n = queries,
-                                .k = call->shape.head_dim,
-                                .a = s->k,
-                                .a_row = dim,
-                                .a_term = 1,
-                                .b = s->q_transposed,
-                                .b_row = BLOCK,
-                                .c = s->scores,
-                                .c_row = BLOCK,
-                                .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
-    if (diagonal)
-        SW_ISA_NAME(sw_block_mask)(query_block, -INFINITY, s->scores);
+    const bool hides = key_block.first + keys > query_block.first + 1; /* some of them from the first query */
+    SW_ISA_NAME(sw_block_scores)(call, s->k, s->q_transposed, keys, queries, diagonal, s->scores);
+    if (hides)
+        SW_ISA_NAME(sw_block_mask)(query_block, key_block, -INFINITY, s->scores);
     if (sw_cuts_block(&call->shape, batch, query_block, key_block))
         SW_ISA_NAME(sw_block_mask_before)(&call->shape, batch, query_block, key_block, -INFINITY, s->scores);
     raise_largest(call, s, keys, queries);
-    exponentials(s, keys, queries);
+    exponentials(call, s, keys, queries);
     SW_ISA_NAME(sw_small_product)
     (&(struct sw_small_product){.m = queries,
                                 .n = dim,
@@ -132,7 +134,7 @@ static void finish_queries(const struct forward_call *f, const struct forward_sp
     for (int64_t i = 0; i < block.count; i++) {
         const float inverse = 1.0f / s->sum[i];
         float *o = s->o + i * f->call.padded_dim;
-        lse[i] = s->largest[i] + logf(s->sum[i]);
+        lse[i] = s->largest[i] * shape->scale + logf(s->sum[i]);
 #pragma omp simd
         for (int64_t j = 0; j < f->call.padded_dim; j++)
             o[j] *= inverse;
@@ -144,18 +146,19 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
                           int64_t index) {
     const struct sw_attention_call *call = &f->call;
     const struct sw_attention *shape = &call->shape;
-    const struct sw_block queries = sw_block_at(call, index);
+    const struct sw_block queries = sw_block_at(call, index), places = sw_places_of(call, queries);
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     const struct sw_head_rows k_rows = sw_key_rows(shape, batch, kv_head),
                               v_rows = sw_value_rows(shape, batch, kv_head);
-    SW_ISA_NAME(sw_block_load)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
-    SW_ISA_NAME(sw_block_transpose)(call, queries, shape->scale, s->q, s->q_transposed);
+    SW_ISA_NAME(sw_block_words)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
+    SW_ISA_NAME(sw_block_transpose)(call, queries, s->q, s->q_transposed);
     start_queries(call, s);
-    for (int64_t key_index = sw_first_key_block(shape, batch, queries); key_index <= index; key_index++) {
-        const struct sw_block keys = sw_block_at(call, key_index);
-        SW_ISA_NAME(sw_block_load)(call, f->k, k_rows, keys, s->k);
+    const int64_t last = (places.first + places.count - 1) / BLOCK;
+    for (int64_t key_index = sw_first_key_block(shape, batch, places); key_index <= last; key_index++) {
+        const struct sw_block keys = sw_key_block_at(call, key_index);
+        SW_ISA_NAME(sw_block_words)(call, f->k, k_rows, keys, s->k);
         SW_ISA_NAME(sw_block_load)(call, f->v, v_rows, keys, s->v);
-        take_keys(call, s, batch, keys, queries);
+        take_keys(call, s, batch, keys, places);
     }
     finish_queries(f, s, batch, head, queries);
 }
@@ -163,6 +166,8 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                             const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                             void *scratch) {
+    if (shape->seq == 1)
+        return SW_ISA_NAME(sw_attention_of_one)(stream, type, shape, q, k, v, o, log_sum_exp);
     const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(type, shape),
                                    .q = q,
                                    .k = k,

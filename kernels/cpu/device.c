@@ -9,6 +9,7 @@ void sw_cpu_add_ops_baseline(struct sw_device_ops *ops);
 #ifdef SW_HAVE_X86_ISAS
 void sw_cpu_add_ops_avx2(struct sw_device_ops *ops);
 void sw_cpu_add_ops_avx512(struct sw_device_ops *ops);
+void sw_cpu_add_ops_avx512_bf16(struct sw_device_ops *ops);
 #endif
 
 /* From the plainest to the best; the device takes the last that the machine has. */
@@ -37,7 +38,7 @@ static bool has_avx512(void) {
 }
 
 static bool has_avx512_bf16(void) {
-    return has_avx512() && sw_cpu_has_bf16_products();
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && sw_cpu_has_bf16_products();
 }
 #endif
 
@@ -46,7 +47,7 @@ static const struct isa isas[] = {
 #ifdef SW_HAVE_X86_ISAS
     {.name = "avx2", .available = has_avx2, .add_ops = sw_cpu_add_ops_avx2},
     {.name = "avx512", .available = has_avx512, .add_ops = sw_cpu_add_ops_avx512},
-    {.name = "avx512_bf16", .available = has_avx512_bf16, .add_ops = sw_cpu_add_ops_avx512, .bf16_products = true},
+    {.name = "avx512_bf16", .available = has_avx512_bf16, .add_ops = sw_cpu_add_ops_avx512_bf16, .bf16_products = true},
 #endif
 };
 

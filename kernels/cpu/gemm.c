@@ -152,7 +152,16 @@ static int set_threads(int threads) {
     return before;
 }
 
+/* oneDNN reads the matrix of such a product at a fraction of the memory's rate. */
+static bool is_row_product(const struct sw_gemm *shape) {
+    return shape->m == 1 && !shape->accumulate;
+}
+
 static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
+    if (is_row_product(&entry->shape)) {
+        entry->scratch_bytes = device->ops.row_product_scratch_bytes(&entry->shape);
+        return SW_OK;
+    }
     struct sw_cpu *cpu = device->backend;
     struct cpu_gemm *gemm = calloc(1, sizeof *gemm);
     if (gemm == NULL)
@@ -180,7 +189,8 @@ out:
 
 static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
     (void)device;
-    destroy(entry->prepared);
+    if (entry->prepared != NULL)
+        destroy(entry->prepared);
 }
 
 /* The addresses of a call. */
@@ -234,6 +244,8 @@ static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry
                            const void *bias, void *c, void *scratch) {
     struct cpu_gemm *gemm = entry->prepared;
     const struct sw_gemm *shape = &entry->shape;
+    if (is_row_product(shape))
+        return stream->device->ops.row_product(stream, shape, a, b, bias, c, scratch);
     struct addresses at = {.a = a, .b = b, .bias = bias, .c = c};
     if (gemm->widened.on)
         SW_TRY(widen_operands(stream, shape, &gemm->widened, at, scratch, &at));

@@ -82,6 +82,36 @@ SW_INLINE void sw_store(const sw_dtype type, void *tensor, int64_t at, sw_vec va
             type == SW_BF16 ? sw_vec_to_bf16(value) : sw_vec_to_f16(value);
 }
 
+/* The same past the cache where the instruction set can and the address is a multiple of the vector, for what nobody
+ * reads soon: the cache need not fetch lines that are overwritten whole. Before others read it, sw_end_streams. */
+SW_INLINE void sw_stream(const sw_dtype type, void *tensor, int64_t at, sw_vec value) {
+    char *to = (char *)tensor + at * (type == SW_F32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t));
+    const uintptr_t vector_bytes = type == SW_F32 ? sizeof(sw_vec) : sizeof(sw_vec_half);
+    if ((uintptr_t)to % vector_bytes != 0) {
+        sw_store(type, tensor, at, value);
+        return;
+    }
+#if defined(__AVX512F__)
+    if (type == SW_F32)
+        _mm512_stream_ps((float *)to, value);
+    else
+        _mm256_stream_si256((__m256i *)to, (__m256i)(type == SW_BF16 ? sw_vec_to_bf16(value) : sw_vec_to_f16(value)));
+#elif defined(__AVX__)
+    if (type == SW_F32)
+        _mm256_stream_ps((float *)to, value);
+    else
+        _mm_stream_si128((__m128i *)to, (__m128i)(type == SW_BF16 ? sw_vec_to_bf16(value) : sw_vec_to_f16(value)));
+#else
+    sw_store(type, tensor, at, value);
+#endif
+}
+
+SW_INLINE void sw_end_streams(void) {
+#if defined(__AVX__)
+    _mm_sfence();
+#endif
+}
+
 /* The last elements of a row, fewer than a vector: the other lanes hold `fill`, and are not stored. */
 sw_vec SW_ISA_NAME(sw_load_rest)(sw_dtype type, const void *tensor, int64_t at, int64_t count, float fill);
 void SW_ISA_NAME(sw_store_rest)(sw_dtype type, void *tensor, int64_t at, int64_t count, sw_vec value);

@@ -64,9 +64,15 @@ SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row
     }
 }
 
-/* Columns whose accumulators stay in registers while rows are added to them, and columns of one thread's turn. */
-enum { STRIP_VECTORS = 4, STRIP = STRIP_VECTORS * SW_LANES, COLUMN_TILE = 128 };
-static_assert(COLUMN_TILE % STRIP == 0, "a thread's columns are whole strips");
+/* Columns whose accumulators stay in registers while rows are added to them, and the most columns of a thread's turn.
+ */
+enum { STRIP_VECTORS = 4, STRIP = STRIP_VECTORS * SW_LANES, MOST_COLUMNS = 128 };
+static_assert(MOST_COLUMNS % STRIP == 0, "a thread's columns are whole strips");
+
+/* Few columns, as the heads' norms have, are shared by vectors, so that every thread has some. */
+static int64_t column_tile(int64_t cols, int threads) {
+    return sw_min_i64(MOST_COLUMNS, sw_round_up(sw_div_up(cols, threads), SW_LANES));
+}
 
 /* Rows in order, one by one, into the accumulators: the order that the contract fixes. vectors is a constant. */
 SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
@@ -98,8 +104,7 @@ SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t
 }
 
 SW_INLINE void column_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row,
-                           int64_t at, const bool centred) {
-    const int64_t end = sw_min_i64(b->shape.cols, at + COLUMN_TILE);
+                           int64_t at, int64_t end, const bool centred) {
     for (; at + STRIP <= end; at += STRIP)
         strip_sums(type, b, first_row, end_row, at, STRIP, STRIP_VECTORS, centred);
     for (; at < end; at += SW_LANES)
@@ -120,15 +125,17 @@ static void dx_of(sw_dtype type, const struct backward *b, int64_t row) {
         SW_FOR_TYPE(row_dx, type, b, row, false);
 }
 
-static void columns_of(sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at) {
+static void columns_of(sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
+                       int64_t end) {
     if (b->mean != NULL)
-        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, true);
+        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, end, true);
     else
-        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, false);
+        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, end, false);
 }
 
 static void all_rows(int threads, sw_dtype type, const struct backward *b) {
     const int64_t rows = b->shape.rows, cols = b->shape.cols, block_rows = rows_in_cache(type, cols) * threads;
+    const int64_t tile = column_tile(cols, threads);
 #pragma omp parallel num_threads(threads) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t first = 0; first < rows; first += block_rows) {
         const int64_t end = sw_min_i64(rows, first + block_rows);
@@ -136,8 +143,8 @@ static void all_rows(int threads, sw_dtype type, const struct backward *b) {
         for (int64_t row = first; row < end; row++)
             dx_of(type, b, row);
 #pragma omp for schedule(static)
-        for (int64_t at = 0; at < cols; at += COLUMN_TILE)
-            columns_of(type, b, first, end, at);
+        for (int64_t at = 0; at < cols; at += tile)
+            columns_of(type, b, first, end, at, sw_min_i64(cols, at + tile));
     }
 }
 

@@ -1,4 +1,4 @@
-/* Products of small fp32 matrices that stay in cache: what attention is made of. */
+/* Products of small matrices that stay in cache: what attention is made of. */
 #ifndef SW_KERNELS_CPU_SMALL_PRODUCT_H
 #define SW_KERNELS_CPU_SMALL_PRODUCT_H
 
@@ -20,12 +20,15 @@ enum {
     SW_SMALL_PRODUCT_COLUMNS = 16 /* n is a multiple of this */
 };
 
-/* C[m,n] = or += A[m,k]·B[k,n]. A[i][k] is a[i·a_row + k·a_term]; rows of B and C are contiguous. */
+/* C[m,n] = or += A[m,k]·B[k,n] in fp32. A and B are words: fp32 numbers; or `pairs` of bf16 numbers, two terms each,
+ * and k is even. The word of A[i][k] is a[i·a_row + t·a_term] and that of B[k][j] is b[t·b_row + j], with t = k, or k/2
+ * of pairs. Rows of C are contiguous. */
 struct sw_small_product {
     int64_t m, n, k;
-    const float *a;
+    bool pairs;
+    const void *a;
     int64_t a_row, a_term;
-    const float *b;
+    const void *b;
     int64_t b_row;
     float *c;
     int64_t c_row;

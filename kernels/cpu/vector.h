@@ -3,6 +3,7 @@
 #ifndef SW_KERNELS_CPU_VECTOR_H
 #define SW_KERNELS_CPU_VECTOR_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -44,6 +45,29 @@ SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
     return _mm256_fmadd_ps(a, b, c);
 #else
     return a * b + c;
+#endif
+}
+
+/* a·b + c rounded once, with or without the instruction: where bits are promised. */
+SW_INLINE sw_vec sw_vec_fma_once(sw_vec a, sw_vec b, sw_vec c) {
+#if defined(__FMA__)
+    return sw_vec_fma(a, b, c);
+#else
+    for (int i = 0; i < SW_LANES; i++)
+        c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+SW_INLINE sw_vec sw_vec_sqrt(sw_vec value) {
+#if defined(__AVX512F__)
+    return _mm512_sqrt_ps(value);
+#elif defined(__AVX__)
+    return _mm256_sqrt_ps(value);
+#else
+    for (int i = 0; i < SW_LANES; i++)
+        value[i] = sqrtf(value[i]);
+    return value;
 #endif
 }
 

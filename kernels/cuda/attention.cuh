@@ -32,12 +32,13 @@ template <typename T> struct sw_head_rows {
 };
 
 template <typename T>
-static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, int64_t stride, int64_t batch,
-                                                             int64_t head, const sw_attention &shape, bool aligned) {
+static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, int64_t stride, int64_t seq,
+                                                             int64_t batch, int64_t head, const sw_attention &shape,
+                                                             bool aligned) {
     sw_head_rows<T> rows;
-    rows.from = tensor + batch * shape.seq * stride + head * shape.head_dim;
+    rows.from = tensor + batch * seq * stride + head * shape.head_dim;
     rows.stride = stride;
-    rows.seq = shape.seq;
+    rows.seq = seq;
     rows.head_dim = (int)shape.head_dim;
     rows.aligned = aligned;
     return rows;
@@ -61,11 +62,12 @@ static __device__ __forceinline__ void sw_bring_tile(T *tile, const sw_head_rows
     }
 }
 
-/* The first key that query t sees. Like t itself it never decreases, so tiles of keys and queries see each other in
- * runs. */
+/* The first key that the query at place t sees. Like t itself it never decreases, so tiles of keys and queries see each
+ * other in runs. */
 static __device__ __forceinline__ int64_t sw_first_key(const sw_attention &shape, int64_t batch, int64_t t) {
     const int64_t in_window = shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
-    const int64_t in_document = shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t];
+    const int64_t in_document =
+        shape.document_start == NULL ? 0 : shape.document_start[batch * shape.seq + t - shape.past];
     return in_window > in_document ? in_window : in_document;
 }
 
@@ -78,8 +80,8 @@ static __device__ __forceinline__ sw_seen sw_keys_seen(const sw_attention &shape
                                                        int64_t from) {
     sw_seen seen = {0, -1};
     if (t < shape.seq) {
-        seen.first = (int)(sw_first_key(shape, batch, t) - from);
-        seen.last = (int)(t - from);
+        seen.first = (int)(sw_first_key(shape, batch, shape.past + t) - from);
+        seen.last = (int)(shape.past + t - from);
     }
     return seen;
 }

@@ -116,10 +116,10 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_ro
             const int64_t head = own.head * group + step / per_head, first = begin + step % per_head * QUERIES;
             T *tile = streamed + step % STAGES * STAGE_ELEMS;
             sw_bring_tile<T, DIM, QUERIES, THREADS>(
-                tile, sw_head_of(t.q, shape.q_stride, own.batch, head, shape, t.q_aligned), first);
+                tile, sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, head, shape, t.q_aligned), first);
             sw_bring_tile<T, DIM, QUERIES, THREADS>(
                 tile + QUERIES * tiles::stride,
-                sw_head_of(t.d_o, shape.o_stride, own.batch, head, shape, t.d_o_aligned), first);
+                sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, head, shape, t.d_o_aligned), first);
             if (threadIdx.x < QUERIES)
                 queries[step % STAGES * QUERIES + threadIdx.x] =
                     query_of(shape, t.log_sum_exp, t.delta, own.batch, head, first + threadIdx.x, own.first);
@@ -127,9 +127,9 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_ro
         sw_commit_copies();
     };
     sw_bring_tile<T, DIM, KEYS, THREADS>(
-        k_tile, sw_head_of(t.k, shape.k_stride, own.batch, own.head, shape, t.kv_aligned), own.first);
+        k_tile, sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned), own.first);
     sw_bring_tile<T, DIM, KEYS, THREADS>(
-        v_tile, sw_head_of(t.v, shape.v_stride, own.batch, own.head, shape, t.kv_aligned), own.first);
+        v_tile, sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned), own.first);
     bring(0);
     for (int64_t step = 0; step < steps; step++) {
         if (STAGES == 2)
@@ -181,8 +181,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_ro
     const place own = {(tile_count - 1 - blockIdx.x % tile_count) * QUERIES, blockIdx.x / tile_count % shape.heads,
                        blockIdx.x / tile_count / shape.heads};
     const int64_t kv_head = own.head / (shape.heads / shape.kv_heads);
-    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, own.batch, kv_head, shape, t.kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, own.batch, kv_head, shape, t.kv_aligned);
+    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
     const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
     const int64_t end = own.first + QUERIES < shape.seq ? own.first + QUERIES : shape.seq;
     const int warp_row = (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
@@ -200,9 +200,9 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_ro
         sw_commit_copies();
     };
     sw_bring_tile<T, DIM, QUERIES, THREADS>(
-        q_tile, sw_head_of(t.q, shape.q_stride, own.batch, own.head, shape, t.q_aligned), own.first);
+        q_tile, sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, own.head, shape, t.q_aligned), own.first);
     sw_bring_tile<T, DIM, QUERIES, THREADS>(
-        d_o_tile, sw_head_of(t.d_o, shape.o_stride, own.batch, own.head, shape, t.d_o_aligned), own.first);
+        d_o_tile, sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, own.head, shape, t.d_o_aligned), own.first);
     bring(begin);
     for (int64_t key = begin; key < end; key += KEYS) {
         if (STAGES == 2)

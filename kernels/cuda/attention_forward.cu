@@ -105,13 +105,14 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
     const int64_t first = (tile_count - 1 - blockIdx.x % tile_count) * ROWS;
     const int64_t head = blockIdx.x / tile_count % shape.heads, batch = blockIdx.x / tile_count / shape.heads;
     const int64_t kv_head = head / (shape.heads / shape.kv_heads);
-    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, batch, kv_head, shape, kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, batch, kv_head, shape, kv_aligned);
+    const int64_t all_keys = shape.past + shape.seq;
+    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, all_keys, batch, kv_head, shape, kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, all_keys, batch, kv_head, shape, kv_aligned);
     const int64_t warp_first = first + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
     const T *q_rows = q_tile + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS * tiles::stride;
     sw_fragment_c out[DIM / SW_FRAGMENT_COLS] = {};
-    const int64_t begin = sw_first_key(shape, batch, first) / KEYS * KEYS;
-    const int64_t end = first + ROWS < shape.seq ? first + ROWS : shape.seq;
+    const int64_t begin = sw_first_key(shape, batch, shape.past + first) / KEYS * KEYS;
+    const int64_t end = first + ROWS < shape.seq ? shape.past + first + ROWS : all_keys;
     query_state state = state_of(shape, batch, warp_first, begin);
     auto bring = [&](int64_t key) {
         T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
@@ -121,7 +122,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
         }
         sw_commit_copies();
     };
-    sw_bring_tile<T, DIM, ROWS, THREADS>(q_tile, sw_head_of(q, shape.q_stride, batch, head, shape, q_aligned), first);
+    sw_bring_tile<T, DIM, ROWS, THREADS>(
+        q_tile, sw_head_of(q, shape.q_stride, shape.seq, batch, head, shape, q_aligned), first);
     bring(begin);
     for (int64_t key = begin; key < end; key += KEYS) {
         if (STAGES == 2)

@@ -5,38 +5,39 @@
 
 /* One query row of one head: its sequence, head and token, and where its vectors begin. */
 struct row {
-    int64_t seq_first;        /* the row of the sequence's first token */
-    int64_t token, first_key; /* the keys that it sees are [first_key, token] */
+    int64_t first_row;        /* of the sequence, in k and v */
+    int64_t token, first_key; /* its place; the keys that it sees are [first_key, token] */
     int64_t q_at, o_at, lse_at;
     int64_t kv_column;
 };
 
 static int64_t first_key_of(const struct sw_attention *shape, int64_t batch, int64_t token) {
     const int64_t in_window = shape->window > 0 && token >= shape->window ? token - shape->window + 1 : 0;
-    return shape->document_start == NULL ? in_window
-                                         : sw_max_i64(in_window, shape->document_start[batch * shape->seq + token]);
+    return shape->document_start == NULL
+               ? in_window
+               : sw_max_i64(in_window, shape->document_start[batch * shape->seq + token - shape->past]);
 }
 
-static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_t head, int64_t token) {
-    const int64_t seq_first = batch * shape->seq;
+static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_t head, int64_t query) {
+    const int64_t row = batch * shape->seq + query, token = shape->past + query;
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     return (struct row){
-        .seq_first = seq_first,
+        .first_row = batch * (shape->past + shape->seq),
         .token = token,
         .first_key = first_key_of(shape, batch, token),
-        .q_at = (seq_first + token) * shape->q_stride + head * shape->head_dim,
-        .o_at = (seq_first + token) * shape->o_stride + head * shape->head_dim,
-        .lse_at = (batch * shape->heads + head) * shape->seq + token,
+        .q_at = row * shape->q_stride + head * shape->head_dim,
+        .o_at = row * shape->o_stride + head * shape->head_dim,
+        .lse_at = (batch * shape->heads + head) * shape->seq + query,
         .kv_column = kv_head * shape->head_dim,
     };
 }
 
 static int64_t k_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
-    return (row->seq_first + key) * shape->k_stride + row->kv_column;
+    return (row->first_row + key) * shape->k_stride + row->kv_column;
 }
 
 static int64_t v_at(const struct sw_attention *shape, const struct row *row, int64_t key) {
-    return (row->seq_first + key) * shape->v_stride + row->kv_column;
+    return (row->first_row + key) * shape->v_stride + row->kv_column;
 }
 
 static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, const void *b, int64_t b_at) {
@@ -82,8 +83,8 @@ static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, cons
     (void)scratch;
     for (int64_t batch = 0; batch < shape->batch; batch++) {
         for (int64_t head = 0; head < shape->heads; head++) {
-            for (int64_t token = 0; token < shape->seq; token++) {
-                const struct row row = row_of(shape, batch, head, token);
+            for (int64_t query = 0; query < shape->seq; query++) {
+                const struct row row = row_of(shape, batch, head, query);
                 forward_row(type, shape, &row, q, k, v, o, log_sum_exp);
             }
         }

@@ -172,6 +172,32 @@ static void elements_of_every_type(void **state) {
     }
 }
 
+/* At an odd address, as elements of a file may be. */
+static void many_elements_are_as_single_ones(void **state) {
+    (void)state;
+    enum { COUNT = 1037 };
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    float values[COUNT], back[COUNT];
+    float rounded[COUNT];
+    char moved[sizeof rounded + 1];
+    for (int i = 0; i < COUNT; i++)
+        values[i] = ldexpf(1.0f + (float)i / 777.0f, i % 60 - 30) * (i % 2 == 0 ? 1.0f : -1.0f);
+    for (int t = 0; t < 3; t++) {
+        const size_t bytes = COUNT * (size_t)sw_dtype_bytes(types[t]);
+        sw_dtype_round(types[t], values, COUNT, rounded);
+        memcpy(moved + 1, rounded, bytes);
+        sw_dtype_widen(types[t], moved + 1, COUNT, back);
+        for (int i = 0; i < COUNT; i++) {
+            float one[1];
+            sw_dtype_store(types[t], one, 0, values[i]);
+            if (sw_dtype_load(types[t], rounded, i) != sw_dtype_load(types[t], one, 0) ||
+                back[i] != sw_dtype_load(types[t], one, 0))
+                fail_msg("%s: element %d, %g, becomes %g", sw_dtype_name(types[t]), i, (double)values[i],
+                         (double)back[i]);
+        }
+    }
+}
+
 static void sizes_and_names(void **state) {
     (void)state;
     assert_int_equal(sw_dtype_bytes(SW_F32), 4);
@@ -193,6 +219,7 @@ int main(void) {
         cmocka_unit_test(random_numbers_round_to_the_nearest_f16),
         cmocka_unit_test(extremes_of_f16),
         cmocka_unit_test(elements_of_every_type),
+        cmocka_unit_test(many_elements_are_as_single_ones),
         cmocka_unit_test(sizes_and_names),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);

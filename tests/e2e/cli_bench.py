@@ -13,7 +13,9 @@ SCRATCH = program.scratch_folder()
 QUICK = ("--rounds", 1, "--threads", 1, "--json")
 FLAGS = {"copy": "--size --threads --rounds --json",
          "update": "--precision --chunk-grains --threads --rounds --json",
-         "gemm": "--model --seq --micro-batch --precision --threads --rounds --json"}
+         "load": "--model --nvme --threads --rounds --allow-buffered --json",
+         "gemm": "--model --seq --micro-batch --precision --threads --rounds --json",
+         "compute": "--model --seq --micro-batch --precision --threads --rounds --json"}
 COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
 SIZE_FIELDS = {"bytes": int, "upload": dict, "download": dict, "memcpy_one_bytes_per_s": float,
                "memcpy_all_bytes_per_s": float, "triad_bytes_per_s": float}
@@ -22,6 +24,8 @@ UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "round
                  "precisions": list}
 PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
                     "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
+LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
+               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float}
 GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
@@ -29,6 +33,11 @@ PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "
                   "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
                   "of_own_layouts": float}
 TOTAL_FIELDS = {"seconds": float, "of_same_layouts": float, "of_own_layouts": float}
+COMPUTE_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
+                  "threads": int, "rounds": int, "micro_batch": int, "seq": int, "blocks": int, "totals": dict}
+COMPUTE_TOTAL_FIELDS = {"forward_s": float, "backward_s": float, "products_s": float, "products_share": float}
+# What a part has no time in: the head's backward pass is all of it, and an embedding multiplies nothing.
+COMPUTE_NOTHING = {"embedding": ("products_s", "products_share"), "block": (), "head": ("forward_s",), "all": ()}
 PASSES = ("forward", "input gradient", "weight gradient")
 
 
@@ -89,6 +98,28 @@ def updates():
     if not more and [one["precision"] for one in single["precisions"]] != ["fp16"]:
         more = [f"--precision fp16 gives {single['precisions']}"]
     return problems + more
+
+
+def loads():
+    """A checkpoint of the bench's own, which goes again, and a user's, which stays."""
+    drive, problems = os.path.join(SCRATCH, "drive"), []
+    os.mkdir(drive)
+    data = program.write(os.path.join(SCRATCH, "data.txt"), program.text(1, 20000))
+    program.must("train", "--model", "gpt2-tiny", "--init", "--data", data, "--run", os.path.join(SCRATCH, "run"),
+                 "--steps", 1, *program.SHAPE)
+    program.must("export", os.path.join(SCRATCH, "run"), os.path.join(drive, "mine"), "--dtype", "bf16")
+    before = program.tree(drive)
+    for model in ("gpt2-tiny", os.path.join(drive, "mine")):
+        found, wrong = report("load", "--model", model, "--nvme", drive, fields=LOAD_FIELDS)
+        problems += wrong
+        if not wrong:
+            problems += unequal("of_drive", found["of_drive"], found["load_bytes_per_s"] / found["drive_bytes_per_s"])
+            # Masters, rounded weights and the commit; with moments it would be seven times what is read and more.
+            if not 0 < found["read_bytes"] < found["written_bytes"] < 5 * found["read_bytes"]:
+                problems.append(f"{found['read_bytes']} bytes read, {found['written_bytes']} written")
+        if program.tree(drive) != before:
+            problems.append(f"{model}: left {sorted(program.tree(drive))}")
+    return problems
 
 
 def config_of(name, **changed):
@@ -157,6 +188,41 @@ def matrix_products():
     return problems
 
 
+def wrong_arithmetic(found):
+    """Of one round, so that medians are that round's own times."""
+    totals, problems = found["totals"], []
+    if totals.keys() != COMPUTE_NOTHING.keys():
+        return [f"totals of {sorted(totals)}"]
+    for name, none in COMPUTE_NOTHING.items():
+        part = totals[name]
+        fields = {field: kind for field, kind in COMPUTE_TOTAL_FIELDS.items() if field not in none}
+        problems += wrong_fields(name, {field: part.get(field) for field in fields}, fields)
+        problems += [f"{name}: {field} is {part.get(field)}" for field in none if part.get(field) != 0.0]
+    if not problems:
+        for field in ("forward_s", "backward_s", "products_s"):
+            problems += unequal(f"{field} of all", totals["all"][field],
+                                sum(totals[name][field] for name in ("embedding", "block", "head")))
+        for name in ("block", "head", "all"):
+            part = totals[name]
+            problems += unequal(f"share of {name}", part["products_share"],
+                                part["products_s"] / (part["forward_s"] + part["backward_s"]))
+    return problems
+
+
+def arithmetic():
+    """A model whose head is one product, one whose head is cut into tiles, and a type that may have to be widened."""
+    table = [("gpt2-tiny", 2, "--seq", 24, "--micro-batch", 3), ("llama-tiny", 2, "--seq", 16, "--precision", "fp16"),
+             (config_of("arithmetic"), 3, "--seq", 200, "--micro-batch", 1, "--precision", "fp32")]
+    problems = []
+    for model, blocks, *arguments in table:
+        found, wrong = report("compute", "--model", model, *arguments, fields=COMPUTE_FIELDS)
+        wrong = wrong or wrong_arithmetic(found)
+        if not wrong and (found["model"] != model or found["seq"] != arguments[1] or found["blocks"] != blocks):
+            wrong = [f"model {found['model']}, seq {found['seq']}, {found['blocks']} blocks"]
+        problems += [f"{model}: {problem}" for problem in wrong]
+    return problems
+
+
 def every_precision():
     """What the CPU cannot multiply is measured beside fp32, and the text says so."""
     problems = []
@@ -178,7 +244,8 @@ def every_precision():
 def readable_reports():
     problems = []
     for arguments, lines in ((("copy", "--size", "64KiB"), 3), (("update", "--precision", "bf16"), 3),
-                             (("gemm", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 15 + 3)):
+                             (("gemm", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 15 + 3),
+                             (("compute", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 2 + 4)):
         ended = program.run("bench", *arguments, "--rounds", 1)
         if ended.code != 0 or ended.err or len(ended.out.splitlines()) != lines:
             problems.append(f"{arguments}: status {ended.code}, {ended.err!r}, {ended.out!r}")
@@ -207,7 +274,9 @@ def misuse():
              ("update", 2, ("--threads", "-1"), "--threads"), ("gemm", 2, ("--precision", "int8"), "int8"),
              ("gemm", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("gemm", 1, ("--model", "gpt2-tiny", "--seq", 65), "--seq 65", "64"),
-             ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch")]
+             ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch"),
+             ("compute", 2, ("--rounds", 0), "--rounds"), ("compute", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
+             ("compute", 1, ("--model", wide, *huge), "available", "--micro-batch")]
     problems = []
     for name, status, arguments, *words in table:
         ended = program.run("bench", name, *arguments)
@@ -219,4 +288,5 @@ def misuse():
     return problems
 
 
-script_test.run(copies, updates, matrix_products, every_precision, readable_reports, help_explains_every_flag, misuse)
+script_test.run(copies, updates, loads, matrix_products, arithmetic, every_precision, readable_reports,
+                help_explains_every_flag, misuse)

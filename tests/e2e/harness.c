@@ -144,7 +144,10 @@ static sw_status open_engine(struct harness *h) {
     h->init =
         (struct sw_model_init){.config = h->spec.config, .units = sw_model_get_units(h->model), .seed = h->spec.seed};
     const bool own = h->spec.fill != NULL;
-    return sw_engine_load(h->engine, own ? h->spec.fill : sw_model_fill_random, own ? h->spec.fill_context : &h->init);
+    const struct sw_load load = {.fill = own ? h->spec.fill : sw_model_fill_random,
+                                 .prepare = h->spec.prepare,
+                                 .context = own ? h->spec.fill_context : &h->init};
+    return sw_engine_load(h->engine, &load);
 }
 
 /* The thread sanitizer does not see how OpenMP's threads wait for each other, so there the lanes are the only threads.

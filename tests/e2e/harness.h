@@ -24,6 +24,7 @@ struct harness_spec {
     sw_status (*prepare_store)(void *context, struct sw_store *store);
     void *prepare_context;
     sw_fill_function fill; /* NULL: random weights of `seed` */
+    sw_fill_prepare prepare;
     void *fill_context;
     uint64_t seed;
     int64_t infinite_step; /* training step whose first head call leaves an infinite gradient; 0: none */

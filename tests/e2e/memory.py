@@ -242,7 +242,8 @@ def shares_of_every_tier_keep_their_budgets():
 
 
 def weights_larger_than_the_group():
-    """A checkpoint goes through a chunk at a time, into a store and out of it, and from folder to folder."""
+    """A checkpoint goes through in small pieces and past the page cache, into a store and out of it, and from folder to
+    folder."""
     hidden, layers, beside = 512, 18, 80 * MIB
     folder = os.path.join(SCRATCH, "large")
     hf_folder.make(folder, {**MODEL, "n_embd": hidden, "n_layer": layers, "n_head": 8}, None)
@@ -255,12 +256,24 @@ def weights_larger_than_the_group():
     problems = [] if weights > sum(budgets.values()) + beside else [f"only {mib(weights)} of weights"]
     problems += run_in_group(f"loading {mib(weights)}", ["train", "--model", folder, "--data", DATA, "--run", RUN,
                                                          "--steps", 1, *flags_of(case), *budget_flags(budgets)],
-                             budgets, weights, beside)
+                             budgets, 0, beside)
     for what, source, more in (("a run", RUN, ()), ("a folder", folder, ("--dtype", "bf16", "--shard-size", "64MiB"))):
         out = os.path.join(SCRATCH, "out")
-        problems += run_in_group(f"exporting {what}", ["export", source, out, *more], none, 2 * weights, beside)
+        problems += run_in_group(f"exporting {what}", ["export", source, out, *more], none, 0, beside)
         program.shutil.rmtree(out, ignore_errors=True)
+    problems += inference_within(weights, RUN) + inference_within(weights, folder, "--scratch", SCRATCH)
     program.shutil.rmtree(RUN, ignore_errors=True)
+    return problems
+
+
+def inference_within(weights, source, *more):
+    """Passes over weights of more than the group may hold, which come from a drive."""
+    budgets, beside = dict.fromkeys(BUDGETS_BYTES, 48 * MIB), 80 * MIB
+    common = [source, "--precision", "fp32", *budget_flags(budgets), *more]
+    problems = [] if weights > sum(budgets.values()) + beside else [f"only {mib(weights)} of weights"]
+    for command, given in (("generate", ["--prompt", "a text", "--max-tokens", 2]),
+                           ("eval", ["--data", DATA, "--tokens", 100, "--micro-batch", 2])):
+        problems += run_in_group(f"{command} {mib(weights)}", [command, *common, *given], budgets, weights, beside)
     return problems
 
 

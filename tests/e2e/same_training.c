@@ -42,7 +42,7 @@ const struct sw_model_config same_rotary_config = {
     .projection_bias = true,
     .qk_norm = true,
     .window = 7,
-    .window_first_layer = 1,
+    .full_layers = {1},
     .rope = {.theta = 100.0, .truncate = true},
 };
 

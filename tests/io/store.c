@@ -184,6 +184,46 @@ static void exercise(struct shadow *self, struct sw_store_lane *lane) {
     free(wanted);
 }
 
+/* Bytes that writing all grains of unit 0 takes, whose records are zeros but for their masters, of this value. */
+static int64_t write_masters(struct sw_store *store, struct sw_store_lane *lane, int generation, unsigned char value) {
+    const int64_t grains = store_unit_grains[0], master_bytes = SW_RECORD_BYTES / SW_RECORD_STREAMS;
+    char *records = io_buffer(grains * SW_RECORD_BYTES), *read = io_buffer(grains * SW_RECORD_BYTES);
+    memset(records, 0, (size_t)(grains * SW_RECORD_BYTES));
+    for (int64_t g = 0; g < grains; g++)
+        memset(records + g * SW_RECORD_BYTES, value, (size_t)master_bytes);
+    struct sw_store_transfer transfer = {
+        .write = true, .generation = generation, .grains = grains, .buf = records, .zeros_from_bytes = master_bytes};
+    const int64_t before = sw_store_counters(store).write_bytes;
+    CHECK_OK(sw_store_transfer(lane, &transfer));
+    const int64_t written = sw_store_counters(store).write_bytes - before;
+    transfer = (struct sw_store_transfer){.generation = generation, .grains = grains, .buf = read};
+    CHECK_OK(sw_store_transfer(lane, &transfer));
+    CHECK(memcmp(records, read, (size_t)(grains * SW_RECORD_BYTES)) == 0);
+    free(records);
+    free(read);
+    return written;
+}
+
+static void zeros_of_creation_are_not_written_again(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    const int64_t whole = store_unit_grains[0] * SW_RECORD_BYTES, masters = whole / SW_RECORD_STREAMS;
+    struct sw_store *store = create_store(&directories);
+    struct sw_store_lane *lane;
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    CHECK(write_masters(store, lane, 0, 1) == masters);
+    CHECK(write_masters(store, lane, 0, 2) == whole); /* the drive may hold anything now */
+    CHECK(write_masters(store, lane, 1, 3) == masters);
+    sw_store_lane_close(lane);
+    CHECK_OK(sw_store_commit(store, 0, 1, "{}"));
+    sw_store_close(store);
+    /* Who opens a store does not know what creation has left. */
+    store = reopen_store(&directories);
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    CHECK(write_masters(store, lane, 0, 4) == whole);
+    sw_store_lane_close(lane);
+    sw_store_close(store);
+}
+
 static void round_trips_random_runs(void **state) {
     for (test_seed = 1; test_seed <= SEEDS; test_seed++) {
         char name[16] = {(char)('a' + test_seed)};
@@ -332,6 +372,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(starts_empty_and_zero, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(leaves_no_name_behind, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(commits_and_reopens, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(zeros_of_creation_are_not_written_again, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(round_trips_random_runs, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(runs_lanes_in_threads, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(lays_scratch_anew, make_directory, remove_directory),

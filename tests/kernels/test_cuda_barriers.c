@@ -3,7 +3,7 @@
 #include "tests/kernels/support.h"
 
 #include "kernels/cuda/emulation/machine.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/device_ops.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -13,58 +13,67 @@
 
 enum { SEEDS = 3, PATH_CHARS = 512, LINE_CHARS = 256, FOUND = 64, NAME_CHARS = 64 };
 
-/* Into a number that stands for all results of a run of the ops; an error is a result. */
-static void mix(uint64_t *digest, unsigned char byte) {
-    *digest = (*digest ^ byte) * UINT64_C(0x100000001b3);
-}
+/* A number that stands for all results of a run of the ops; an error is a result. */
+struct digest {
+    struct sw_stream *stream;
+    uint64_t value;
+};
 
-static void take(uint64_t *digest, struct buffer *results) {
+static void take(struct digest *digest, struct buffer *results) {
+    const unsigned char *bytes = results->data;
     for (int64_t i = 0; i < results->bytes; i++)
-        mix(digest, ((unsigned char *)results->data)[i]);
+        digest->value = (digest->value ^ bytes[i]) * UINT64_C(0x100000001b3);
     buffer_free(results);
-    mix(digest, sw_emulation_take_error() != NULL);
 }
 
-static void norms(uint64_t *digest) {
+static void take_status(struct digest *digest, sw_status status) {
+    digest->value = (digest->value ^ (uint64_t)(uint32_t)status) * UINT64_C(0x100000001b3);
+    sw_error_clear();
+}
+
+static void norms(struct digest *digest) {
     enum { ROWS = 600, COLS = 1030, FEW = 3 };
     struct buffer x = buffer_random(SW_BF16, ROWS * COLS, 1, 1.0f), gamma = buffer_random(SW_BF16, COLS, 2, 1.0f);
     struct buffer y = buffer_zeros(x.bytes), mean = buffer_zeros(ROWS * 4), rstd = buffer_zeros(ROWS * 4);
     struct buffer acc = buffer_zeros(COLS * 4), beta_acc = buffer_zeros(COLS * 4), bias = buffer_zeros(COLS * 4);
-    sw_cuda_layernorm_forward(NULL, SW_BF16, FEW, COLS, 1e-5f, x.data, gamma.data, gamma.data, y.data, mean.data,
-                              rstd.data);
-    sw_cuda_layernorm_backward(NULL, SW_BF16, FEW, COLS, x.data, x.data, gamma.data, mean.data, rstd.data, true, y.data,
-                               acc.data, beta_acc.data);
-    sw_cuda_bias_gradient(NULL, SW_BF16, ROWS, 33, x.data, bias.data);
+    take_status(digest, sw_layernorm_forward(digest->stream, SW_BF16, FEW, COLS, 1e-5f, x.data, gamma.data, gamma.data,
+                                             y.data, mean.data, rstd.data));
+    take_status(digest, sw_layernorm_backward(digest->stream, SW_BF16, FEW, COLS, x.data, x.data, gamma.data, mean.data,
+                                              rstd.data, true, y.data, acc.data, beta_acc.data));
+    take_status(digest, sw_bias_gradient(digest->stream, SW_BF16, ROWS, 33, x.data, bias.data));
     struct buffer *results[] = {&x, &gamma, &y, &mean, &rstd, &acc, &beta_acc, &bias};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
 
-static void embeddings(uint64_t *digest) {
+static void embeddings(struct digest *digest) {
     enum { TOKENS = 600, COLS = 16, VOCAB = 9 };
     struct buffer tokens = buffer_zeros(TOKENS * 4), d_out = buffer_random(SW_F32, TOKENS * COLS, 3, 1.0f);
     struct buffer acc = buffer_zeros(VOCAB * COLS * 4);
     for (int i = 0; i < TOKENS; i++)
         ((int32_t *)tokens.data)[i] = i < 300 ? i % 2 : i % VOCAB; /* some rows come late, so the search is long */
-    sw_cuda_embedding_backward(NULL, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, acc.data, NULL);
+    take_status(digest, sw_embedding_backward(digest->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data,
+                                              acc.data, NULL));
     struct buffer *results[] = {&tokens, &d_out, &acc};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
 
-static void losses(uint64_t *digest) {
+static void losses(struct digest *digest) {
     enum { ROWS = 3, VOCAB = 10007 };
     struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 4, 4.0f), targets = buffer_zeros(ROWS * 4);
-    struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2);
-    sw_cuda_cross_entropy(NULL, SW_BF16, ROWS, VOCAB, logits.data, targets.data, 1.0f, loss.data, d_logits.data);
-    struct buffer *results[] = {&logits, &targets, &loss, &d_logits};
+    struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2), total = buffer_zeros(8);
+    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, logits.data, targets.data, 1.0f,
+                                         loss.data, d_logits.data));
+    take_status(digest, sw_sum_losses(digest->stream, ROWS * VOCAB, logits.data, total.data));
+    struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
 
 /* dim 16 has two stages of tiles, dim 200 one. */
-static void attention(uint64_t *digest, int64_t dim) {
-    enum { SEQ = 150 };
+static void attention(struct digest *digest, int64_t dim) {
+    enum { SEQ = 150, SIZE = 2 };
     const struct sw_attention a = {.batch = 1,
                                    .seq = SEQ,
                                    .heads = 1,
@@ -79,33 +88,27 @@ static void attention(uint64_t *digest, int64_t dim) {
     struct buffer v = buffer_random(SW_BF16, SEQ * dim, 7, 1.0f), o = buffer_zeros(q.bytes),
                   lse = buffer_zeros(SEQ * 4);
     struct buffer dq = buffer_zeros(q.bytes), dk = buffer_zeros(q.bytes), dv = buffer_zeros(q.bytes);
-    struct buffer scratch = buffer_zeros(sw_cuda_attention_scratch_bytes(&a, SW_BF16));
-    sw_cuda_attention_forward(NULL, SW_BF16, &a, q.data, k.data, v.data, o.data, lse.data, scratch.data);
-    sw_cuda_attention_backward(NULL, SW_BF16, &a, q.data, k.data, v.data, o.data, v.data, lse.data, dq.data, dk.data,
-                               dv.data, scratch.data);
+    struct buffer scratch = buffer_zeros(sw_attention_scratch_bytes(digest->stream->device, &a, SW_BF16));
+    take_status(digest, sw_attention_forward(digest->stream, SW_BF16, &a, q.data, k.data, v.data, o.data, lse.data,
+                                             scratch.data));
+    take_status(digest, sw_attention_backward(digest->stream, SW_BF16, &a, q.data, k.data, v.data, o.data, v.data,
+                                              lse.data, dq.data, dk.data, dv.data, scratch.data));
     struct buffer *results[] = {&q, &k, &v, &o, &lse, &dq, &dk, &dv, &scratch};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
 
-static void sums_of_losses(uint64_t *digest) {
-    enum { ROWS = 1000 };
-    struct buffer each = buffer_random(SW_F32, ROWS, 8, 1.0f), total = buffer_zeros(sizeof(double));
-    sw_cuda_sum_losses(NULL, ROWS, each.data, total.data);
-    take(digest, &each);
-    take(digest, &total);
-}
-
-static uint64_t run_all(uint64_t seed) {
-    uint64_t digest = 0;
+static uint64_t run_all(struct sw_device *device, uint64_t seed) {
+    struct digest digest = {0};
+    assert_ok(sw_stream_open(device, &digest.stream));
     sw_emulation_set_seed(seed);
     norms(&digest);
     embeddings(&digest);
     losses(&digest);
-    sums_of_losses(&digest);
     attention(&digest, 16);
     attention(&digest, 200);
-    return digest;
+    sw_stream_close(digest.stream);
+    return digest.value;
 }
 
 struct barrier {
@@ -149,21 +152,24 @@ static int find_barriers(struct barrier *found) {
 static void barriers(void **state) {
     (void)state;
     struct barrier found[FOUND];
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
     const int count = find_barriers(found);
     assert_true(count > 0);
-    const uint64_t whole = run_all(1);
+    const uint64_t whole = run_all(device, 1);
     for (uint64_t seed = 2; seed <= SEEDS; seed++)
-        assert_true(run_all(seed) == whole);
+        assert_true(run_all(device, seed) == whole);
     for (int i = 0; i < count; i++) {
         bool shown = false;
         sw_emulation_pass_barrier(found[i].file, found[i].line);
         for (uint64_t seed = 1; seed <= SEEDS && !shown; seed++)
-            shown = run_all(seed) != whole;
+            shown = run_all(device, seed) != whole;
         if (!shown)
             fail_msg("the results are the same without the barrier of %s, line %d", found[i].file, found[i].line);
     }
     sw_emulation_pass_barrier(NULL, 0);
-    assert_true(run_all(1) == whole);
+    assert_true(run_all(device, 1) == whole);
+    sw_device_close(device);
 }
 
 int main(void) {

@@ -9,8 +9,8 @@
 struct shape {
     int64_t m, n, k;
 };
-static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65},  {15, 16, 17}, {64, 64, 64},
-                                      {63, 65, 31}, {97, 3, 128}, {5, 257, 9},  {128, 48, 1009}};
+static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65}, {15, 16, 17},    {64, 64, 64},  {63, 65, 31},
+                                      {97, 3, 128}, {5, 257, 9}, {128, 48, 1009}, {1, 4501, 37}, {1, 70, 1009}};
 
 static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
     struct buffer a = buffer_random(shape->in, shape->m * shape->k, 1, 1.0f);
@@ -64,6 +64,42 @@ static void all_products(struct pair *pair) {
 static void products(void **state) {
     (void)state;
     for_each_device(all_products);
+}
+
+/* Products of one row are computed by code of our own, in which threads decide who computes, never what. */
+static void row_product(int threads, bool transpose_b, struct buffer *out) {
+    const struct sw_gemm shape = {
+        .m = 1, .n = 3001, .k = 301, .transpose_b = transpose_b, .in = SW_BF16, .out = SW_F32};
+    struct buffer a = buffer_random(shape.in, shape.k, 1, 1.0f),
+                  b = buffer_random(shape.in, shape.k * shape.n, 2, 1.0f);
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    int64_t scratch_bytes;
+    assert_ok(sw_device_open("cpu", threads, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    assert_ok(sw_device_prepare_gemm(device, &shape, &scratch_bytes));
+    struct buffer scratch = buffer_make(scratch_bytes);
+    *out = buffer_make(shape.n * (int64_t)sizeof(float));
+    assert_ok(sw_gemm(stream, &shape, a.data, b.data, NULL, out->data, scratch.data));
+    sw_stream_close(stream);
+    sw_device_close(device);
+    buffer_free(&a);
+    buffer_free(&b);
+    buffer_free(&scratch);
+}
+
+static void same_bits_for_any_threads(void **state) {
+    (void)state;
+    for (int transpose_b = 0; transpose_b < 2; transpose_b++) {
+        struct buffer one, many;
+        row_product(1, transpose_b, &one);
+        for (int threads = 2; threads <= 5; threads++) {
+            row_product(threads, transpose_b, &many);
+            assert_memory_equal(one.data, many.data, (size_t)one.bytes);
+            buffer_free(&many);
+        }
+        buffer_free(&one);
+    }
 }
 
 static void unprepared_shape(struct pair *pair) {
@@ -170,7 +206,8 @@ static void two_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(unprepared),
-                                       cmocka_unit_test(large_sides), cmocka_unit_test(two_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(same_bits_for_any_threads),
+                                       cmocka_unit_test(unprepared), cmocka_unit_test(large_sides),
+                                       cmocka_unit_test(two_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -260,6 +260,7 @@ static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access 
     case SW_CONTENT_BOUNDARY:
     case SW_CONTENT_BOUNDARY_GRAD: return plan->spec.boundary_bytes[access->unit];
     case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
+    case SW_CONTENT_CACHE: return plan->spec.cache_bytes[access->unit];
     default: return 0;
     }
 }
@@ -279,13 +280,29 @@ static void check_room(const struct sw_plan *plan, uint64_t seed) {
     }
 }
 
+/* Every unit that has a cache finds it and leaves it, once a pass that gives logits; a loss needs none. */
+static void check_caches(const struct sw_plan *plan, uint64_t seed) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const bool has = plan->spec.cache_bytes != NULL && plan->spec.cache_bytes[u] > 0;
+        int touches[SW_PROGRAMS] = {0};
+        for (int p = 0; p < SW_PROGRAMS; p++)
+            for (int32_t a = 0; a < plan->program[p].access_count; a++)
+                touches[p] +=
+                    plan->program[p].access[a].content == SW_CONTENT_CACHE && plan->program[p].access[a].unit == u;
+        if (touches[SW_PROGRAM_LOGITS] != 2 * has || touches[SW_PROGRAM_LOSS] != 0)
+            fail_msg("seed %llu: unit %lld touches its cache %d times for logits, %d for a loss",
+                     (unsigned long long)seed, (long long)u, touches[SW_PROGRAM_LOGITS], touches[SW_PROGRAM_LOSS]);
+    }
+}
+
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
     must(sw_plan_check(plan), seed);
     check_request(plan, seed);
     check_room(plan, seed);
+    check_caches(plan, seed);
     if (plan->spec.train)
         check_work(plan, seed);
-    for (int p = 0; judged && p < SW_PROGRAMS; p++) {
+    for (int p = 0; (judged || !plan->spec.train) && p < SW_PROGRAMS; p++) {
         const char *wrong = plan->program[p].op_count > 0 ? oracle_judge(plan, (sw_program_kind)p) : NULL;
         if (wrong != NULL)
             fail_msg("seed %llu: the second opinion finds %s in program %d", (unsigned long long)seed, wrong, p);
@@ -377,7 +394,7 @@ static void inference_refuses_weights_on_nvme(void **state) {
     struct sw_units *units;
     struct sw_plan *plan;
     struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
-    spec.train = false;
+    spec.train = spec.scratch_store = false;
     must(sw_placement_parse("weights=device:50%/nvme", &spec.place), SEED);
     assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_UNSUPPORTED);
     assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "not on nvme"));

@@ -52,6 +52,14 @@ static void draw_place(struct plans_random *random, bool nvme, bool *out_automat
         share[SW_NVME] = 0.0;
 }
 
+/* What only passes without training have: units that leave something for the passes after, and a store for weights. */
+static void draw_inference(struct plans_random *random, struct sw_plan_spec *spec) {
+    spec->scratch_store = plans_draw(random, 0, 1) == 1;
+    spec->cache_bytes = plans_draw(random, 0, 2) > 0 ? random->cache_bytes : NULL;
+    for (int64_t u = 0; u + 1 < spec->units->count; u++)
+        random->cache_bytes[u] = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20);
+}
+
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     if (most_units > PLANS_MOST_UNITS)
@@ -87,8 +95,10 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX},
     };
     spec.group = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, spec.micro_batches) : spec.micro_batches;
+    if (!spec.train)
+        draw_inference(random, &spec);
     for (int s = 0; s < SW_STATES; s++)
-        draw_place(random, spec.train, &spec.place.automatic[s], spec.place.share[s]);
+        draw_place(random, spec.train || spec.scratch_store, &spec.place.automatic[s], spec.place.share[s]);
     /* The plans with two generations are the ones that speculate. */
     if (plans_draw(random, 0, 3) == 0 && spec.train) {
         spec.place.automatic[SW_OPTIMIZER] = false;

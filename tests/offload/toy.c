@@ -242,7 +242,8 @@ static sw_status make_engine(struct toy *toy) {
         .describe_context = toy,
     };
     SW_TRY(sw_engine_open(&spec, &toy->engine));
-    return sw_engine_load(toy->engine, fill, NULL);
+    const struct sw_load load = {.fill = fill};
+    return sw_engine_load(toy->engine, &load);
 }
 
 sw_status toy_open(const struct toy_spec *spec, struct toy *out) {

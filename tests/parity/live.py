@@ -3,7 +3,8 @@
 
 Makes a random checkpoint of the configuration, trains it in both, exports, loads the export in transformers, and
 compares. Prints a line of errors a stage; exits 1 where one is above what is allowed. In bf16 what is allowed is 1.5
-times the error of torch's own bf16 run.
+times the error of torch's own bf16 run. In fp32, what training has led to may differ by twice as much more as torch's
+fp32 run from its fp64 run: where a gradient is nearly zero, AdamW divides a rounding error by itself.
 
   live.py CONFIG.json [--seed N] [--precision fp32|bf16] [--seq N] [--steps N] [--spillway build/spillway]
 """
@@ -27,7 +28,8 @@ LR, CLIP, BETAS, EPS, DECAY = 1e-3, 1.0, (0.9, 0.95), 1e-8, 0.1
 # The first step of AdamW with eps 1 takes lr·g/(|g| + 1) from a weight, which tells g.
 PROBE_LR, PROBE_EPS = 1000.0, 1.0
 LOSS, NORM, GRADIENT, WEIGHTS, LOGITS = 1e-5, 1e-4, 1e-4, 1e-3, 1e-4
-BF16_FACTOR = 1.5
+FP32_FACTOR, BF16_FACTOR = 2.0, 1.5
+TYPES = (torch.float32, torch.float64, torch.bfloat16)
 BF16_FLOOR = {"loss": 2e-5, "gradient norm": 1e-3, "gradients": 1e-3, "weights": 1e-3, "logits": 1e-3}
 
 
@@ -35,12 +37,14 @@ class Judge:
     def __init__(self, precision):
         self.precision, self.failed = precision, False
 
-    def line(self, stage, what, error, allowed, torch_error):
-        if self.precision == "bf16":
-            allowed = BF16_FACTOR * torch_error + BF16_FLOOR[what]
+    def line(self, stage, what, error, stated, bf16_error, fp32_error=0.0):
+        """The last two are torch's own: of bf16 against fp32, and of fp32 against fp64 where that matters."""
+        bf16 = self.precision == "bf16"
+        allowed = BF16_FACTOR * bf16_error + BF16_FLOOR[what] if bf16 else stated + FP32_FACTOR * fp32_error
         good = error <= allowed  # a NaN is not
         self.failed |= not good
-        beside = f", torch's bf16 {torch_error:.1e}" if self.precision == "bf16" else ""
+        own = bf16_error if bf16 else fp32_error
+        beside = f", torch's {self.precision} {own:.1e}" if own else ""
         print(f"{stage}: {what} {error:.1e} (allowed {allowed:.1e}{beside}){'' if good else '  FAILED'}", flush=True)
 
 
@@ -65,11 +69,12 @@ def make_data(vocab, seq, seed, path):
 
 
 class Torch:
-    """Trains with fp32 masters in a compute type."""
+    """Trains with fp32 masters in a compute type; all in fp64 for fp64."""
 
     def __init__(self, folder, dtype):
         self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self.master = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self.master_type = torch.float64 if dtype == torch.float64 else torch.float32
+        self.master = {name: p.detach().to(self.master_type).clone() for name, p in self.model.named_parameters()}
         self.model.to(dtype)
         self.compute = dict(self.model.named_parameters())
 
@@ -82,12 +87,12 @@ class Torch:
         for parameter in self.master.values():
             parameter.grad = torch.zeros_like(parameter)
         for part in parts:
-            logits = self.model(input_ids=part[:, :-1], use_cache=False).logits.float()
+            logits = self.model(input_ids=part[:, :-1], use_cache=False).logits.to(self.master_type)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
             self.model.zero_grad()
             (loss / len(parts)).backward()
             for name, parameter in self.master.items():
-                parameter.grad += self.compute[name].grad.float()
+                parameter.grad += self.compute[name].grad.to(self.master_type)
             total += loss.item() / len(parts)
         return total
 
@@ -160,24 +165,28 @@ def compare_training(judge, arguments, folder, data, tokens, out):
     before = load_tensors(folder)
     log, export = train(arguments, folder, data, out / "run", arguments.steps, "--lr", LR, "--eps", EPS,
                         "--weight-decay", DECAY, "--clip", CLIP)
-    runs = {dtype: Torch(folder, dtype) for dtype in (torch.float32, torch.bfloat16)}
+    runs = {dtype: Torch(folder, dtype) for dtype in TYPES}
     results = {dtype: run.train(tokens, arguments.steps) for dtype, run in runs.items()}
     stage, (losses, norms) = f"{arguments.steps} steps", results[torch.float32]
     judge.line(stage, "loss", relative([line["loss"] for line in log], losses), LOSS,
                relative(results[torch.bfloat16][0], losses))
     judge.line(stage, "gradient norm", relative([line["grad_norm"] for line in log], norms), NORM,
                relative(results[torch.bfloat16][1], norms))
-    wanted, bf16 = runs[torch.float32].master, runs[torch.bfloat16].master
+    wanted, exact, bf16 = (runs[dtype].master for dtype in TYPES)
     moved = {name: tensor.detach() - before[name] for name, tensor in wanted.items()}
-    judge.line(stage, "weights", distance(load_tensors(export), wanted, moved), WEIGHTS, distance(bf16, wanted, moved))
+    judge.line(stage, "weights", distance(load_tensors(export), wanted, moved), WEIGHTS, distance(bf16, wanted, moved),
+               distance(exact, wanted, moved))
     compare_export(judge, tokens, export, runs)
 
 
 def compare_export(judge, tokens, export, runs):
-    exported, wanted = Torch(export, torch.float32).logits(tokens), runs[torch.float32].logits(tokens)
-    largest = wanted.abs().max()
-    judge.line("the export", "logits", ((exported - wanted).abs().max() / largest).item(), LOGITS,
-               ((runs[torch.bfloat16].logits(tokens) - wanted).abs().max() / largest).item())
+    wanted = runs[torch.float32].logits(tokens)
+
+    def error(run):
+        return ((run.logits(tokens) - wanted).abs().max() / wanted.abs().max()).item()
+
+    judge.line("the export", "logits", error(Torch(export, torch.float32)), LOGITS, error(runs[torch.bfloat16]),
+               error(runs[torch.float64]))
 
 
 def main():

@@ -115,7 +115,11 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
     must(sw_checkpoint_open(path, run->units, &run->checkpoint));
     const struct harness_spec spec = {
         .config = &run->config,
-        .shape = {.type = type, .batch = whole(run->golden, "batch"), .seq = whole(run->golden, "seq"), .tiles = tiles},
+        .shape = {.type = type,
+                  .batch = whole(run->golden, "batch"),
+                  .seq = whole(run->golden, "seq"),
+                  .tiles = tiles,
+                  .documents = json_object_get(run->golden, "document_starts") != NULL},
         .micro_batches = whole(run->golden, "micro_batches"),
         .place = place,
         .recompute = true,
@@ -123,6 +127,7 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
         .ring_chunks = RING_CHUNKS,
         .directory = directory,
         .fill = sw_checkpoint_fill,
+        .prepare = sw_checkpoint_prepare,
         .fill_context = run->checkpoint,
     };
     must(harness_open(&spec, &run->harness));
@@ -141,18 +146,40 @@ static void close_run(struct run *run) {
     json_decref(run->golden);
 }
 
-/* Inputs, then targets, of a micro-batch of golden tokens, to where the engine reads micro-batch `to`. */
-static void put_tokens(struct run *run, int64_t step, int64_t micro, int64_t to) {
-    const json_t *rows =
-        json_array_get(json_array_get(json_object_get(run->golden, "tokens"), (size_t)(step - 1)), (size_t)micro);
-    const int64_t seq = whole(run->golden, "seq"), batch = whole(run->golden, "batch");
-    int32_t *tokens = sw_engine_tokens(run->harness.engine, to);
-    for (int64_t b = 0; b < batch; b++) {
-        for (int64_t t = 0; t < seq; t++) {
-            tokens[b * seq + t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t);
-            tokens[(batch + b) * seq + t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t + 1);
-        }
+/* What a field has of each sequence of a micro-batch. */
+static const json_t *of_micro_batch(const struct run *run, const char *field, int64_t step, int64_t micro) {
+    return json_array_get(json_array_get(json_object_get(run->golden, field), (size_t)(step - 1)), (size_t)micro);
+}
+
+/* The target before a document is none. */
+static void put_documents(const json_t *starts, int64_t seq, struct sw_tokens to) {
+    for (size_t d = 0; d < json_array_size(starts); d++) {
+        const int32_t start = (int32_t)item(starts, d);
+        for (int64_t t = start; t < seq; t++)
+            to.document_start[t] = start;
+        if (start > 0)
+            to.targets[start - 1] = -1;
     }
+}
+
+/* The golden tokens of a micro-batch, to where the engine reads micro-batch `to`; returns the targets that count. */
+static int64_t put_tokens(struct run *run, int64_t step, int64_t micro, int64_t to) {
+    const json_t *rows = of_micro_batch(run, "tokens", step, micro);
+    const json_t *documents = of_micro_batch(run, "document_starts", step, micro);
+    const int64_t seq = whole(run->golden, "seq"), batch = whole(run->golden, "batch");
+    const struct sw_tokens tokens = sw_model_tokens(run->harness.model, sw_engine_tokens(run->harness.engine, to));
+    int64_t targets = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        const struct sw_tokens row = sw_tokens_from(tokens, b * seq);
+        for (int64_t t = 0; t < seq; t++) {
+            row.inputs[t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t);
+            row.targets[t] = (int32_t)item(json_array_get(rows, (size_t)b), (size_t)t + 1);
+        }
+        put_documents(json_array_get(documents, (size_t)b), seq, row);
+        for (int64_t t = 0; t < seq; t++)
+            targets += row.targets[t] >= 0;
+    }
+    return targets;
 }
 
 static float logit_at(struct run *run, const json_t *at, float *logits) {
@@ -189,9 +216,9 @@ static void compare_logits(struct run *run) {
 static struct sw_step_result train_step(struct run *run, int64_t step) {
     const json_t *optimizer = json_object_get(run->golden, "optimizer");
     const json_t *golden = json_array_get(json_object_get(run->golden, "steps"), (size_t)(step - 1));
-    const int64_t micros = whole(run->golden, "micro_batches");
-    for (int64_t m = 0; m < micros; m++)
-        put_tokens(run, step, m, m);
+    int64_t targets = 0;
+    for (int64_t m = 0; m < whole(run->golden, "micro_batches"); m++)
+        targets += put_tokens(run, step, m, m);
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
         .step = step,
@@ -201,7 +228,7 @@ static struct sw_step_result train_step(struct run *run, int64_t step) {
                   .eps = number(optimizer, "eps"),
                   .weight_decay = number(optimizer, "weight_decay")},
         .clip = number(optimizer, "clip"),
-        .loss_tokens = micros * whole(run->golden, "batch") * whole(run->golden, "seq"),
+        .loss_tokens = targets,
     };
     struct sw_step_result result;
     must(sw_engine_begin(run->harness.engine, &input));
@@ -393,11 +420,12 @@ static void b_in_bf16_in_tiles(void **state) {
     compare("gpt2-b", SW_BF16, 4, "grads=device,optimizer=host", NULL);
 }
 
-/* The tiles that their heads allow. */
+/* The tiles that their heads allow. The last two have packed documents. */
 static const struct {
     const char *name;
     int64_t tiles;
-} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1}, {"mistral-a", 2}, {"qwen2-a", 2}, {"qwen3-a", 1}};
+} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1},     {"mistral-a", 2},        {"qwen2-a", 2},
+                {"qwen3-a", 1}, {"qwen3-b", 1}, {"gpt2-documents", 2}, {"mistral-documents", 2}};
 
 static void families_in_fp32(void **state) {
     (void)state;

@@ -43,7 +43,7 @@ static void a_llama_is_read(void **state) {
 static void relatives_differ_as_they_do(void **state) {
     (void)state;
     struct sw_model_config c = parse(MODEL("mistral", ", \"sliding_window\": 16"));
-    assert_true(c.window == 16 && c.window_first_layer == 0 && !c.qkv_bias);
+    assert_true(c.window == 16 && c.full_layers[0] == 0 && !c.qkv_bias);
     c = parse(MODEL("mistral", ", \"sliding_window\": null"));
     assert_int_equal(c.window, 0);
     c = parse(MODEL("mistral", ""));
@@ -51,13 +51,18 @@ static void relatives_differ_as_they_do(void **state) {
     c = parse(MODEL("qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 16, \"max_window_layers\": 1"));
     assert_true(c.window == 0 && c.qkv_bias && !c.projection_bias);
     c = parse(MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1"));
-    assert_true(c.window == 16 && c.window_first_layer == 1);
+    assert_true(c.window == 16 && c.full_layers[0] == 1);
     c = parse(MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 28"));
     assert_int_equal(c.window, 0);
     c = parse(
         MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(FULL, FULL, FULL, SLIDING)));
-    assert_true(c.window == 8 && c.window_first_layer == 3 && c.qk_norm && !c.qkv_bias);
+    assert_true(c.window == 8 && c.full_layers[0] == 7 && c.qk_norm && !c.qkv_bias);
     assert_int_equal(c.head_dim, 128);
+    const char *const mixed =
+        MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, FULL, SLIDING));
+    c = parse(mixed);
+    assert_true(c.window == 8 && c.full_layers[0] == 6);
+    assert_true(sw_config_window(&c, 0) == 8 && sw_config_window(&c, 1) == 0 && sw_config_window(&c, 3) == 8);
 }
 
 /* Both forms of transformers. */
@@ -112,8 +117,8 @@ static const struct {
     {MODEL("qwen2", ", \"max_window_layers\": -1"), SW_ERR_ARG, "'max_window_layers' is -1"},
     {MODEL("qwen2", ", \"layer_types\": [\"full_attention\"]"), SW_ERR_ARG, "1 entries for 4 layers"},
     {MODEL("qwen2", LAYERS(FULL, FULL, FULL, SLIDING)), SW_ERR_ARG, "no sliding window is used"},
-    {MODEL("qwen2", ", \"use_sliding_window\": true" LAYERS(FULL, SLIDING, FULL, SLIDING)), SW_ERR_UNSUPPORTED,
-     "\"full_attention\" for layer 2"},
+    {MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": null" LAYERS(FULL, SLIDING, FULL, FULL)),
+     SW_ERR_ARG, "no sliding window is used"},
     {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
 };
 
@@ -137,7 +142,7 @@ static void assert_round_trip(const struct sw_model_config *config) {
     support_expect_ok(sw_config_to_json(&back, &again), "writing again");
     assert_string_equal(text, again);
     assert_int_equal(back.window, config->window);
-    assert_int_equal(back.window_first_layer, config->window_first_layer);
+    assert_memory_equal(back.full_layers, config->full_layers, sizeof config->full_layers);
     assert_int_equal(back.qkv_bias, config->qkv_bias);
     assert_int_equal(back.projection_bias, config->projection_bias);
     assert_int_equal(back.mlp_bias, config->mlp_bias);
@@ -156,7 +161,7 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a", "qwen2-a", "qwen3-a"};
+static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a", "qwen2-a", "qwen3-a", "qwen3-b"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -169,7 +174,9 @@ static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
 static void descriptions_survive_writing(void **state) {
     (void)state;
     char path[SUPPORT_PATH_CHARS];
-    struct sw_model_config config;
+    struct sw_model_config config = parse(
+        MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, SLIDING, FULL)));
+    assert_round_trip(&config);
     const struct sw_preset *preset = NULL;
     for (int i = 0; i < GOLDEN; i++) {
         support_expect_ok(sw_config_load(golden_folder(i, path), &config), golden[i]);
@@ -211,8 +218,8 @@ static int64_t export_file(void *const *state, const struct sw_model_config *con
                            void *checkpoint, const char *to, char *content) {
     char folder[SUPPORT_PATH_CHARS], path[SUPPORT_PATH_CHARS];
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    support_expect_ok(sw_checkpoint_write(support_path(state, to, folder), config, units, &format, sw_checkpoint_fill,
-                                          checkpoint, NULL),
+    const struct sw_load from = {.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = checkpoint};
+    support_expect_ok(sw_checkpoint_write(support_path(state, to, folder), config, units, &format, &from, NULL),
                       "writing");
     snprintf(path, sizeof path, "%.200s/model.safetensors", folder);
     FILE *file = fopen(path, "rb");

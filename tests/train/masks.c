@@ -57,11 +57,11 @@ static void targets_follow_the_mask(void **state) {
         struct sw_data *data = open_data(&f);
         const int64_t windows = (sw_data_train_tokens(data) - 1) / seq;
         for (int64_t w = 0; w < windows; w++) {
-            support_expect_ok(sw_data_train_window(data, (uint64_t)w, inputs, targets), "window");
+            support_expect_ok(sw_data_train_window(data, (uint64_t)w, support_window(inputs, targets)), "window");
             check_window(&f, inputs, targets, seq);
         }
         for (int64_t w = 0; w < sw_data_validation_windows(data); w++) {
-            support_expect_ok(sw_data_validation_window(data, w, inputs, targets), "validation window");
+            support_expect_ok(sw_data_validation_window(data, w, support_window(inputs, targets)), "validation window");
             int64_t count = seq;
             while (count > 1 && inputs[count - 1] == 0)
                 count--;
@@ -106,11 +106,11 @@ static void bad_masks_are_refused(void **state) {
         snprintf(name, sizeof name, "%d.bin.mask", i);
         support_write(state, name, f.learnt, TOKENS, path);
     }
-    refuse(&f, "the mask of the training data leaves no token");
+    refuse(&f, "masks and documents leave no token of the training data");
     f.learnt[TOKENS - 1] = 1;
     support_write(state, "0.bin.mask", f.learnt, TOKENS, path);
     f.spec.validation_percent = 20;
-    refuse(&f, "the mask of the validation data leaves no token");
+    refuse(&f, "masks and documents leave no token of the validation data");
 }
 
 /* A part's first token is nobody's target: a loss on it alone is none. */
@@ -120,7 +120,7 @@ static void the_first_token_is_no_target(void **state) {
     f.files[0] = support_write(state, "text.txt", "hello", 5, f.path[0]);
     f.spec.files = f.files;
     support_write(state, "text.txt.mask", "\1\0\0\0\0", 5, path);
-    refuse(&f, "leaves no token");
+    refuse(&f, "leave no token");
 }
 
 static void baselines_do_without(void **state) {

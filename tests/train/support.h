@@ -3,6 +3,7 @@
 #define SW_TESTS_TRAIN_SUPPORT_H
 
 #include "core/status.h"
+#include "train/tokens.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,6 +71,11 @@ static inline void support_expect_failure(sw_status status, sw_status code, cons
     if (status != code || strstr(sw_error_message(status), text) == NULL)
         fail_msg("%s: status %d (%s), expected %d with \"%s\"", what, status, sw_error_message(status), code, text);
     sw_error_clear();
+}
+
+/* A window without documents. */
+static inline struct sw_tokens support_window(int32_t *inputs, int32_t *targets) {
+    return (struct sw_tokens){.inputs = inputs, .targets = targets};
 }
 
 static inline void support_expect_ok(sw_status status, const char *what) {

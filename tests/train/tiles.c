@@ -67,7 +67,8 @@ static int64_t export_file(void *const *state, const struct sw_units *units, sw_
     char folder[SUPPORT_PATH_CHARS], path[SUPPORT_PATH_CHARS + 32];
     support_path(state, "exported", folder);
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    support_expect_ok(sw_checkpoint_write(folder, &small_config, units, &format, fill, context, NULL), "writing");
+    const struct sw_load from = {.fill = fill, .context = context};
+    support_expect_ok(sw_checkpoint_write(folder, &small_config, units, &format, &from, NULL), "writing");
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);

@@ -59,6 +59,10 @@ static struct {
     uint64_t delay_seed, tasks;
 } machine = {.once = PTHREAD_ONCE_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* Of this thread's launches where they have ended when they return: those alone do not end the GPU's work. */
+static _Thread_local bool launch_failed;
+static _Thread_local char launch_error[ERROR_CHARS];
+
 static void start_machine(void) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
     machine.gpu = sw_emulation_default_gpu;
@@ -113,7 +117,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
-    default: return machine.error;
+    default: return launch_error[0] != '\0' ? launch_error : machine.error;
     }
 }
 
@@ -131,7 +135,9 @@ const char *cudaGetErrorName(cudaError_t error) {
 }
 
 cudaError_t cudaGetLastError(void) {
-    return state();
+    const bool failed = launch_failed;
+    launch_failed = false;
+    return failed ? cudaErrorLaunchFailure : state();
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -268,13 +274,26 @@ static cudaError_t give(cudaStream_t stream, void (*run)(void *), void *argument
     return state();
 }
 
+/* On the caller's thread, whose settings of the emulation it then obeys. */
+static void run_now(cudaStream_t stream, void (*run)(void *), void *argument) {
+    if (stream != NULL)
+        wait_for_stream(stream);
+    open_memory_of_gpu(true);
+    run(argument);
+    open_memory_of_gpu(false);
+    const char *error = stream == NULL ? NULL : sw_emulation_take_error();
+    if (error == NULL)
+        return;
+    launch_failed = true;
+    snprintf(launch_error, sizeof launch_error, "%s", error);
+}
+
 void sw_emulation_give(cudaStream_t stream, void (*run)(void *), void *argument) {
-    if (stream == NULL)
-        run(argument);
+    start();
+    if (stream == NULL || machine.blocking)
+        run_now(stream, run, argument);
     else if (give(stream, run, argument) == cudaErrorMemoryAllocation)
         sw_emulation_break("no memory for a launch");
-    else if (machine.blocking)
-        wait_for_stream(stream);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {

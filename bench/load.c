@@ -1,0 +1,203 @@
+/* `spillway bench load`: a checkpoint loaded into a new store, everything on NVMe, in turn with the same drive read and
+ * written at once by the queue alone. */
+#include "bench/commands.h"
+#include "bench/contender.h"
+#include "bench/io_pass.h"
+#include "bench/options.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "train/checkpoint.h"
+#include "train/commands.h"
+#include "train/files.h"
+#include "train/planned.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LOADING, DRIVE, CONTENDERS, DRIVE_DEPTH = SW_TRAINER_IO_DEPTH };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+
+/* What the drive is measured on: as much as a load writes, within these bounds. */
+#define DRIVE_LEAST_BYTES (64 * SW_MIB)
+#define DRIVE_LARGEST_BYTES SW_GIB
+#define DRIVE_BLOCK_BYTES (256 * SW_KIB)
+#define DRIVE_SECONDS 1.0
+#define DRIVE_PASSES 8
+
+struct load_options {
+    char *model;
+    struct sw_option_list nvme;
+    int64_t rounds, threads;
+    bool allow_buffered, json;
+};
+
+#define AT(member) .offset = offsetof(struct load_options, member)
+static const struct sw_option options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     AT(model),
+     .initial = "gpt2-355m",
+     .value = "M",
+     .what = "Hugging Face folder, or a preset: then a bf16 checkpoint of that shape is made, and removed again"},
+    {.name = "--nvme",
+     .kind = SW_OPTION_MANY,
+     AT(nvme),
+     .value = "DIR",
+     .what = "folder for the store; repeatable, then striped; default: the current folder"},
+    SW_BENCH_THREADS(offsetof(struct load_options, threads)),
+    SW_BENCH_ROUNDS(offsetof(struct load_options, rounds), "3"),
+    {.name = "--allow-buffered",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_buffered),
+     .what = "accept a file system without direct I/O"},
+    SW_BENCH_JSON(offsetof(struct load_options, json)),
+};
+static const struct sw_command_line line = {.command = "bench load",
+                                            .summary = "loads a checkpoint, beside the drive read and written at once",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
+
+struct load_bench {
+    const struct load_options *given;
+    struct sw_planned planned;
+    const char *const *directories;
+    int directory_count;
+    char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
+    const char *folder;
+    struct sw_io_target drive;
+    int64_t read_bytes, written_bytes; /* of a load */
+    struct sw_bench_rounds rounds;
+};
+
+/* A step is never run: its shape only has to be possible. */
+static sw_status plan(struct load_bench *b) {
+    struct sw_settings *settings = &b->planned.settings;
+    SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
+    free(settings->model);
+    free(settings->place);
+    settings->model = strdup(b->given->model);
+    settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
+    if (settings->model == NULL || settings->place == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    settings->threads = b->given->threads;
+    settings->allow_buffered = b->given->allow_buffered;
+    settings->seq = settings->batch_tokens = 16;
+    settings->micro_batch = 1;
+    return sw_planned_make(&b->planned);
+}
+
+/* Any values are as good as others for the time that they take. */
+static sw_status fill_plain(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    (void)context;
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)((unit + (first + i) * 7) % 251) - 125.0f;
+    return SW_OK;
+}
+
+static sw_status find_checkpoint(struct load_bench *b) {
+    struct stat info;
+    b->folder = b->given->model;
+    if (stat(b->given->model, &info) == 0 && S_ISDIR(info.st_mode))
+        return SW_OK;
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, b->directories[0], "spillway-bench-load-XXXXXX"));
+    if (mkdtemp(path) == NULL)
+        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->directories[0]);
+    memcpy(b->made, path, sizeof path);
+    b->folder = b->made;
+    const struct sw_checkpoint_format format = {.type = SW_BF16, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
+    const struct sw_load from = {.fill = fill_plain};
+    return sw_checkpoint_write(b->made, &b->planned.config, sw_model_get_units(b->planned.model), &format, &from, NULL);
+}
+
+static sw_status open_drive(struct load_bench *b) {
+    const int64_t bytes = sw_writes_of_loading(b->planned.plan);
+    const struct sw_io_target_spec spec = {.paths = b->directories,
+                                           .count = b->directory_count,
+                                           .size_bytes =
+                                               sw_max_i64(DRIVE_LEAST_BYTES, sw_min_i64(DRIVE_LARGEST_BYTES, bytes)),
+                                           .allow_buffered = b->given->allow_buffered};
+    SW_TRY(sw_io_target_open(&spec, &b->drive));
+    SW_TRY(sw_io_target_take_memory(&b->drive, SW_IO_FILL_BYTES));
+    b->drive.may_write_bytes = INT64_MAX / 2;
+    return sw_io_fill(&b->drive);
+}
+
+static sw_status load_once(struct load_bench *b, double *out_rate) {
+    struct sw_source *source;
+    struct sw_contender contender;
+    SW_TRY(sw_source_open_model(b->folder, false, 0, 1, &source));
+    const struct sw_load load = sw_source_load(source);
+    const sw_status status =
+        sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices, b->planned.plan, b->directories,
+                          b->directory_count, SW_SPECULATE_NEVER, &load, &contender);
+    if (status == SW_OK) {
+        b->read_bytes = sw_source_bytes_read(source);
+        b->written_bytes = sw_store_counters(contender.store).write_bytes;
+        *out_rate = (double)(b->read_bytes + b->written_bytes) / contender.load_s;
+        sw_contender_close(&contender);
+    }
+    sw_source_close(source);
+    return status;
+}
+
+static sw_status drive_once(struct load_bench *b, double *out_rate) {
+    const struct sw_io_pass pass = {.cell = {SW_IO_BOTH, DRIVE_BLOCK_BYTES, DRIVE_DEPTH},
+                                    .seconds = DRIVE_SECONDS,
+                                    .most_bytes = DRIVE_PASSES * b->drive.file_bytes * b->drive.count};
+    struct sw_io_done done;
+    SW_TRY(sw_io_run(&b->drive, &pass, &done));
+    *out_rate = done.rate.bytes_per_s;
+    return SW_OK;
+}
+
+static sw_status report(const struct load_bench *b) {
+    const double load = sw_bench_median(&b->rounds, LOADING), drive = sw_bench_median(&b->rounds, DRIVE);
+    const double ratio = sw_bench_ratio(&b->rounds, LOADING, DRIVE);
+    if (b->given->json)
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "bench", "load",
+                                             "device", sw_devices_info(&b->planned.devices).name, "model",
+                                             b->given->model, "threads", sw_devices_info(&b->planned.devices).threads,
+                                             "rounds", b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes,
+                                             "written_bytes", (json_int_t)b->written_bytes, "load_bytes_per_s", load,
+                                             "drive_bytes_per_s", drive, "of_drive", ratio));
+    printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s; the drive read and written at once %.2f GB/s: %.2f of "
+           "it (medians of %d)\n",
+           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, load * 1e-9, drive * 1e-9,
+           ratio, b->rounds.rounds);
+    return SW_OK;
+}
+
+static sw_status measure(struct load_bench *b) {
+    SW_TRY(plan(b));
+    SW_TRY(find_checkpoint(b));
+    SW_TRY(open_drive(b));
+    for (int round = 0; round < b->rounds.rounds; round++) {
+        SW_TRY(load_once(b, &b->rounds.rate[LOADING][round]));
+        SW_TRY(drive_once(b, &b->rounds.rate[DRIVE][round]));
+    }
+    return report(b);
+}
+
+static sw_status run(const void *target) {
+    static const char *const here[] = {"."};
+    const struct load_options *given = target;
+    struct load_bench b = {.given = given,
+                           .directories = given->nvme.count > 0 ? (const char *const *)given->nvme.items : here,
+                           .directory_count = given->nvme.count > 0 ? given->nvme.count : 1,
+                           .rounds = {.rounds = (int)given->rounds}};
+    const sw_status status = measure(&b);
+    sw_io_target_close(&b.drive);
+    if (b.made[0] != '\0')
+        sw_folder_remove(b.made);
+    sw_planned_release(&b.planned);
+    sw_options_release(&sw_bench_step_command, &b.planned.settings);
+    return status;
+}
+
+int sw_bench_load(int argc, char **argv) {
+    struct load_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

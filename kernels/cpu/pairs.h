@@ -1,0 +1,59 @@
+/* Pairs of bf16 numbers as one word, the first in the low half: what the dot products of AVX-512 BF16 work on.
+ * Elsewhere the same arithmetic is made of ordinary instructions, but for how the two products of a pair round. */
+#ifndef SW_KERNELS_CPU_PAIRS_H
+#define SW_KERNELS_CPU_PAIRS_H
+
+#include "kernels/cpu/lanes.h"
+
+/* Whether products of pairs are faster than widened ones. */
+#if defined(__AVX512BF16__)
+#define SW_FAST_PAIRS true
+#else
+#define SW_FAST_PAIRS false
+#endif
+
+/* c + a.low·b.low + a.high·b.high */
+SW_INLINE sw_vec sw_vec_fma_pairs(sw_vec_bits a, sw_vec_bits b, sw_vec c) {
+#if defined(__AVX512BF16__)
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+#else
+    const sw_vec low = sw_vec_fma((sw_vec)(a << 16), (sw_vec)(b << 16), c);
+    return sw_vec_fma((sw_vec)(a & 0xffff0000u), (sw_vec)(b & 0xffff0000u), low);
+#endif
+}
+
+/* Rounds two rows to the pairs (low[i], high[i]). */
+SW_INLINE sw_vec_bits sw_vec_to_pairs(sw_vec low, sw_vec high) {
+#if defined(__AVX512BF16__)
+    const __m512i interleaved = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                                 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (sw_vec_bits)_mm512_permutexvar_epi16(interleaved, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+#else
+    const sw_vec_bits first = __builtin_convertvector(sw_vec_to_bf16(low), sw_vec_bits);
+    return first | __builtin_convertvector(sw_vec_to_bf16(high), sw_vec_bits) << 16;
+#endif
+}
+
+/* Rounds two vectors to as many bf16 numbers, in their order. */
+SW_INLINE void sw_store_two_bf16(uint16_t *to, sw_vec first, sw_vec second) {
+#if defined(__AVX512BF16__)
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+#else
+    sw_store(SW_BF16, to, 0, first);
+    sw_store(SW_BF16, to, SW_LANES, second);
+#endif
+}
+
+/* What an fp32 number or a pair may be read as. */
+typedef uint32_t sw_word __attribute__((may_alias));
+typedef uint32_t sw_vec_bits_unaligned __attribute__((vector_size(SW_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+
+SW_INLINE sw_vec_bits sw_load_words(const void *from) {
+    return *(const sw_vec_bits_unaligned *)from;
+}
+
+SW_INLINE void sw_store_words(void *to, sw_vec_bits words) {
+    *(sw_vec_bits_unaligned *)to = words;
+}
+
+#endif

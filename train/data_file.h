@@ -1,0 +1,31 @@
+/* A file of data, or one beside it under its name and a suffix. Read rather than mapped: resident memory stays small
+ * however large the data, and a file that shrinks is an error that can be reported. */
+#ifndef SW_TRAIN_DATA_FILE_H
+#define SW_TRAIN_DATA_FILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_data_file {
+    const char *path;   /* of the data; must outlive this */
+    const char *suffix; /* "" of the data themselves; likewise */
+    int fd;             /* -1: there is no such file */
+    int64_t bytes;
+};
+
+/* Data must be there, what is beside them need not. The caller closes it, also after a failure; zeroed memory is not a
+ * closed file, SW_DATA_FILE_CLOSED is. */
+#define SW_DATA_FILE_CLOSED ((struct sw_data_file){.fd = -1})
+sw_status sw_data_file_open(const char *path, const char *suffix, struct sw_data_file *out);
+void sw_data_file_close(struct sw_data_file *file);
+
+static inline bool sw_data_file_is_there(const struct sw_data_file *file) {
+    return file->fd >= 0;
+}
+
+/* All of the bytes, or an error. */
+sw_status sw_data_file_read(const struct sw_data_file *file, int64_t offset_bytes, int64_t bytes, void *out);
+
+#endif

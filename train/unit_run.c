@@ -1,0 +1,180 @@
+#include "train/unit_run.h"
+
+#include "core/size.h"
+
+#include <stdlib.h>
+
+/* The memory of any unit, and its call. */
+struct sw_unit_run {
+    struct sw_model *model;
+    struct sw_unit_ops ops;
+    const struct sw_units *units;
+    struct sw_memory *memory, *host; /* the areas, and what goes into them on its way */
+    struct sw_stream *stream;
+    struct sw_unit_call call;
+    void *weights, *table;
+    double loss;
+    struct sw_model_init init;
+};
+
+static int64_t most_elems(const struct sw_units *units) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        most = sw_max_i64(most, units->unit[u].elems);
+    return most;
+}
+
+static int64_t most_of(const int64_t *bytes, int64_t count) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < count; u++)
+        most = sw_max_i64(most, bytes[u]);
+    return most;
+}
+
+enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, SAVED, WORK, AREAS };
+
+static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
+    const struct sw_units *units = sw_model_get_units(model);
+    const struct sw_model_bytes sizes = sw_model_bytes(model);
+    const int64_t elems = most_elems(units), table_elems = units->unit[0].elems;
+    const int64_t typed = sw_dtype_bytes(sw_model_type(model)), boundary = most_of(sizes.boundary, units->count);
+    int64_t all_bytes = 0;
+    bytes[WEIGHTS] = elems * typed;
+    bytes[TABLE] = table_elems * typed;
+    bytes[ACC] = elems * (int64_t)sizeof(float);
+    bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
+    bytes[TOKENS] = sizes.token;
+    bytes[IN] = bytes[OUT] = bytes[GRAD] = boundary;
+    bytes[SAVED] = most_of(sizes.saved, units->count);
+    bytes[WORK] = sizes.work;
+    for (int i = 0; i < AREAS; i++)
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    return all_bytes;
+}
+
+int64_t sw_unit_run_bytes(struct sw_model *model) {
+    int64_t bytes[AREAS];
+    return size_areas(model, bytes);
+}
+
+static sw_status bring(struct sw_unit_run *run, const void *to, int64_t bytes) {
+    SW_TRY(sw_copy_to_device(run->stream, (void *)(uintptr_t)to, sw_memory_base(run->host), bytes));
+    return sw_stream_synchronize(run->stream);
+}
+
+/* Numbers of both signs, since products of zeros may be faster than real ones. */
+static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t bytes, float factor) {
+    enum { PERIOD = 101 };
+    const sw_dtype type = sw_model_type(run->model);
+    for (int64_t i = 0; i < bytes / sw_dtype_bytes(type); i++)
+        sw_dtype_store(type, sw_memory_base(run->host), i, (float)(i % PERIOD - PERIOD / 2) * factor);
+    return bring(run, to, bytes);
+}
+
+/* All over the table. */
+static sw_status bring_tokens(struct sw_unit_run *run, const int32_t *to, int64_t bytes) {
+    enum { TOKEN_STEP = 7919 };
+    const int64_t vocab = sw_model_get_config(run->model)->vocab;
+    int32_t *tokens = sw_memory_base(run->host);
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *tokens; i++)
+        tokens[i] = (int32_t)(i * TOKEN_STEP % vocab);
+    return bring(run, to, bytes);
+}
+
+static sw_status fill_inputs(struct sw_unit_run *run, const int64_t bytes[AREAS]) {
+    const struct sw_unit_call *call = &run->call;
+    SW_TRY(bring_numbers(run, call->in, bytes[IN], 0x1p-5f));
+    SW_TRY(bring_numbers(run, call->grad, bytes[GRAD], 0x1p-15f));
+    SW_TRY(bring_tokens(run, call->tokens, bytes[TOKENS]));
+    return run->ops.begin == NULL ? SW_OK : run->ops.begin(run->ops.context, run->stream, call->work);
+}
+
+static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
+    struct sw_unit_call *call = &run->call;
+    void *area[AREAS];
+    int64_t bytes[AREAS], taken_bytes = 0;
+    const int64_t all_bytes = size_areas(run->model, bytes);
+    SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, all_bytes, &run->memory));
+    SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_HOST,
+                          sw_max_i64(sw_max_i64(bytes[IN], bytes[TOKENS]), SW_GRAIN_ELEMS * (int64_t)sizeof(float)),
+                          &run->host));
+    for (int i = 0; i < AREAS; i++) {
+        area[i] = (char *)sw_memory_base(run->memory) + taken_bytes;
+        taken_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    }
+    run->weights = area[WEIGHTS];
+    run->table = area[TABLE];
+    call->weights = area[WEIGHTS];
+    call->acc = area[ACC];
+    call->table_acc = area[TABLE_ACC];
+    call->tokens = area[TOKENS];
+    call->in = area[IN];
+    call->out = area[OUT];
+    call->grad = area[GRAD];
+    call->saved = area[SAVED];
+    call->work = area[WORK];
+    return fill_inputs(run, bytes);
+}
+
+/* Random weights, likewise. On their way they are where gradients will be. */
+static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
+    enum { AT_ONCE = SW_GRAIN_ELEMS };
+    const sw_dtype type = sw_model_type(run->model);
+    for (int64_t first = 0; first < run->units->unit[unit].elems; first += AT_ONCE) {
+        SW_TRY(sw_model_fill_random(&run->init, unit, first, AT_ONCE, sw_memory_base(run->host)));
+        SW_TRY(bring(run, run->call.acc, AT_ONCE * (int64_t)sizeof(float)));
+        SW_TRY(sw_cast_from_f32(run->stream, type, AT_ONCE, run->call.acc, (char *)to + first * sw_dtype_bytes(type)));
+    }
+    return sw_stream_synchronize(run->stream);
+}
+
+sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, struct sw_unit_run **out) {
+    *out = NULL;
+    struct sw_unit_run *run = calloc(1, sizeof *run);
+    if (run == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to measure a unit");
+    run->model = model;
+    run->ops = sw_model_ops(model);
+    run->units = sw_model_get_units(model);
+    run->init = (struct sw_model_init){.config = sw_model_get_config(model), .units = run->units};
+    sw_status status = sw_stream_open(device, &run->stream);
+    run->call.stream = run->stream;
+    if (status == SW_OK)
+        status = take_areas(run, device);
+    run->call.loss = &run->loss;
+    run->call.loss_scale = 1.0f;
+    if (status == SW_OK)
+        status = fill_weights(run, 0, run->table);
+    if (status == SW_OK)
+        *out = run;
+    else
+        sw_unit_run_close(run);
+    return status;
+}
+
+void sw_unit_run_close(struct sw_unit_run *run) {
+    if (run == NULL)
+        return;
+    sw_stream_close(run->stream);
+    sw_memory_close(run->memory);
+    sw_memory_close(run->host);
+    free(run);
+}
+
+sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
+    const bool head = unit + 1 == run->units->count;
+    run->call.unit = unit;
+    run->call.table = head && run->units->tied ? run->table : NULL;
+    return fill_weights(run, unit, run->weights);
+}
+
+sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
+    struct sw_unit_call *call = &run->call;
+    const bool head = call->unit + 1 == run->units->count;
+    const struct sw_unit_ops *ops = &run->ops;
+    const sw_unit_function function = head ? (pass == SW_UNIT_FORWARD ? ops->loss : ops->head)
+                                           : (pass == SW_UNIT_FORWARD ? ops->forward : ops->backward);
+    call->recompute = pass == SW_UNIT_RECOMPUTE_BACKWARD;
+    SW_TRY(function(ops->context, call));
+    return sw_stream_synchronize(call->stream);
+}
