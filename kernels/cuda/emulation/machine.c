@@ -5,6 +5,7 @@
 #include "kernels/cuda/emulation/shared_memory.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -52,6 +53,32 @@ struct machine {
 
 static _Thread_local struct machine *machine;
 
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t machine_key;
+
+static void drop_fibers(struct machine *m) {
+    for (int i = 0; i < m->fibers; i++) {
+        sw_fiber_close(m->threads[i].fiber);
+        sw_late_copies_free(&m->threads[i].copies);
+        m->threads[i] = (struct thread){0};
+    }
+    m->fibers = 0;
+}
+
+/* Streams have threads that end before the program does. */
+static void close_machine(void *ended) {
+    struct machine *m = ended;
+    drop_fibers(m);
+    sw_fiber_close(m->scheduler);
+    free(m);
+}
+
+static void make_key(void) {
+    const int error = pthread_key_create(&machine_key, close_machine);
+    assert(error == 0);
+    (void)error;
+}
+
 static struct machine *the_machine(void) {
     if (machine == NULL) {
         machine = calloc(1, sizeof *machine);
@@ -59,6 +86,8 @@ static struct machine *the_machine(void) {
         machine->scheduler = sw_fiber_open_current();
         assert(machine->scheduler != NULL);
         machine->random = FIRST_SEED;
+        pthread_once(&key_once, make_key);
+        pthread_setspecific(machine_key, machine);
     }
     return machine;
 }
@@ -220,15 +249,6 @@ static void play(void *argument) {
         running_thread()->state = ENDED;
         back_to_scheduler();
     }
-}
-
-static void drop_fibers(struct machine *m) {
-    for (int i = 0; i < m->fibers; i++) {
-        sw_fiber_close(m->threads[i].fiber);
-        sw_late_copies_free(&m->threads[i].copies);
-        m->threads[i] = (struct thread){0};
-    }
-    m->fibers = 0;
 }
 
 static bool have_fibers(struct machine *m) {
