@@ -79,6 +79,35 @@ static void same_bits_as_reference(void **state) {
     for_each_device(compare_all);
 }
 
+/* More runs than a device may take at once, most of a few elements, and a long one last. */
+static void many_runs(struct pair *pair) {
+    enum { MANY = 300 };
+    struct sw_decay_run many[MANY];
+    for (int i = 0; i < MANY; i++)
+        many[i] = (struct sw_decay_run){.end = 5 + (i + 1) * 53 - i % 7, .decay = i % 3 != 1};
+    many[MANY - 1].end = ELEMS - 3;
+    for (int t = 0; t < TEST_TYPES; t++) {
+        const sw_dtype type = test_types[t];
+        struct buffer got = make_records(GRAINS, 1e-3f), want = buffer_copy(&got), grads = make_grads(type, 20);
+        struct buffer got_weights = buffer_make(ELEMS * sw_dtype_bytes(type)),
+                      want_weights = buffer_make(got_weights.bytes);
+        assert_ok(sw_update_adamw(pair->stream, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, got.data,
+                                  got_weights.data));
+        assert_ok(sw_update_adamw(pair->ref, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, want.data,
+                                  want_weights.data));
+        assert_same_bits("records of many runs", pair, got.bytes, got.data, want.data);
+        assert_same_bits("weights of many runs", pair, got_weights.bytes, got_weights.data, want_weights.data);
+        struct buffer *all[] = {&got, &want, &grads, &got_weights, &want_weights};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+            buffer_free(all[i]);
+    }
+}
+
+static void runs_of_few_elements(void **state) {
+    (void)state;
+    for_each_device(many_runs);
+}
+
 /* One call, or one for each grain: the address in the unit decides decay, not the call. */
 static void chunked(struct pair *pair) {
     struct buffer whole = make_records(GRAINS, 1e-3f), parts = buffer_copy(&whole), grads = make_grads(SW_BF16, 2);
@@ -182,8 +211,9 @@ static void scalars_keep_their_digits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_as_reference), cmocka_unit_test(any_chunks),
-                                       cmocka_unit_test(skipped_step), cmocka_unit_test(reference_follows_textbook),
-                                       cmocka_unit_test(scalars_keep_their_digits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_as_reference),     cmocka_unit_test(any_chunks),
+        cmocka_unit_test(runs_of_few_elements),       cmocka_unit_test(skipped_step),
+        cmocka_unit_test(reference_follows_textbook), cmocka_unit_test(scalars_keep_their_digits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

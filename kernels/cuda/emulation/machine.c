@@ -5,6 +5,7 @@
 #include "kernels/cuda/emulation/shared_memory.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -52,6 +53,32 @@ struct machine {
 
 static _Thread_local struct machine *machine;
 
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t machine_key;
+
+static void drop_fibers(struct machine *m) {
+    for (int i = 0; i < m->fibers; i++) {
+        sw_fiber_close(m->threads[i].fiber);
+        sw_late_copies_free(&m->threads[i].copies);
+        m->threads[i] = (struct thread){0};
+    }
+    m->fibers = 0;
+}
+
+/* Streams have threads that end before the program does. */
+static void close_machine(void *ended) {
+    struct machine *m = ended;
+    drop_fibers(m);
+    sw_fiber_close(m->scheduler);
+    free(m);
+}
+
+static void make_key(void) {
+    const int error = pthread_key_create(&machine_key, close_machine);
+    assert(error == 0);
+    (void)error;
+}
+
 static struct machine *the_machine(void) {
     if (machine == NULL) {
         machine = calloc(1, sizeof *machine);
@@ -59,6 +86,8 @@ static struct machine *the_machine(void) {
         machine->scheduler = sw_fiber_open_current();
         assert(machine->scheduler != NULL);
         machine->random = FIRST_SEED;
+        pthread_once(&key_once, make_key);
+        pthread_setspecific(machine_key, machine);
     }
     return machine;
 }
@@ -222,15 +251,6 @@ static void play(void *argument) {
     }
 }
 
-static void drop_fibers(struct machine *m) {
-    for (int i = 0; i < m->fibers; i++) {
-        sw_fiber_close(m->threads[i].fiber);
-        sw_late_copies_free(&m->threads[i].copies);
-        m->threads[i] = (struct thread){0};
-    }
-    m->fibers = 0;
-}
-
 static bool have_fibers(struct machine *m) {
     for (; m->fibers < m->count; m->fibers++) {
         m->threads[m->fibers].fiber = sw_fiber_open(play, m);
@@ -264,7 +284,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         m->order[i] = i;
     }
     for (int w = 0; w < m->count / WARP; w++) {
-        shuffle(m, m->order + w * WARP, WARP);
+        shuffle(m, &m->order[(size_t)w * WARP], WARP);
         m->warp_order[w] = w;
     }
     shuffle(m, m->warp_order, m->count / WARP);
@@ -292,7 +312,7 @@ static int run_round(struct machine *m, const int *order) {
 static bool run_warps(struct machine *m) {
     bool any = false;
     for (int w = 0; w < m->count / WARP; w++) {
-        while (run_round(m, m->order + m->warp_order[w] * WARP) > 0)
+        while (run_round(m, &m->order[(size_t)m->warp_order[w] * WARP]) > 0)
             any = true;
     }
     return any && !m->failed;

@@ -325,7 +325,10 @@ static cudaError_t give_mark(cudaStream_t stream, void (*run)(void *), struct CU
     if (mark == NULL)
         return cudaErrorMemoryAllocation;
     *mark = (struct mark){.event = event, .record = record};
-    return give(stream, run, mark);
+    const cudaError_t error = give(stream, run, mark);
+    if (error == cudaErrorMemoryAllocation)
+        free(mark);
+    return error;
 }
 
 static void reach(void *argument) {
@@ -379,8 +382,13 @@ cudaError_t cudaEventElapsedTime(float *out_ms, cudaEvent_t from, cudaEvent_t to
 }
 
 /* The size of a region of the GPU's memory stands in a page before it. */
+static size_t mapped_bytes(size_t bytes) {
+    const size_t page = PAGE_BYTES;
+    return page + (bytes + page - 1) / page * page;
+}
+
 cudaError_t cudaMalloc(void **out, size_t bytes) {
-    const size_t mapped = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    const size_t mapped = mapped_bytes(bytes);
     pthread_mutex_lock(&machine.mutex);
     const bool fits = bytes <= machine.gpu.memory_bytes - machine.gpu.held_bytes - machine.used_bytes;
     machine.used_bytes += fits ? bytes : 0;
@@ -404,7 +412,7 @@ cudaError_t cudaFree(void *memory) {
     pthread_mutex_lock(&machine.mutex);
     machine.used_bytes -= bytes;
     pthread_mutex_unlock(&machine.mutex);
-    munmap(base, (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    munmap(base, mapped_bytes(bytes));
     return state();
 }
 
@@ -439,7 +447,10 @@ static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
     if (own == NULL)
         return cudaErrorMemoryAllocation;
     *own = *copy;
-    return give(stream, run_copy, own);
+    const cudaError_t error = give(stream, run_copy, own);
+    if (error == cudaErrorMemoryAllocation)
+        free(own);
+    return error;
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
@@ -468,6 +479,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         copy.owned = true;
     }
     const cudaError_t error = give_copy(stream, &copy);
+    if (error == cudaErrorMemoryAllocation && copy.owned)
+        free(copy.from);
     if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes))
         wait_for_stream(stream);
     return error;

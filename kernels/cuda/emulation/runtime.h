@@ -8,6 +8,7 @@
 #include "kernels/cuda/emulation/stream.h"
 
 #include <cuda_runtime_api.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
