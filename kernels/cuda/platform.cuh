@@ -77,7 +77,8 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
 #include "kernels/cuda/emulation/language.cuh"
 
 #define SW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
-    sw_emulation_run(#kernel, grid, block, shared_bytes, stream, [=]() { kernel(__VA_ARGS__); })
+    sw_emulation_run(                                                                                                  \
+        #kernel, grid, block, shared_bytes, stream, [](auto... arguments) { kernel(arguments...); }, __VA_ARGS__)
 #define SW_ALLOW_SHARED(kernel, bytes) ((void)(bytes))
 #define SW_SHARED(type, name, dims)                                                                                    \
     typedef type name##_array dims;                                                                                    \

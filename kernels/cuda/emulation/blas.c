@@ -145,23 +145,52 @@ static float element(const cublasLtMatrixLayoutOpaque_t *layout, const void *at,
     return sw_dtype_load(type_of(layout->type), at, (int64_t)(r + c * (uint64_t)layout->stride));
 }
 
+/* [terms][rows] of op(A) in fp64, so that a column of the result is a sum of its rows. */
+static double *widen_a(const struct product *p) {
+    const uint64_t rows = p->c.rows, terms = inner_side(p);
+    double *wide = malloc(rows * terms * sizeof *wide);
+    for (uint64_t i = 0; wide != NULL && i < terms; i++)
+        for (uint64_t row = 0; row < rows; row++)
+            wide[i * rows + row] = (double)element(&p->a, p->a_at, p->d.transpose_a, row, i);
+    return wide;
+}
+
+static void finish_column(const struct product *p, uint64_t col, const double *sums) {
+    const sw_dtype type = type_of(p->c.type);
+    for (uint64_t row = 0; row < p->c.rows; row++) {
+        const int64_t at = (int64_t)(row + col * (uint64_t)p->c.stride);
+        double sum = sums[row];
+        if (p->beta != 0.0f)
+            sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
+        if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
+            sum += (double)sw_dtype_load(type_of(p->d.bias_type), p->d.bias, (int64_t)row);
+        sw_dtype_store(type, p->c_at, at, (float)sum);
+    }
+}
+
+static void multiply(const struct product *p, const double *a, double *sums) {
+    const uint64_t rows = p->c.rows;
+    for (uint64_t col = 0; col < p->c.cols; col++) {
+        memset(sums, 0, rows * sizeof *sums);
+        for (uint64_t i = 0; i < inner_side(p); i++) {
+            const double b = (double)element(&p->b, p->b_at, p->d.transpose_b, i, col);
+            for (uint64_t row = 0; row < rows; row++)
+                sums[row] += a[i * rows + row] * b;
+        }
+        finish_column(p, col, sums);
+    }
+}
+
 static void run_product(void *argument) {
     struct product *p = argument;
+    double *a = widen_a(p), *sums = malloc(p->c.rows * sizeof *sums);
     memset(p->workspace, WORKSPACE_VALUE, p->workspace_bytes);
-    for (uint64_t col = 0; col < p->c.cols; col++)
-        for (uint64_t row = 0; row < p->c.rows; row++) {
-            const int64_t at = (int64_t)(row + col * (uint64_t)p->c.stride);
-            const sw_dtype type = type_of(p->c.type);
-            double sum = 0.0;
-            for (uint64_t i = 0; i < inner_side(p); i++)
-                sum += (double)element(&p->a, p->a_at, p->d.transpose_a, row, i) *
-                       (double)element(&p->b, p->b_at, p->d.transpose_b, i, col);
-            if (p->beta != 0.0f)
-                sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
-            if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
-                sum += (double)sw_dtype_load(type_of(p->d.bias_type), p->d.bias, (int64_t)row);
-            sw_dtype_store(type, p->c_at, at, (float)sum);
-        }
+    if (a != NULL && sums != NULL)
+        multiply(p, a, sums);
+    else
+        sw_emulation_break("no memory for a matrix product");
+    free(a);
+    free(sums);
     free(p);
 }
 

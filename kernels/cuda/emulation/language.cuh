@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <tuple>
+
 #define __global__
 #define __device__
 #define __host__
@@ -28,30 +30,33 @@ struct dim3 {
     }
 };
 
-/* A launch, which takes place when its stream comes to it. */
-template <typename Body> struct sw_emulation_grid {
-    const char *kernel;
+/* A launch, which takes place when its stream comes to it, with the arguments as they are now. */
+template <typename Kernel, typename... Arguments> struct sw_emulation_grid {
+    const char *name;
     dim3 grid, block;
     size_t shared_bytes;
-    Body body;
+    Kernel kernel;
+    std::tuple<Arguments...> arguments;
 
     static void call(void *self) {
-        ((sw_emulation_grid *)self)->body();
+        sw_emulation_grid *g = (sw_emulation_grid *)self;
+        std::apply(g->kernel, g->arguments);
     }
 
     static void launch(void *self) {
         sw_emulation_grid *g = (sw_emulation_grid *)self;
-        sw_emulation_launch(g->kernel, {g->grid.x, g->grid.y, g->grid.z}, {g->block.x, g->block.y, g->block.z},
+        sw_emulation_launch(g->name, {g->grid.x, g->grid.y, g->grid.z}, {g->block.x, g->block.y, g->block.z},
                             g->shared_bytes, call, g);
         delete g;
     }
 };
 
-template <typename Body>
-static inline void sw_emulation_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                                    Body body) {
-    sw_emulation_give(stream, sw_emulation_grid<Body>::launch,
-                      new sw_emulation_grid<Body>{kernel, grid, block, shared_bytes, body});
+template <typename Kernel, typename... Arguments>
+static inline void sw_emulation_run(const char *name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                                    Kernel kernel, Arguments... arguments) {
+    typedef sw_emulation_grid<Kernel, Arguments...> launch;
+    sw_emulation_give(stream, launch::launch,
+                      new launch{name, grid, block, shared_bytes, kernel, std::tuple<Arguments...>(arguments...)});
 }
 
 template <typename T> static inline T sw_emulation_lane(T mine, unsigned from, const char *what) {
