@@ -33,6 +33,9 @@ static inline sw_status sw_cuda_use(const struct sw_device *device) {
     return sw_cuda_check(cudaSetDevice(sw_cuda_of(device)->number), "choosing a GPU");
 }
 
+/* Before any call of cuBLASLt. */
+sw_status sw_cublaslt_load(void);
+
 void sw_cuda_add_memory(struct sw_device_ops *ops);
 void sw_cuda_add_streams(struct sw_device_ops *ops);
 void sw_cuda_add_gemm(struct sw_device_ops *ops);

@@ -106,6 +106,7 @@ static void close_cuda(struct sw_device *device) {
 static sw_status open_cuda(struct sw_cuda *cuda, const char *number, int64_t *out_free_bytes) {
     SW_TRY(choose_gpu(number, &cuda->number));
     SW_TRY(read_gpu(cuda));
+    SW_TRY(sw_cublaslt_load());
     return start_gpu(cuda, out_free_bytes);
 }
 
