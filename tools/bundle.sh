@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs the sources, and the files of the libraries that they need, into one archive that builds on a machine which can
-# fetch nothing: `tar xf spillway-bundle.tar.xz && cd spillway && ./dev gpu`. Needs Debian or Ubuntu. A compiler, Python
+# fetch nothing: `tar xf spillway-bundle.tar.xz && cd spillway && ./dev test`. Needs Debian or Ubuntu. A compiler, Python
 # and, for the GPU, the CUDA Toolkit are the other machine's own. Started by ./dev bundle.
 set -euo pipefail
 
