@@ -149,6 +149,6 @@ sw_status sw_device_lane_start(struct lane *lane);
 /* Joins its second thread, once the lanes end. */
 void sw_device_lane_join(struct lane *lane);
 void sw_device_lane_restart(struct lane *lane);
-void *sw_device_lane_run(void *lane);
+void *sw_device_lane_run(void *argument); /* the lane */
 
 #endif

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#define FUNCTION(name) __typeof__(name) *name##_at
+#define FUNCTION(name) __typeof__(name) *name##_at /* NOLINT(bugprone-macro-parentheses): a declaration */
 /* Of the process, as a loaded library is. */
 static struct {
     pthread_once_t once;
@@ -78,6 +78,7 @@ sw_status sw_cublaslt_load(void) {
                    library.failure, SW_CUBLASLT_NAME);
 }
 
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): NVIDIA's header has other names. */
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
     return library.cublasLtCreate_at(out);
 }
@@ -144,3 +145,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return library.cublasLtMatmul_at(handle, description, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d,
                                      d_layout, algorithm, workspace, workspace_bytes, stream);
 }
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
