@@ -26,7 +26,7 @@ static sw_status first_error(const struct sw_comm *comm) {
 
 /* Calls are of one thread at a time. */
 static sw_status enter(struct sw_comm *comm) {
-    const bool inside = __atomic_exchange_n(&comm->inside, true, __ATOMIC_ACQUIRE);
+    const bool inside = atomic_exchange_explicit(&comm->inside, true, memory_order_acquire);
     assert(!inside);
     return first_error(comm);
 }
@@ -34,7 +34,7 @@ static sw_status enter(struct sw_comm *comm) {
 static sw_status leave(struct sw_comm *comm, sw_status status) {
     if (status != SW_OK)
         fail(comm, status);
-    __atomic_store_n(&comm->inside, false, __ATOMIC_RELEASE);
+    atomic_store_explicit(&comm->inside, false, memory_order_release);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include "core/size.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,6 +76,8 @@ static const struct sw_comm_transport transport = {
 
 static sw_status begin(struct mpi *mpi, int *out_rank) {
     int provided = MPI_THREAD_SINGLE;
+    /* MPI writes to ranks that have died, and what kills a rank then should be what is known of the death. */
+    signal(SIGPIPE, SIG_IGN);
     SW_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "begin"));
     if (provided < MPI_THREAD_SERIALIZED)
         return sw_fail(SW_ERR_UNSUPPORTED, "this MPI can only be called by the thread that began it; one that provides "

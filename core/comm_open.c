@@ -1,5 +1,6 @@
 /* Who is who: whether a launcher started this process, its rank, and its machine among those of the job. */
 #include "core/comm_private.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "core/system_file.h"
 
@@ -49,7 +50,7 @@ static sw_status take_memory(struct sw_comm *comm) {
     const size_t ranks = (size_t)comm->place.ranks;
     comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
     comm->bounds = calloc(SW_COMM_REQUESTS * (ranks + 1), sizeof *comm->bounds);
-    comm->records = calloc(ranks, SW_COMM_VALUES * sizeof(int64_t));
+    comm->records = calloc(ranks * SW_COMM_VALUES, sizeof *comm->records);
     if (comm->messages == NULL || comm->bounds == NULL || comm->records == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the requests of %zu ranks", ranks);
     for (int group = 0; group < SW_COMM_GROUPS; group++) {
@@ -100,6 +101,7 @@ sw_status sw_comm_open(struct sw_comm **out) {
     SW_TRY_GOTO(open_transport(comm), failed);
     SW_TRY_GOTO(take_memory(comm), failed);
     SW_TRY_GOTO(find_machines(comm), failed);
+    sw_log_set_rank(comm->place.rank);
     *out = comm;
     return SW_OK;
 failed:

@@ -5,6 +5,8 @@
 
 #include "core/comm.h"
 
+#include <stdatomic.h>
+
 struct sw_watch;
 
 struct sw_comm_message {
@@ -88,7 +90,7 @@ struct sw_comm {
     int64_t *bounds;
     char *staging;
     int64_t staging_bytes;
-    char *records; /* host reductions: ranks of them */
+    int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
     int64_t sent_bytes;
     struct sw_watch *watch; /* NULL: none */
     sw_status failed;

@@ -19,9 +19,9 @@ sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *re
 /* Shares `bytes` of every rank and gives those of rank r at *out + r·bytes. */
 static sw_status share(struct sw_comm *comm, const char *what, const void *own, size_t bytes, char **out) {
     assert(bytes <= SW_COMM_VALUES * sizeof(int64_t));
-    memcpy(comm->records + (size_t)comm->place.rank * bytes, own, bytes);
-    *out = comm->records;
-    return sw_comm_share_records(comm, what, comm->records, (int64_t)bytes);
+    *out = (char *)comm->records;
+    memcpy(*out + (size_t)comm->place.rank * bytes, own, bytes);
+    return sw_comm_share_records(comm, what, *out, (int64_t)bytes);
 }
 
 sw_status sw_comm_barrier(struct sw_comm *comm, const char *what) {

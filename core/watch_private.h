@@ -96,8 +96,8 @@ sw_status sw_watch_connect(struct sw_watch *watch);
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
 /* Bytes of a note that have come: 1 a whole one is in peer->incoming, 0 not yet, -1 the connection has ended. */
 int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer);
-/* The thread. */
-void *sw_watch_run(void *watch);
+/* The thread of the watch that it is given. */
+void *sw_watch_run(void *argument);
 /* The lanes as they are, into watch->own. */
 void sw_watch_snapshot(struct sw_watch *watch);
 

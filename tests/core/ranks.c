@@ -1,22 +1,9 @@
 /* A rank of a test job. Its arguments say which test; rank 0 prints "ok" at the end of one that passed. */
 #include "tests/core/ranks.h"
+#include "core/log.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-void ranks_die(struct sw_comm *comm, const char *file, int line, const char *truth, const char *format, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    fprintf(stderr, "rank %d: %s:%d: not %s: %s (%s)\n", sw_comm_place(comm)->rank, file, line, truth, text,
-            sw_error_message(SW_ERR_INTERNAL));
-    _exit(1);
-}
 
 static void require(sw_status status) {
     if (status == SW_OK)
@@ -69,6 +56,8 @@ int main(int argc, char **argv) {
         ranks_go_on(comm, atoll(rest[0]), atoi(rest[1]), atoi(rest[2]));
     else if (strcmp(test, "hang") == 0 && given == 3)
         ranks_hang(comm, atoll(rest[0]), atoi(rest[1]), rest[2]);
+    else if (strcmp(test, "log") == 0)
+        sw_log_info("hello"), sw_log_warn("a stone on the way");
     else if (strcmp(test, "place") == 0)
         fprintf(stderr, "%d of %d, local %d of %d, node %d of %d, %s\n", place->rank, place->ranks, place->local_rank,
                 place->local_ranks, place->node, place->nodes, sw_comm_transport_name(comm));

@@ -2,48 +2,11 @@
 
 import os
 import random
-import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
-import script_test  # noqa: E402
-
-PROGRAM = os.environ["SW_RANKS_PROGRAM"]
-SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
-ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 3))
-LIMIT_S = 60
-TIMEOUT_MS = 1000
-# What is left of the launcher's own time, on busy cores, once the ranks have ended.
-GRACE_S = 10
-VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
-
-
-def command(ranks, *arguments, program=PROGRAM):
-    if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
-        raise script_test.Skip("no MPI")
-    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]
-
-
-def environment():
-    # MPI keeps memory until its process ends.
-    return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
-
-
-def run(ranks, *arguments, **options):
-    done = subprocess.run(command(ranks, *arguments, **options), env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def passed(ranks, *arguments, **options):
-    code, out, err = run(ranks, *arguments, **options)
-    if code == 0 and out.split() == ["ok"]:
-        return []
-    return [f"{ranks} ranks, {' '.join(map(str, arguments))}: status {code}, {out!r}, {err[-1500:]}"]
+from jobs import GRACE_S, LIMIT_S, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
 
 
 def collectives_give_the_serial_bits():
@@ -83,6 +46,13 @@ def ranks_know_their_places():
     return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
 
 
+def rank_0_speaks_for_all():
+    code, out, err = run(3, "log")
+    expected = ["hello", "rank 1: warning: a stone on the way", "rank 2: warning: a stone on the way",
+                "warning: a stone on the way"]
+    return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
+
+
 def disagreement_is_refused_on_all_ranks():
     table = [
         (3, ["equal:program:a"], None),
@@ -101,51 +71,9 @@ def disagreement_is_refused_on_all_ranks():
     return wrong
 
 
-class Job:
-    """A job whose ranks go on until they are ended."""
-
-    def __init__(self, ranks, *arguments):
-        self.process = subprocess.Popen(command(ranks, *arguments), env=environment(), stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.processes = {}
-        while len(self.processes) < ranks:
-            line = self.process.stdout.readline()
-            if not line:
-                break
-            self.processes.update((int(rank), int(process))
-                                  for rank, process in re.findall(r"rank (\d+) is process (\d+)", line))
-
-    def end(self, limit_s):
-        """Seconds until the job had ended by itself, its status and what it printed."""
-        started = time.monotonic()
-        try:
-            _, err = self.process.communicate(timeout=limit_s)
-            return time.monotonic() - started, self.process.returncode, err
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            for process in self.processes.values():
-                try:
-                    os.kill(process, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            _, err = self.process.communicate()
-            return limit_s, None, err
-
-
-def judged(what, ended, expected):
-    """The job has ended by itself, and said why once."""
-    seconds, code, err = ended
-    said = VERDICT.findall(err)
-    if code not in (None, 0) and len(said) == 1 and re.search(expected, said[0]):
-        return []
-    return [f"{what}: status {code} after {seconds:.1f} s, expected /{expected}/, seed {SEED}: {err[-1500:]}"]
-
-
 def one_that_is_hit(draw, hit):
     ranks = draw.randint(2, 4)
-    job = Job(ranks, "go_on", TIMEOUT_MS, -1, -1)
-    if len(job.processes) < ranks:
-        return [f"the job has not begun: {job.end(0.1)}"]
+    job = Job(ranks, "go_on", TIMEOUT_MS, -1, -1).begin()
     victim = draw.randrange(ranks)
     time.sleep(draw.random() * 0.3)
     os.kill(job.processes[victim], hit)
@@ -193,6 +121,6 @@ def a_rank_that_works_long_is_left_alone():
 
 
 script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
-                one_rank_needs_no_launcher, ranks_know_their_places, disagreement_is_refused_on_all_ranks,
+                one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
                 a_hanging_rank_is_named_with_what_it_lacks, a_rank_that_works_long_is_left_alone)

@@ -229,8 +229,8 @@ void ranks_check_values(struct sw_comm *comm) {
         truth[0] = i == 0 ? 1.0 : truth[0] + ldexp(1.0, 60 * (i % 3));
         truth[1] += 0.1 * i;
     }
-    RANKS_REQUIRE(sw_comm_sum_doubles(comm, "sums", sums, 2) == SW_OK && memcmp(sums, truth, sizeof sums) == 0, "%a %a",
-                  sums[0], sums[1]);
+    RANKS_REQUIRE(sw_comm_sum_doubles(comm, "sums", sums, 2) == SW_OK && sums[0] == truth[0] && sums[1] == truth[1],
+                  "%a %a", sums[0], sums[1]);
     int64_t most[2] = {rank * INT64_C(5000000000), -rank};
     RANKS_REQUIRE(sw_comm_max(comm, "most", most, 2) == SW_OK && most[0] == (ranks - 1) * INT64_C(5000000000) &&
                       most[1] == 0,
