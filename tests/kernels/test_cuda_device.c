@@ -28,7 +28,12 @@ static void refuses_machines(void **state) {
     (void)state;
     struct sw_emulation_gpu gpu = sw_emulation_default_gpu;
     gpu.start = cudaErrorInsufficientDriver;
-    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"driver", "older", "--device cpu", NULL});
+    gpu.driver = 12020;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED,
+                (const char *const[]){"CUDA 12.2", "older", "newer driver", "--device cpu", NULL});
+    gpu.driver = 0;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED,
+                (const char *const[]){"driver is not installed", "--device cpu", NULL});
     gpu.start = cudaErrorNoDevice;
     must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED, (const char *const[]){"no GPU", "CUDA_VISIBLE_DEVICES", NULL});
     gpu = sw_emulation_default_gpu;
