@@ -27,7 +27,8 @@ UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "round
 PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
                     "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
 LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
-               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float}
+               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float,
+               "requests_bytes_per_s": float, "of_requests": float}
 GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
@@ -124,6 +125,8 @@ def loads():
         problems += wrong
         if not wrong:
             problems += unequal("of_drive", found["of_drive"], found["load_bytes_per_s"] / found["drive_bytes_per_s"])
+            problems += unequal("of_requests", found["of_requests"],
+                                found["load_bytes_per_s"] / found["requests_bytes_per_s"])
             # Masters, rounded weights and the commit; with moments it would be seven times what is read and more.
             if not 0 < found["read_bytes"] < found["written_bytes"] < 5 * found["read_bytes"]:
                 problems.append(f"{found['read_bytes']} bytes read, {found['written_bytes']} written")
