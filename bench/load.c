@@ -35,6 +35,7 @@ static const struct sw_io_cell cells[CONTENDERS] = {
 struct load_options {
     char *model;
     struct sw_option_list nvme;
+    int device;
     int64_t rounds, threads;
     bool allow_buffered, json;
 };
@@ -52,6 +53,7 @@ static const struct sw_option options[] = {
      AT(nvme),
      .value = "DIR",
      .what = "folder for the store; repeatable, then striped; default: the current folder"},
+    SW_BENCH_DEVICE(offsetof(struct load_options, device)),
     SW_BENCH_THREADS(offsetof(struct load_options, threads)),
     SW_BENCH_ROUNDS(offsetof(struct load_options, rounds), "3"),
     {.name = "--allow-buffered",
@@ -86,6 +88,7 @@ static sw_status plan(struct load_bench *b) {
     settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
     if (settings->model == NULL || settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    settings->device = b->given->device;
     settings->threads = b->given->threads;
     settings->allow_buffered = b->given->allow_buffered;
     settings->seq = settings->batch_tokens = 16;
