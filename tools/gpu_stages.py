@@ -79,5 +79,6 @@ STAGES = (
                 "--rounds", "1"))),
     # 524,288 tokens take 37 s at 14,000 a second: five such steps with those that warm up.
     Stage("step-7b", "steps of Qwen2.5 7B, fp32 state on the host",
-          (step("step-7b", MODELS[2], 4, 524288, STATE_ON_HOST, "--order", "batch", "--rounds", "1", "--steps", "2"),)),
+          (step("step-7b", MODELS[2], 4, 524288, STATE_ON_HOST, "--order", "batch", "--rounds", "1", "--steps", "2",
+                "--host-memory", "92GiB"),)),
 )
