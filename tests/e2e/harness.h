@@ -10,8 +10,10 @@ struct harness_spec {
     struct sw_model_shape shape;
     int64_t micro_batches;
     const char *place;
-    bool recompute;
-    int64_t group;      /* micro-batches; 0: all */
+    sw_recompute recompute;
+    int64_t
+        device_bytes; /* a budget within which as little as fits is recomputed; 0: without limit, as `recompute` says */
+    int64_t group;    /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;
     double loss_scale; /* the first; 0: the type's */
