@@ -2,6 +2,7 @@
 #include "bench/commands.h"
 #include "core/status.h"
 #include "train/commands.h"
+#include "train/ranks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -53,9 +54,12 @@ int main(int argc, char **argv) {
         print_help(stdout);
         return SW_EXIT_DONE;
     }
-    for (int i = 0; i < COMMAND_COUNT; i++)
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        int code;
         if (strcmp(argv[1], commands[i].name) == 0)
-            return end_output(argv[1], commands[i].run(argc - 2, argv + 2));
+            return sw_command_is_alone(argv[1], &code) ? end_output(argv[1], commands[i].run(argc - 2, argv + 2))
+                                                       : code;
+    }
     fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[1]);
     return SW_EXIT_USAGE;
 }

@@ -67,7 +67,7 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const char *co
         const struct sw_watch_view *view = &views[rank];
         const bool behind = collective(view)->entered < collective(&views[waiting])->entered;
         if (behind && view->left)
-            return say(views, ranks, rank, lanes, lane_count, "has ended and not waited", view->silent_ns, text);
+            return say(views, ranks, rank, lanes, lane_count, "has been gone", view->silent_ns, text);
         if (behind && view->still_ns > timeout_ns)
             return say(views, ranks, rank, lanes, lane_count, "has done nothing", view->still_ns, text);
         all_still = all_still && !behind && view->still_ns > timeout_ns;

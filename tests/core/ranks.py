@@ -107,7 +107,7 @@ def a_hanging_rank_is_named_with_what_it_lacks():
         (1, "sleeps", r"^rank 1 .* has done nothing for .*it has not entered 'gradients 2', where rank [02] waits; "
                       r"its lane compute was in 'backward 5'$"),
         (0, "sleeps", r"^rank 0 .* has done nothing for .*it has not entered 'gradients 2', where rank [12] waits; "),
-        (2, "leaves", r"^rank 2 .* has ended and not waited"),
+        (2, "leaves", r"^rank 2 .* has been gone for "),
     ]
     for rank, how, expected in table:
         wrong += judged(f"rank {rank} {how}", Job(3, "hang", TIMEOUT_MS, rank, how).end(TIMEOUT_MS / 1000 + GRACE_S),
