@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
 
@@ -50,6 +51,14 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
     return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
+}
+
+bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
 }
 
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -292,11 +301,15 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
     plan->spec = *spec;
     plan->placement = calloc((size_t)spec->units->count, sizeof *plan->placement);
     plan->recompute = calloc((size_t)spec->units->count, sizeof *plan->recompute);
+    plan->streams_update = calloc((size_t)spec->units->count, sizeof *plan->streams_update);
     plan->index = calloc(1, sizeof *plan->index);
-    if (plan->placement == NULL || plan->recompute == NULL || plan->index == NULL) {
+    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL || plan->index == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory for a plan");
         goto fail;
     }
+    if (spec->streams_update != NULL)
+        memcpy(plan->streams_update, spec->streams_update, (size_t)spec->units->count * sizeof *plan->streams_update);
+    plan->spec.streams_update = NULL;
     SW_TRY_GOTO(place(plan), fail);
     SW_TRY_GOTO(grow_rings(plan), fail);
     SW_TRY_GOTO(make_programs(plan), fail);
@@ -325,6 +338,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
     free(plan->index);
     free(plan->slot);
     free(plan->recompute);
+    free(plan->streams_update);
     free(plan->placement);
     free(plan);
 }

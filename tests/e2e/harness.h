@@ -11,6 +11,8 @@ struct harness_spec {
     int64_t micro_batches;
     const char *place;
     bool recompute;
+    /* Bit u % 64: the update of unit u runs on the device wherever its optimizer lives. */
+    uint64_t streams_update;
     int64_t group;      /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;

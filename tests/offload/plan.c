@@ -128,11 +128,14 @@ static void need_weights(struct need *need, int64_t unit) {
 static void need_update(struct need *need, int64_t unit) {
     const sw_tier weights = tier_of(need, SW_WEIGHTS, unit), grads = tier_of(need, SW_GRADS, unit);
     const sw_tier optimizer = tier_of(need, SW_OPTIMIZER, unit);
-    const bool here = optimizer == SW_DEVICE;
+    const bool streams = optimizer != SW_DEVICE && need->plan->streams_update[unit];
+    const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
     need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE, SW_CONTENT_NONE, unit, 0, 1);
     need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
     need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
+    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
     need_unit(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
@@ -320,7 +323,7 @@ static void draw_budgets(struct plans_random *random, const struct sw_plan *unli
 }
 
 struct tally {
-    int models, plans, refused, mixed, commits;
+    int models, plans, refused, mixed, commits, streams;
     int32_t ops[PLANS]; /* of the program that trains step after step */
 };
 
@@ -344,10 +347,19 @@ static bool is_mixed(const struct sw_plan *plan) {
     return false;
 }
 
+/* Whether records of some unit pass through the device. */
+static bool streams_any(const struct sw_plan *plan) {
+    for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
+        if (plan->streams_update[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
+            return true;
+    return false;
+}
+
 static void count_plan(struct tally *tally, const struct sw_plan *plan) {
     tally->ops[tally->plans++] = plan->program[plan->spec.train ? SW_PROGRAM_UPDATE : SW_PROGRAM_LOSS].op_count;
     tally->mixed += is_mixed(plan);
     tally->commits += plan->commit_every_step;
+    tally->streams += streams_any(plan);
 }
 
 static void try_random_model(uint64_t seed, struct tally *tally) {
@@ -380,10 +392,13 @@ static void random_plans_are_sound(void **state) {
         try_random_model(SEED + (uint64_t)tally->models, tally);
     qsort(tally->ops, PLANS, sizeof tally->ops[0], ascending);
     printf("# %d plans: median %d ops in a training step, most %d; %d with units placed differently, %d that commit "
-           "every step; %d budgets refused, each with sizes that then worked\n",
-           tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->refused);
+           "every step, %d that update on the device what lives elsewhere; %d budgets refused, each with sizes that "
+           "then worked\n",
+           tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->streams,
+           tally->refused);
     assert_true(tally->ops[PLANS / 2] >= LEAST_MEDIAN_OPS);
     assert_true(tally->refused > MODELS / 50 && tally->mixed > PLANS / 50 && tally->commits > PLANS / 50);
+    assert_true(tally->streams > PLANS / 10);
     free(tally);
 }
 
