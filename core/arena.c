@@ -26,7 +26,8 @@ struct sw_arena {
 /* Huge pages make direct I/O faster by a third; arenas begin at a multiple of their size. */
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Maps the arena's bytes at a multiple of a huge page. */
+/* Maps the arena's bytes at a multiple of a huge page. A child process does not get them: sharing them with it, be it
+ * for the instant before it becomes another program, breaks their huge pages up and moves what drives have pinned. */
 static bool map_aligned(struct sw_arena *arena) {
     arena->mapped_bytes = arena->bytes + HUGE_PAGE_BYTES;
     arena->mapped = mmap(NULL, (size_t)arena->mapped_bytes, PROT_READ | PROT_WRITE,
@@ -34,6 +35,7 @@ static bool map_aligned(struct sw_arena *arena) {
     if (arena->mapped == MAP_FAILED)
         return false;
     arena->base = (char *)sw_round_up((int64_t)arena->mapped, HUGE_PAGE_BYTES);
+    madvise(arena->base, (size_t)arena->bytes, MADV_DONTFORK);
     madvise(arena->base, (size_t)arena->bytes, MADV_HUGEPAGE); /* where the kernel has none, small ones do */
     return true;
 }
