@@ -296,9 +296,11 @@ static void lay_rings(struct layout *layout) {
     const int64_t records = spec->chunk_grains * SW_RECORD_BYTES;
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
-    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed, device_ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
+                             t.records_up ? layout->plan->stream_chunks : device_ring);
     index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
-    index->optimizer_up = add_if(layout, t.records_up, "optimizer ring", SW_DEVICE, records, device_ring);
+    index->optimizer_up =
+        add_if(layout, t.records_up, "optimizer ring", SW_DEVICE, records, layout->plan->stream_chunks);
     index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
     index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
     index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);

@@ -216,10 +216,18 @@ static int64_t most_ring_chunks(const struct sw_plan *plan) {
     return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
 }
 
-/* What is left of the host's budget goes to the rings: the drive can then work ahead of the arithmetic. */
-static sw_status grow_rings(struct sw_plan *plan) {
-    const int64_t most = most_ring_chunks(plan);
-    int64_t *chunks = &plan->spec.ring_chunks;
+/* Chunks that stream through the device between two micro-batches: with room for these, the link need not wait for the
+ * arithmetic. */
+static int64_t most_stream_chunks(const struct sw_plan *plan) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (plan->spec.train && sw_plan_streams(plan, u))
+            most = sw_max_i64(most, sw_div_up(sw_plan_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
+    return sw_min_i64(SW_RING_CHUNKS_MOST, most);
+}
+
+/* Doubles the chunks of rings while the budgets have room. */
+static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most) {
     while (plan->spec.ring_auto && *chunks < most) {
         const int64_t before = *chunks;
         *chunks = sw_min_i64(2 * before, most);
@@ -310,8 +318,11 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
     if (spec->streams_update != NULL)
         memcpy(plan->streams_update, spec->streams_update, (size_t)spec->units->count * sizeof *plan->streams_update);
     plan->spec.streams_update = NULL;
+    plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(place(plan), fail);
-    SW_TRY_GOTO(grow_rings(plan), fail);
+    /* What is left of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
+    SW_TRY_GOTO(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)), fail);
+    SW_TRY_GOTO(grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan)), fail);
     SW_TRY_GOTO(make_programs(plan), fail);
     *out = plan;
     return SW_OK;

@@ -200,7 +200,8 @@ struct sw_plan_spec {
     bool one_generation; /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;              /* rings on the host grow towards SW_RING_CHUNKS_MOST where the budget has room */
+    bool ring_auto;              /* rings on the host, and those that updates pass through on the device, grow towards
+                                  * SW_RING_CHUNKS_MOST where the budget has room */
     int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
     const double *forward_flops; /* of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
@@ -211,6 +212,7 @@ struct sw_plan {
     struct sw_plan_spec spec;
     bool *recompute;                     /* of each unit: intermediates are computed again */
     bool *streams_update;                /* of each unit, as specified */
+    int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;

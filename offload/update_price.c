@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Plans that are made and simulated at most: halves of the units, quarters and so on, each tried on the other side. */
-enum { MOST_TRIED = 24 };
+/* Plans that are made and simulated at most. */
+enum { MOST_TRIED = 32, MOST_STRIDE = 4 };
 /* What a change must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
@@ -66,8 +66,20 @@ static void turn(struct search *s, int64_t first, int64_t end) {
         s->streams[u] = !s->streams[u];
 }
 
-/* Runs of neighbours, as the host works on one run while the device works on another. */
-static sw_status try_mixtures(struct search *s) {
+/* Every second, third or fourth unit on the one side and the rest on the other, as both then work at once. */
+static sw_status try_strides(struct search *s) {
+    for (int64_t stride = 2; stride <= MOST_STRIDE; stride++)
+        for (int few = 0; few < 2; few++) {
+            double step_s;
+            for (int64_t u = 0; u < s->spec.units->count; u++)
+                s->streams[u] = (u % stride == stride - 1) == (few == 1);
+            SW_TRY(try_streams(s, &step_s));
+        }
+    return SW_OK;
+}
+
+/* From the best so far, runs of neighbours on the other side. */
+static sw_status try_runs(struct search *s) {
     const int64_t units = s->spec.units->count;
     for (int64_t u = 0; u < units; u++)
         s->streams[u] = s->best->streams_update[u];
@@ -93,7 +105,8 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
         return SW_OK;
     set_all(s, true);
     SW_TRY(try_streams(s, &out->device_s));
-    SW_TRY(try_mixtures(s));
+    SW_TRY(try_strides(s));
+    SW_TRY(try_runs(s));
     out->chosen_s = s->best_s;
     out->known = true;
     return SW_OK;

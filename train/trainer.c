@@ -3,11 +3,11 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/size.h"
 #include "train/files.h"
 #include "train/loading.h"
 #include "train/new_store.h"
 #include "train/progress.h"
+#include "train/room.h"
 #include "train/trace_file.h"
 #include "train/update_choice.h"
 
@@ -125,32 +125,6 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
-static sw_status check_gpu_memory(const struct sw_plan *plan, const struct sw_device_info *gpu) {
-    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    if (gpu->host_memory || plan->tier_bytes[SW_DEVICE] <= gpu->memory_bytes)
-        return SW_OK;
-    return sw_fail(
-        SW_ERR_BUDGET,
-        "the plan takes %s of the GPU's memory and %s has %s free; lower --device-memory to that, or end what "
-        "else uses this GPU (`nvidia-smi` lists it)",
-        sw_format_size(plan->tier_bytes[SW_DEVICE], need), gpu->model, sw_format_size(gpu->memory_bytes, have));
-}
-
-/* The host tier, and a CPU's device tier too, are this machine's memory, which may be less than the budgets allow. */
-static sw_status check_memory(const struct sw_plan *plan, const struct sw_device_info *device) {
-    struct sw_machine machine;
-    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
-    SW_TRY(check_gpu_memory(plan, device));
-    SW_TRY(sw_machine_read(&machine));
-    if (need_bytes <= machine.available_bytes)
-        return SW_OK;
-    return sw_fail(SW_ERR_BUDGET,
-                   "the plan takes %s of memory and this machine has %s available; lower --device-memory and "
-                   "--host-memory to that, or --micro-batch",
-                   sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
-}
-
 /* Device, model, data and plan: what can be refused before anything is written. */
 static sw_status prepare(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
@@ -168,7 +142,7 @@ static sw_status prepare(struct sw_trainer *trainer) {
                                          .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
-    return check_memory(trainer->plan, &info);
+    return sw_room_check(trainer->plan, &info);
 }
 
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
@@ -254,7 +228,7 @@ static sw_status choose_updates(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_update_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
                                      &trainer->plan));
-    return check_memory(trainer->plan, &info);
+    return sw_room_check(trainer->plan, &info);
 }
 
 static sw_status create(struct sw_trainer *trainer) {

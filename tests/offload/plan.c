@@ -298,11 +298,25 @@ static void check_caches(const struct sw_plan *plan, uint64_t seed) {
     }
 }
 
+/* Every update comes after the norm of the step before, even where it speculates: it counts the steps applied. */
+static void check_norms(const struct sw_plan *plan, uint64_t seed) {
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        for (int32_t i = 0; i < plan->program[p].op_count; i++) {
+            const struct sw_op *op = &plan->program[p].op[i];
+            bool reads = op->kind != SW_OP_UPDATE && op->kind != SW_OP_UPDATE_ON_DEVICE;
+            for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++)
+                reads |= plan->program[p].access[a].content == SW_CONTENT_NORM && plan->program[p].access[a].age == 1;
+            if (!reads)
+                fail_msg("seed %llu: an update in program %d does not read the norm", (unsigned long long)seed, p);
+        }
+}
+
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
     must(sw_plan_check(plan), seed);
     check_request(plan, seed);
     check_room(plan, seed);
     check_caches(plan, seed);
+    check_norms(plan, seed);
     if (plan->spec.train)
         check_work(plan, seed);
     for (int p = 0; (judged || !plan->spec.train) && p < SW_PROGRAMS; p++) {
