@@ -121,7 +121,7 @@ static void compare_updates_on_the_device(sw_dtype type, const char *directory, 
 }
 
 static void updates_on_the_device_give_the_same_bits_in_fp32(void **state) {
-    compare_updates_on_the_device(SW_F32, *state, 1);
+    compare_updates_on_the_device(SW_F32, *state, 3);
 }
 
 static void updates_on_the_device_give_the_same_bits_in_bf16(void **state) {
