@@ -44,7 +44,7 @@ struct checker {
 
 static const char *content_name(sw_content content) {
     static const char *const names[SW_CONTENTS] = {
-        "nothing", "tokens",      "weights", "rows", "boundary", "boundary gradient", "saved",
+        "nothing", "tokens",      "weights", "rows", "boundary", "boundary gradient", "saved", "derived",
         "work",    "accumulator", "grads",   "sums", "norm",     "optimizer",         "cache"};
     return names[content];
 }

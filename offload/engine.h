@@ -24,8 +24,8 @@ struct sw_unit_call {
     const int32_t *tokens;  /* of the micro-batch, as sw_engine_tokens had them */
     const void *in;         /* output of the unit before; backward: of what the plan keeps for it */
     void *out;              /* boundary */
-    void *saved;            /* intermediates for the backward pass */
-    bool recompute;         /* backward: fill saved again first */
+    void *saved, *derived;  /* intermediates for the backward pass, and those that follow from them */
+    sw_recompute recompute; /* of a block: which of them are filled again for the backward pass */
     void *grad;             /* gradient at the output, replaced by that at the input; head: written */
     float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights */
     void *work;
@@ -56,6 +56,7 @@ struct sw_unit_ops {
     /* Once, before all others, on the engine's own thread: puts into the work area what stays there. NULL: nothing. */
     sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
+    sw_unit_function recompute;         /* blocks: before backward, fills what call->recompute says */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */
     sw_unit_function logits;

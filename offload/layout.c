@@ -79,8 +79,9 @@ static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, i
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->weights, &index->grads,    &index->optimizer, &index->saved_optimizer,
-                          &index->acc,     &index->boundary, &index->saved,     &index->cache};
+    int32_t **arrays[] = {&index->weights,         &index->grads,   &index->optimizer,
+                          &index->saved_optimizer, &index->acc,     &index->boundary,
+                          &index->saved,           &index->derived, &index->cache};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
             *arrays[a] = malloc(count * sizeof **arrays[a]);
@@ -175,19 +176,27 @@ static void lay_boundaries(struct layout *layout) {
     index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
 }
 
+/* Units that compute no more than `most` again keep these; the others share a slot, which is returned. */
+static int32_t lay_intermediates(struct layout *layout, const char *name, const int64_t *bytes, sw_recompute most,
+                                 int32_t *slots) {
+    const struct sw_plan *plan = layout->plan;
+    int64_t shared = 0;
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
+        if (plan->spec.train && plan->recompute[u] <= most)
+            slots[u] = add_if(layout, bytes[u] > 0, name, SW_DEVICE, bytes[u], sw_plan_group(plan));
+        else
+            shared = sw_max_i64(shared, bytes[u]);
+    }
+    return add_if(layout, shared > 0, name, SW_DEVICE, shared, 1);
+}
+
 static void lay_activations(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
-    const int64_t head = spec->units->count - 1;
-    int64_t shared = 0;
-    for (int64_t u = 1; u < head; u++) {
-        if (spec->train && !plan->recompute[u])
-            index->saved[u] = add_pieces(layout, "saved", SW_DEVICE, spec->saved_bytes[u], sw_plan_group(plan));
-        else
-            shared = sw_max_i64(shared, spec->saved_bytes[u]);
-    }
-    index->saved_shared = add_if(layout, shared > 0, "saved", SW_DEVICE, shared, 1);
+    index->saved_shared = lay_intermediates(layout, "saved", spec->saved_bytes, SW_RECOMPUTE_DERIVED, index->saved);
+    index->derived_shared =
+        lay_intermediates(layout, "derived", spec->derived_bytes, SW_RECOMPUTE_NOTHING, index->derived);
     index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
     index->token_stage = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);

@@ -23,6 +23,18 @@ void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, 
     return NULL;
 }
 
+/* Those that an op reads, or makes. */
+static void *intermediates(const struct sw_engine *engine, const struct sw_op *op, sw_content content) {
+    void *kept = sw_engine_operand(engine, op, content, -1, false);
+    return kept != NULL ? kept : sw_engine_operand(engine, op, content, -1, true);
+}
+
+static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_unit_call *call) {
+    if (call->recompute != SW_RECOMPUTE_NOTHING)
+        SW_TRY(ops->recompute(ops->context, call));
+    return ops->backward(ops->context, call);
+}
+
 static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                           struct step_context *context) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
@@ -36,9 +48,8 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
         .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
         .out = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, true),
-        .saved = op->kind == SW_OP_FORWARD || engine->plan->recompute[op->unit]
-                     ? sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, true)
-                     : sw_engine_operand(engine, op, SW_CONTENT_SAVED, -1, false),
+        .saved = intermediates(engine, op, SW_CONTENT_SAVED),
+        .derived = intermediates(engine, op, SW_CONTENT_DERIVED),
         .recompute = engine->plan->recompute[op->unit],
         .grad = op->kind == SW_OP_HEAD ? sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, true)
                                        : sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, false),
@@ -55,7 +66,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     };
     switch (op->kind) {
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
-    case SW_OP_BACKWARD: return ops->backward(ops->context, &call);
+    case SW_OP_BACKWARD: return run_backward(ops, &call);
     case SW_OP_HEAD: return ops->head(ops->context, &call);
     case SW_OP_LOSS: return ops->loss(ops->context, &call);
     default: return ops->logits(ops->context, &call);

@@ -25,6 +25,11 @@ bool sw_lane_is_io(sw_lane lane) {
     return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
 }
 
+const char *sw_recompute_name(sw_recompute level) {
+    static const char *const names[SW_RECOMPUTES] = {"none", "derived", "all"};
+    return names[level];
+}
+
 const char *sw_op_name(sw_op_kind kind) {
     return op_names[kind];
 }
@@ -69,7 +74,7 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
     return slots[state][unit];
 }
 
-static bool fits(const struct sw_plan *plan) {
+bool sw_plan_fits(const struct sw_plan *plan) {
     return plan->tier_bytes[SW_DEVICE] <= plan->spec.budget_bytes[SW_DEVICE] &&
            plan->tier_bytes[SW_HOST] <= plan->spec.budget_bytes[SW_HOST];
 }
@@ -97,13 +102,14 @@ static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic)
 }
 
 /* Puts the states that the request leaves open on these tiers, each whole. */
-static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_STATES], bool recompute, bool *out_fits) {
+static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_STATES], sw_recompute recompute,
+                             bool *out_fits) {
     for (int state = 0; state < SW_STATES; state++)
         place_state(plan, (sw_state)state, automatic[state]);
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
         plan->recompute[u] = recompute;
     SW_TRY(sw_plan_layout(plan));
-    *out_fits = fits(plan);
+    *out_fits = sw_plan_fits(plan);
     return SW_OK;
 }
 
@@ -117,21 +123,8 @@ static sw_status raise_states(struct sw_plan *plan, sw_state first, sw_state sec
         if (automatic[1] && tier < before.tier[second])
             plan->placement[u].tier[second] = tier;
         SW_TRY(sw_plan_layout(plan));
-        if (!fits(plan))
+        if (!sw_plan_fits(plan))
             plan->placement[u] = before;
-    }
-    return sw_plan_layout(plan);
-}
-
-/* Keeps the intermediates of as many blocks as fit, the last first: theirs are needed soonest. */
-static sw_status keep_intermediates(struct sw_plan *plan) {
-    for (int64_t u = plan->spec.units->count - 2; plan->spec.recompute_auto && u > 0; u--) {
-        plan->recompute[u] = false;
-        SW_TRY(sw_plan_layout(plan));
-        if (fits(plan))
-            continue;
-        plan->recompute[u] = true;
-        break;
     }
     return sw_plan_layout(plan);
 }
@@ -186,7 +179,7 @@ static sw_status refuse_budget(const struct sw_plan *plan, const struct need *ne
 /* Every way to put the open states each on one tier, from the fastest to the slowest. Near the least budgets these
  * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
  * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
-static sw_status search_uniform(struct sw_plan *plan, bool recompute, sw_tier lowest) {
+static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
     struct need least = {0};
     const int tiers = (int)lowest + 1;
     for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
@@ -232,7 +225,7 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
         const int64_t before = *chunks;
         *chunks = sw_min_i64(2 * before, most);
         SW_TRY(sw_plan_layout(plan));
-        if (fits(plan))
+        if (sw_plan_fits(plan))
             continue;
         *chunks = before;
         break;
@@ -245,20 +238,23 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
  * of recomputation, then gradients with their optimizer; what the device cannot take goes to the host in the same
  * order. */
 static sw_status place(struct sw_plan *plan) {
-    const bool recompute = plan->spec.recompute_auto || plan->spec.recompute;
+    const bool choose = plan->spec.recompute_auto;
+    const sw_recompute least = choose ? SW_RECOMPUTE_NOTHING : plan->spec.recompute;
+    const sw_recompute most = choose ? SW_RECOMPUTE_UNIT : plan->spec.recompute;
     const sw_tier lowest = plan->spec.train || plan->spec.scratch_store ? SW_NVME : SW_HOST;
     const sw_tier highest_all[SW_STATES] = {SW_DEVICE, SW_DEVICE, SW_DEVICE, SW_DEVICE};
     const sw_tier lowest_all[SW_STATES] = {lowest, lowest, lowest, lowest};
     bool fit;
-    SW_TRY(try_uniform(plan, highest_all, plan->spec.recompute, &fit));
+    SW_TRY(try_uniform(plan, highest_all, least, &fit));
     if (fit)
         return SW_OK;
-    SW_TRY(try_uniform(plan, lowest_all, recompute, &fit));
+    SW_TRY(try_uniform(plan, lowest_all, most, &fit));
     if (!fit)
-        SW_TRY(search_uniform(plan, recompute, lowest));
+        SW_TRY(search_uniform(plan, most, lowest));
     SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_DEVICE));
     SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_DEVICE));
-    SW_TRY(keep_intermediates(plan));
+    if (choose)
+        SW_TRY(sw_plan_keep_intermediates(plan));
     SW_TRY(raise_states(plan, SW_GRADS, SW_OPTIMIZER, SW_DEVICE));
     SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_HOST));
     SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_HOST));
@@ -344,6 +340,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->acc);
         free(plan->index->boundary);
         free(plan->index->saved);
+        free(plan->index->derived);
         free(plan->index->cache);
     }
     free(plan->index);

@@ -37,7 +37,7 @@ typedef enum {
     SW_OP_LOGITS,           /* head forward of one row */
     SW_OP_ZERO,             /* a unit's gradient accumulator */
     SW_OP_HEAD,             /* head forward and backward of one micro-batch, fused */
-    SW_OP_BACKWARD,         /* unit recompute (or saved intermediates) and backward of one micro-batch */
+    SW_OP_BACKWARD,         /* unit backward of one micro-batch, after what is computed again for it */
     SW_OP_FINISH,           /* accumulator chunk → rounded gradient chunk, with its sums of squares */
     SW_OP_DOWNLOAD_SUMS,    /* a unit's sums of squares */
     SW_OP_NORM,             /* global norm, clip coefficient, finite or not */
@@ -61,6 +61,7 @@ typedef enum {
     SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
     SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
     SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
+    SW_CONTENT_DERIVED,       /* likewise, those that follow from the saved ones and the input */
     SW_CONTENT_WORK,          /* scratch, nothing survives the op */
     SW_CONTENT_ACC,           /* accumulator of a unit, chunk; stage counts the micro-batches added */
     SW_CONTENT_GRADS,         /* unit, chunk */
@@ -163,6 +164,15 @@ typedef enum {
     SW_PROGRAMS
 } sw_program_kind;
 
+/* Which of a unit's intermediates are not kept from its forward pass, but computed again for its backward pass. */
+typedef enum {
+    SW_RECOMPUTE_NOTHING,
+    SW_RECOMPUTE_DERIVED, /* those that follow from the saved ones and the input without a matrix product */
+    SW_RECOMPUTE_UNIT,    /* all, from the input */
+    SW_RECOMPUTES
+} sw_recompute;
+const char *sw_recompute_name(sw_recompute level);
+
 /* Whether a program can follow itself, step after step. */
 bool sw_program_repeats(sw_program_kind kind);
 
@@ -184,6 +194,7 @@ struct sw_plan_spec {
     /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
     const int64_t *boundary_bytes; /* its output; the head has none */
     const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
+    const int64_t *derived_bytes;  /* likewise, those that follow from the saved ones and the input */
     /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
     const bool *shares_input;
     /* What the logits program's passes leave in each unit for those after them, on the device; 0: nothing. NULL: none
@@ -193,7 +204,8 @@ struct sw_plan_spec {
     /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
      * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
     int64_t gathered_bytes;
-    bool recompute_auto, recompute; /* auto: keep the intermediates of as many blocks as fit */
+    bool recompute_auto;    /* keep the intermediates of as many blocks as fit */
+    sw_recompute recompute; /* else, of all */
     /* Of each unit: its update runs on the device even where its optimizer lives elsewhere; records, and gradients that
      * are not there, then stream through the device in chunks. Copied by sw_plan_create. NULL: none does. */
     const bool *streams_update;
@@ -210,7 +222,7 @@ struct sw_plan_spec {
 
 struct sw_plan {
     struct sw_plan_spec spec;
-    bool *recompute;                     /* of each unit: intermediates are computed again */
+    sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
     bool *streams_update;                /* of each unit, as specified */
     int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */

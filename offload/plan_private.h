@@ -14,15 +14,15 @@ struct sw_plan_index {
     int32_t *acc;             /* homes of accumulators between groups; -1: only the working one */
     int32_t *boundary;        /* homes of each unit's inputs; pieces: micro-batches of a group */
     int32_t *cache;           /* what passes leave for those after them */
-    int32_t *saved;           /* intermediates kept; pieces: micro-batches of a group */
-    int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
-    int32_t rows, rows_ring;           /* host, of all micro-batches; device ring: gathered rows of the embedding */
-    int32_t table_slot;                /* device: a tied table that lives elsewhere, kept from embedding to head */
-    int32_t saved_shared;              /* device: intermediates of blocks that are recomputed */
-    int32_t boundary_ring;             /* device: boundaries whose home is elsewhere, between two units */
-    int32_t boundary_back;             /* device ring: boundaries on their way to the backward pass */
-    int32_t boundary_out, boundary_in; /* host rings: boundaries to and from NVMe */
-    int32_t boundary_grad;             /* device; pieces: micro-batches of a group */
+    int32_t *saved, *derived; /* intermediates kept; pieces: micro-batches of a group */
+    int32_t unit_slot[UNIT_SLOTS_MAX];    /* device: weights of units that live elsewhere */
+    int32_t rows, rows_ring;              /* host, of all micro-batches; device ring: gathered rows of the embedding */
+    int32_t table_slot;                   /* device: a tied table that lives elsewhere, kept from embedding to head */
+    int32_t saved_shared, derived_shared; /* device: intermediates that are computed again */
+    int32_t boundary_ring;                /* device: boundaries whose home is elsewhere, between two units */
+    int32_t boundary_back;                /* device ring: boundaries on their way to the backward pass */
+    int32_t boundary_out, boundary_in;    /* host rings: boundaries to and from NVMe */
+    int32_t boundary_grad;                /* device; pieces: micro-batches of a group */
     int32_t tokens, token_stage, work;
     int32_t work_acc[2];     /* device: accumulators being added to */
     int32_t table_acc;       /* device: of a tied table, from head to embedding */
@@ -57,6 +57,12 @@ bool sw_plan_table_streams(const struct sw_plan *plan);
 
 /* Lays out all slots for plan->placement and plan->recompute and sets tier_bytes. Replaces an earlier layout. */
 sw_status sw_plan_layout(struct sw_plan *plan);
+
+/* Whether the layout is within the budgets. */
+bool sw_plan_fits(const struct sw_plan *plan);
+
+/* From everything computed again to as little of it as fits. */
+sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 
 /* Emits the ops of a program with their accesses. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);

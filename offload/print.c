@@ -105,21 +105,33 @@ static void print_lanes(const struct sw_plan *plan, FILE *out) {
 static void print_order(const struct sw_plan *plan, FILE *out) {
     const struct sw_plan_spec *spec = &plan->spec;
     char chunk[SW_SIZE_CHARS];
-    int64_t recomputed = 0;
-    for (int64_t u = 1; u + 1 < spec->units->count; u++)
-        recomputed += plan->recompute[u];
     if (spec->group >= spec->micro_batches)
         fprintf(out, "order by layer, %lld micro-batches; ", (long long)spec->micro_batches);
     else
         fprintf(out, "order by groups of %lld of %lld micro-batches; ", (long long)spec->group,
                 (long long)spec->micro_batches);
-    fprintf(out, "%lld of %lld units recomputed; chunks of %lld grains (%s of optimizer)\n", (long long)recomputed,
-            (long long)spec->units->count - 2, (long long)spec->chunk_grains,
+    fprintf(out, "chunks of %lld grains (%s of optimizer)\n", (long long)spec->chunk_grains,
             sw_format_size(spec->chunk_grains * SW_RECORD_BYTES, chunk));
+}
+
+/* Which intermediates are computed again, and why those. */
+static void print_recompute(const struct sw_plan *plan, FILE *out) {
+    int64_t units[SW_RECOMPUTES] = {0};
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        units[plan->recompute[u]]++;
+    const bool all_fit = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
+    fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld, all of %lld; %s\n",
+            (long long)units[SW_RECOMPUTE_NOTHING], (long long)units[SW_RECOMPUTE_DERIVED],
+            (long long)units[SW_RECOMPUTE_UNIT],
+            !plan->spec.recompute_auto ? "as told"
+            : all_fit                  ? "the device has room for them"
+                                       : "kept are those that take the longest for their bytes, while there is room");
 }
 
 void sw_plan_print(const struct sw_plan *plan, FILE *out) {
     print_order(plan, out);
+    if (plan->spec.train)
+        print_recompute(plan, out);
     print_memory(plan, out);
     fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
     print_placement(plan, out);

@@ -46,9 +46,27 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
     sw_build_write(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 0, 0});
 }
 
-static struct sw_place saved_of(const struct sw_builder *b, int64_t unit, int64_t within) {
-    const bool own = b->index->saved[unit] >= 0;
-    return own ? (struct sw_place){b->index->saved[unit], within} : (struct sw_place){b->index->saved_shared, 0};
+/* A unit's intermediates of one micro-batch, made by the last op or read by it: those of a kind, which the unit keeps
+ * in a slot of its own or in one that all share. */
+static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
+                       bool make) {
+    const struct sw_place place = own >= 0 ? (struct sw_place){own, within} : (struct sw_place){shared, 0};
+    if (make)
+        sw_build_write(b, place, what);
+    else
+        sw_build_read(b, place, what);
+}
+
+/* Both kinds; `again` says which of them are made. */
+static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, sw_recompute again) {
+    const struct sw_plan_index *index = b->index;
+    const struct sw_plan_spec *spec = &b->plan->spec;
+    struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
+    if (spec->saved_bytes[unit] > 0)
+        touch_kind(b, index->saved[unit], index->saved_shared, within, what, again >= SW_RECOMPUTE_UNIT);
+    what.content = SW_CONTENT_DERIVED;
+    if (spec->derived_bytes[unit] > 0)
+        touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
 }
 
 static struct sw_what boundary_of(int64_t unit, int64_t micro) {
@@ -108,7 +126,7 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
             sw_build_read(b, group->at[w], boundary_of(unit - 1, micro));
         sw_build_write(b, out, boundary_of(unit, micro));
         if (unit > 0)
-            sw_build_write(b, saved_of(b, unit, w), (struct sw_what){SW_CONTENT_SAVED, unit, micro, 0, 0, 0});
+            touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
         if (group->caches)
             touch_cache(b, unit);
         touch_work(b);
@@ -238,18 +256,14 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
     const struct sw_place grad = {b->index->boundary_grad, within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
-    const bool again = unit > 0 && b->plan->recompute[unit];
+    const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
-    op->flops = (BACKWARD_FLOPS + (again ? 1 : 0)) * forward_flops(b, unit);
+    op->flops = (BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * forward_flops(b, unit);
     read_tokens(b, micro);
     if (unit > 0) {
-        const struct sw_what saved = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
         read_weights(b, unit, weights);
         sw_build_read(b, in, boundary_of(kept - 1, micro));
-        if (again)
-            sw_build_write(b, saved_of(b, unit, within), saved);
-        else
-            sw_build_read(b, saved_of(b, unit, within), saved);
+        touch_intermediates(b, unit, within, micro, again);
     }
     sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, unit, micro, 0, 0, 0});
     if (unit > 0)

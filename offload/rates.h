@@ -23,7 +23,9 @@ struct sw_rates {
     double op_s; /* from the end of an op to the start of one that waited for it */
     /* Of each unit, seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
     const double *forward_s, *backward_s;
-    const double *recompute_s; /* what a backward takes longer where the intermediates are computed again */
+    /* What a backward takes longer where its intermediates are computed again: all of them, or those that are derived.
+     */
+    const double *recompute_s, *derive_s;
 };
 
 #endif

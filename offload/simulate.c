@@ -82,8 +82,10 @@ static struct price of_compute(const struct sw_rates *rates, double seconds) {
 }
 
 static struct price of_backward(const struct simulator *s, const struct sw_op *op) {
-    const bool again = op->unit > 0 && s->plan->recompute[op->unit];
-    return of_compute(s->rates, s->rates->backward_s[op->unit] + (again ? s->rates->recompute_s[op->unit] : 0.0));
+    const struct sw_rates *r = s->rates;
+    const double again_s[SW_RECOMPUTES] = {
+        [SW_RECOMPUTE_DERIVED] = r->derive_s[op->unit], [SW_RECOMPUTE_UNIT] = r->recompute_s[op->unit]};
+    return of_compute(r, r->backward_s[op->unit] + again_s[s->plan->recompute[op->unit]]);
 }
 
 static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {

@@ -5,21 +5,21 @@
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved_layout *at = &model->saved[sw_tile_of(model->tiles, call->unit).kind];
     return (struct saved){
-        .norm1_mean = area_at(call->saved, at->norm1_mean),
-        .norm1_rstd = area_at(call->saved, at->norm1_rstd),
-        .norm1_out = area_at(call->saved, at->norm1_out),
+        .norm1_mean = area_at(call->derived, at->norm1_mean),
+        .norm1_rstd = area_at(call->derived, at->norm1_rstd),
+        .norm1_out = area_at(call->derived, at->norm1_out),
         .qkv = area_at(call->saved, at->qkv),
-        .q_rstd = area_at(call->saved, at->q_rstd),
-        .k_rstd = area_at(call->saved, at->k_rstd),
-        .heads = area_at(call->saved, at->heads),
+        .q_rstd = area_at(call->derived, at->q_rstd),
+        .k_rstd = area_at(call->derived, at->k_rstd),
+        .heads = area_at(call->derived, at->heads),
         .log_sum_exp = area_at(call->saved, at->log_sum_exp),
         .attention_out = area_at(call->saved, at->attention_out),
         .residual = area_at(call->saved, at->residual),
-        .norm2_mean = area_at(call->saved, at->norm2_mean),
-        .norm2_rstd = area_at(call->saved, at->norm2_rstd),
-        .norm2_out = area_at(call->saved, at->norm2_out),
+        .norm2_mean = area_at(call->derived, at->norm2_mean),
+        .norm2_rstd = area_at(call->derived, at->norm2_rstd),
+        .norm2_out = area_at(call->derived, at->norm2_out),
         .up = area_at(call->saved, at->up),
-        .activated = area_at(call->saved, at->activated),
+        .activated = area_at(call->derived, at->activated),
     };
 }
 
@@ -218,13 +218,23 @@ static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_ca
     return SW_OK;
 }
 
+/* Queries and keys as attention reads them. Without norms of their own they are turned where the product left them,
+ * which is not done twice. */
+static sw_status turn_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    SW_TRY(norm_heads(model, call, s));
+    return rotate(model, call, head_rows(model, s->qkv, s->heads).q, false);
+}
+
+sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return model->config.qk_norm ? turn_heads(model, call, s) : SW_OK;
+}
+
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s) {
     struct sw_attention attention = attention_of(model, call);
     struct head_rows rows = head_rows(model, s->qkv, s->heads);
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, s->qkv));
-    SW_TRY(norm_heads(model, call, s));
-    SW_TRY(rotate(model, call, rows.q, false));
+    SW_TRY(turn_heads(model, call, s));
     SW_TRY(keep_keys(model, call, &attention, &rows));
     return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
                                 s->log_sum_exp, area_at(call->work, model->work.scratch));
@@ -245,14 +255,18 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
     return linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn);
 }
 
-sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                         const struct saved *s) {
+sw_status sw_mlp_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     const sw_activation activation = model->config.activation;
-    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
     return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
                                                   model->widths.ffn, s->up, s->activated)
                                : sw_activation_forward(call->stream, model->shape.type, activation,
                                                        model->rows * model->widths.ffn, s->up, s->activated);
+}
+
+sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                         const struct saved *s) {
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
+    return sw_mlp_derive(model, call, s);
 }
 
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -279,6 +293,19 @@ static sw_status fill_saved(struct sw_model *model, const struct sw_unit_call *c
     return sw_mlp_forward(model, call, s->norm2_out, s);
 }
 
+/* What of that needs no matrix product, in the same way. */
+static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
+    SW_TRY(sw_attend_derive(model, call, s));
+    SW_TRY(sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd));
+    return sw_mlp_derive(model, call, s);
+}
+
+sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return call->recompute == SW_RECOMPUTE_UNIT ? fill_saved(model, call, &s) : fill_derived(model, call, &s);
+}
+
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
@@ -290,8 +317,6 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
-    if (call->recompute)
-        SW_TRY(fill_saved(model, call, &s));
     SW_TRY(sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
     SW_TRY(sw_norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
     SW_TRY(sw_attend_backward(model, call, s.norm1_out, &s, narrow));

@@ -40,6 +40,20 @@ static double save_share(const struct sw_planned *p) {
     return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
 }
 
+/* What a step's recomputing takes, and what it would take more if nothing were kept. */
+static void print_recompute_price(const struct sw_planned *p) {
+    const struct sw_rates *rates = &p->rates.rates;
+    const double micros = (double)p->plan->spec.micro_batches;
+    double again_s = 0.0, all_s = 0.0;
+    for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
+        const double level_s[SW_RECOMPUTES] = {
+            [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
+        again_s += micros * level_s[p->plan->recompute[u]];
+        all_s += micros * level_s[SW_RECOMPUTE_UNIT];
+    }
+    printf("computing intermediates again takes %.3f s of a step; all of them would take %.3f s\n", again_s, all_s);
+}
+
 static void print_writes(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
     char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
@@ -86,6 +100,7 @@ static void print_text(const struct sw_planned *p) {
            (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
            (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)));
     sw_plan_print(p->plan, stdout);
+    print_recompute_price(p);
     print_writes(p);
     print_update_prices(p);
     print_prediction(p);
@@ -124,11 +139,10 @@ static json_t *updates_json(const struct sw_plan *plan) {
 }
 
 static json_t *recompute_json(const struct sw_plan *plan) {
-    json_t *units = json_array();
+    json_t *levels = json_array();
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        if (plan->recompute[u])
-            json_array_append_new(units, json_integer((json_int_t)u));
-    return units;
+        json_array_append_new(levels, json_string(sw_recompute_name(plan->recompute[u])));
+    return levels;
 }
 
 static json_t *simulation_json(const struct sw_simulation *s, int64_t tokens) {
@@ -188,7 +202,7 @@ static sw_status print_json(const struct sw_planned *p) {
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:o, s:o}",
         "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
         "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
-        (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recomputed_blocks",
+        (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",

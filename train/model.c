@@ -13,15 +13,17 @@ static sw_status list_sizes(struct sw_model *model) {
     const size_t count = (size_t)model->units->count;
     model->boundary_bytes = calloc(count, sizeof *model->boundary_bytes);
     model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
+    model->derived_bytes = calloc(count, sizeof *model->derived_bytes);
     model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
     model->shares_input = calloc(count, sizeof *model->shares_input);
-    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->cache_bytes == NULL ||
-        model->shares_input == NULL)
+    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
+        model->cache_bytes == NULL || model->shares_input == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
         model->boundary_bytes[u] = sizes.boundary_bytes;
         model->saved_bytes[u] = sizes.saved_bytes;
+        model->derived_bytes[u] = sizes.derived_bytes;
         model->cache_bytes[u] = sizes.cache_bytes;
         model->shares_input[u] = sizes.shares_input;
     }
@@ -85,6 +87,7 @@ void sw_model_destroy(struct sw_model *model) {
     free(model->rotation);
     free(model->boundary_bytes);
     free(model->saved_bytes);
+    free(model->derived_bytes);
     free(model->cache_bytes);
     free(model->shares_input);
     free(model);
@@ -107,6 +110,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
         .boundary = model->boundary_bytes,
         .saved = model->saved_bytes,
+        .derived = model->derived_bytes,
         .cache = model->cache_bytes,
         .shares_input = model->shares_input,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
@@ -150,6 +154,11 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
     return model->tiles == 1 ? sw_block_backward(model, call) : sw_tile_backward(model, call);
 }
 
+static sw_status recompute(void *context, const struct sw_unit_call *call) {
+    struct sw_model *model = context;
+    return model->tiles == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
+}
+
 static sw_status head(void *context, const struct sw_unit_call *call) {
     return sw_head_train(context, call);
 }
@@ -170,6 +179,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
     return (struct sw_unit_ops){.context = model,
                                 .begin = begin,
                                 .forward = forward,
+                                .recompute = recompute,
                                 .backward = backward,
                                 .head = head,
                                 .loss = loss,

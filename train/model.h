@@ -41,11 +41,11 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* The parts of a micro-batch's tokens, as sw_engine_tokens has them. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
-/* What a plan needs to know: bytes, of each unit boundary, saved and cache, and whose input the backward pass shares;
- * valid as long as the model. */
+/* What a plan needs to know: bytes, of each unit boundary, saved, derived and cache, and whose input the backward pass
+ * shares; valid as long as the model. */
 struct sw_model_bytes {
     int64_t token, work, gathered; /* gathered: 0 where a tied table must be whole */
-    const int64_t *boundary, *saved, *cache;
+    const int64_t *boundary, *saved, *derived, *cache;
     const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);

@@ -24,11 +24,13 @@ struct sw_tile {
 };
 struct sw_tile sw_tile_of(int64_t tiles, int64_t unit);
 
-/* Byte offsets of the intermediates of a unit in the saved area. */
+/* Byte offsets of the intermediates of a unit in the saved area, and in the derived one those that need no matrix
+ * product to be made of them. */
 struct saved_layout {
-    int64_t norm1_mean, norm1_rstd, norm1_out, qkv, q_rstd, k_rstd, heads, log_sum_exp, attention_out;
-    int64_t residual, norm2_mean, norm2_rstd, norm2_out, up, activated;
-    int64_t bytes;
+    int64_t qkv, log_sum_exp, attention_out, residual, up;
+    int64_t saved_bytes;
+    int64_t norm1_mean, norm1_rstd, norm1_out, q_rstd, k_rstd, heads, norm2_mean, norm2_rstd, norm2_out, activated;
+    int64_t derived_bytes;
 };
 
 /* Byte offsets in the work area; block and head use it in turn. */
@@ -89,8 +91,8 @@ struct sw_model {
     struct work_layout work;
     struct linear linear[LINEARS]; /* of a tile */
     int64_t scratch_bytes;
-    int64_t *boundary_bytes, *saved_bytes, *cache_bytes; /* of each unit ... */
-    bool *shares_input;                                  /* ... likewise */
+    int64_t *boundary_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* of each unit ... */
+    bool *shares_input;                                                  /* ... likewise */
 };
 
 /* The parts of a micro-batch's tokens, one after the other; without documents the last is left out. */
@@ -118,14 +120,15 @@ static inline float *acc_at(const struct sw_model *model, const struct sw_unit_c
 /* The number of a block's tensor in a unit that may have only some of them; -1 where it has not this one. */
 int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor);
 
+/* NULL in an area that a unit has no use for. */
 static inline void *area_at(void *area, int64_t offset_bytes) {
-    return (char *)area + offset_bytes;
+    return area == NULL ? NULL : (char *)area + offset_bytes;
 }
 
 /* Products, attention and areas of the shapes that a model has. Needs the units. */
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
-    int64_t boundary_bytes, saved_bytes, cache_bytes;
+    int64_t boundary_bytes, saved_bytes, derived_bytes, cache_bytes;
     bool shares_input;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
@@ -176,6 +179,9 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
                             const struct saved *s);
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                          const struct saved *s);
+/* The part of each that needs no matrix product, of the derived intermediates alone. */
+sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_mlp_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, void *y);
 /* From call->grad at the half's output to the gradient at its normalised input. */
@@ -185,8 +191,10 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
                           const struct saved *s, void *dn);
 
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
 /* Rows gathered for a micro-batch, byte offsets: the tokens' rows of the table in their order, the rows of the

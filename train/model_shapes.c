@@ -34,30 +34,30 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     const int64_t row_bytes = model->rows * (int64_t)sizeof(float);
     const int64_t mean_bytes = c->norm == SW_NORM_LAYER ? row_bytes : 0;
     if (has(kind, NORM1_SCALE)) {
-        s->norm1_mean = place(&s->bytes, mean_bytes);
-        s->norm1_rstd = place(&s->bytes, row_bytes);
-        s->norm1_out = place(&s->bytes, typed_rows * c->hidden);
+        s->norm1_mean = place(&s->derived_bytes, mean_bytes);
+        s->norm1_rstd = place(&s->derived_bytes, row_bytes);
+        s->norm1_out = place(&s->derived_bytes, typed_rows * c->hidden);
     }
     if (has(kind, QKV_WEIGHT)) {
-        s->qkv = place(&s->bytes, typed_rows * w->qkv);
+        s->qkv = place(&s->saved_bytes, typed_rows * w->qkv);
         if (c->qk_norm) {
-            s->q_rstd = place(&s->bytes, row_bytes * model->attention.heads);
-            s->k_rstd = place(&s->bytes, row_bytes * model->attention.kv_heads);
-            s->heads = place(&s->bytes, typed_rows * (w->q + w->kv));
+            s->q_rstd = place(&s->derived_bytes, row_bytes * model->attention.heads);
+            s->k_rstd = place(&s->derived_bytes, row_bytes * model->attention.kv_heads);
+            s->heads = place(&s->derived_bytes, typed_rows * (w->q + w->kv));
         }
-        s->log_sum_exp = place(&s->bytes, row_bytes * model->attention.heads);
-        s->attention_out = place(&s->bytes, typed_rows * w->q);
+        s->log_sum_exp = place(&s->saved_bytes, row_bytes * model->attention.heads);
+        s->attention_out = place(&s->saved_bytes, typed_rows * w->q);
     }
     if (kind == BLOCK_WHOLE)
-        s->residual = place(&s->bytes, typed_rows * c->hidden);
+        s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
     if (has(kind, NORM2_SCALE)) {
-        s->norm2_mean = place(&s->bytes, mean_bytes);
-        s->norm2_rstd = place(&s->bytes, row_bytes);
-        s->norm2_out = place(&s->bytes, typed_rows * c->hidden);
+        s->norm2_mean = place(&s->derived_bytes, mean_bytes);
+        s->norm2_rstd = place(&s->derived_bytes, row_bytes);
+        s->norm2_out = place(&s->derived_bytes, typed_rows * c->hidden);
     }
     if (has(kind, UP_WEIGHT)) {
-        s->up = place(&s->bytes, typed_rows * w->up);
-        s->activated = place(&s->bytes, typed_rows * w->ffn);
+        s->up = place(&s->saved_bytes, typed_rows * w->up);
+        s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
     }
 }
 
@@ -237,7 +237,8 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
     const struct sw_tile tile = sw_tile_of(model->tiles, unit);
     return (struct sw_unit_sizes){
         .boundary_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
-        .saved_bytes = model->saved[tile.kind].bytes,
+        .saved_bytes = model->saved[tile.kind].saved_bytes,
+        .derived_bytes = model->saved[tile.kind].derived_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .shares_input = tile.index > 1,
     };

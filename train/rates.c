@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 1, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 2, SHAPE_CHARS = 512 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -70,6 +70,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     rates->forward_s = out->units.forward;
     rates->backward_s = out->units.backward;
     rates->recompute_s = out->units.recompute;
+    rates->derive_s = out->units.derive;
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
     SW_TRY(sw_measure_units(target->model, target->devices->compute, &out->units, &rates->compute_cores));
@@ -126,7 +127,8 @@ struct unit_array {
 };
 static const struct unit_array unit_arrays[] = {{"forward_s", offsetof(struct sw_unit_seconds, forward)},
                                                 {"backward_s", offsetof(struct sw_unit_seconds, backward)},
-                                                {"recompute_s", offsetof(struct sw_unit_seconds, recompute)}};
+                                                {"recompute_s", offsetof(struct sw_unit_seconds, recompute)},
+                                                {"derive_s", offsetof(struct sw_unit_seconds, derive)}};
 
 static double *array_of(const struct sw_machine_rates *rates, const struct unit_array *array) {
     return *(double *const *)((const char *)&rates->units + array->offset);
@@ -196,6 +198,7 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
     out->rates.forward_s = out->units.forward;
     out->rates.backward_s = out->units.backward;
     out->rates.recompute_s = out->units.recompute;
+    out->rates.derive_s = out->units.derive;
     for (size_t i = 0; i < COUNT(numbers); i++)
         SW_TRY(read_number(root, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
                            (double *)((char *)&out->rates + numbers[i].offset)));

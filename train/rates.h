@@ -10,7 +10,7 @@
 
 /* Seconds of one micro-batch through each unit, as struct sw_rates has them. The arrays have units->count entries. */
 struct sw_unit_seconds {
-    double *forward, *backward, *recompute;
+    double *forward, *backward, *recompute, *derive;
 };
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
 void sw_unit_seconds_free(struct sw_unit_seconds *seconds);

@@ -58,14 +58,13 @@ static int64_t alike(const struct sw_units *units, int64_t unit) {
 
 static sw_status measure_unit(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
     const bool block = unit > 0 && unit + 1 < bench->units->count;
-    double again_s = 0.0;
     SW_TRY(sw_unit_run_choose(bench->run, unit));
     SW_TRY(time_pass(bench, SW_UNIT_FORWARD, &out->forward[unit]));
     SW_TRY(time_pass(bench, SW_UNIT_BACKWARD, &out->backward[unit]));
-    if (block)
-        SW_TRY(time_pass(bench, SW_UNIT_RECOMPUTE_BACKWARD, &again_s));
-    out->recompute[unit] = block ? fmax(0.0, again_s - out->backward[unit]) : 0.0;
-    return SW_OK;
+    if (!block)
+        return SW_OK;
+    SW_TRY(time_pass(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
+    return time_pass(bench, SW_UNIT_DERIVE, &out->derive[unit]);
 }
 
 static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
@@ -78,6 +77,7 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
         out->forward[u] = out->forward[like];
         out->backward[u] = out->backward[like];
         out->recompute[u] = out->recompute[like];
+        out->derive[u] = out->derive[like];
     }
     return SW_OK;
 }
@@ -94,7 +94,7 @@ sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, str
 }
 
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out) {
-    double **arrays[] = {&out->forward, &out->backward, &out->recompute};
+    double **arrays[] = {&out->forward, &out->backward, &out->recompute, &out->derive};
     *out = (struct sw_unit_seconds){0};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         *arrays[i] = calloc((size_t)units, sizeof **arrays[i]);
@@ -108,5 +108,6 @@ void sw_unit_seconds_free(struct sw_unit_seconds *seconds) {
     free(seconds->forward);
     free(seconds->backward);
     free(seconds->recompute);
+    free(seconds->derive);
     *seconds = (struct sw_unit_seconds){0};
 }

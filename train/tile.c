@@ -27,11 +27,25 @@ static int64_t hidden_elems(const struct sw_model *model) {
     return model->rows * model->config.hidden;
 }
 
+static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct tile_call *t) {
+    const enum sw_block_tensor scale = t->mlp ? NORM2_SCALE : NORM1_SCALE;
+    return t->tile.first ? sw_norm_forward(model, call, scale, call->in, t->norm_out, t->mean, t->rstd) : SW_OK;
+}
+
 static sw_status fill_saved(const struct sw_model *model, const struct sw_unit_call *call, const struct tile_call *t) {
-    if (t->tile.first)
-        SW_TRY(
-            sw_norm_forward(model, call, t->mlp ? NORM2_SCALE : NORM1_SCALE, call->in, t->norm_out, t->mean, t->rstd));
+    SW_TRY(fill_norm(model, call, t));
     return t->mlp ? sw_mlp_forward(model, call, t->n, &t->s) : sw_attend_forward(model, call, t->n, &t->s);
+}
+
+static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call,
+                              const struct tile_call *t) {
+    SW_TRY(fill_norm(model, call, t));
+    return t->mlp ? sw_mlp_derive(model, call, &t->s) : sw_attend_derive(model, call, &t->s);
+}
+
+sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct tile_call t = describe(model, call);
+    return call->recompute == SW_RECOMPUTE_UNIT ? fill_saved(model, call, &t) : fill_derived(model, call, &t);
 }
 
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -52,8 +66,6 @@ sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *ca
     void *narrow = area_at(call->work, model->work.narrow);
     void *norm_grad = area_at(call->grad, sw_norm_offset(model));
     void *dn = t.tile.last ? norm_grad : narrow; /* the last tile is the first to come back */
-    if (call->recompute)
-        SW_TRY(fill_saved(model, call, &t));
     SW_TRY(t.mlp ? sw_mlp_backward(model, call, t.n, &t.s, dn) : sw_attend_backward(model, call, t.n, &t.s, dn));
     if (!t.tile.last)
         SW_TRY(sw_add(call->stream, model->shape.type, hidden_elems(model), norm_grad, narrow, norm_grad));

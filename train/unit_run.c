@@ -31,7 +31,7 @@ static int64_t most_of(const int64_t *bytes, int64_t count) {
     return most;
 }
 
-enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, SAVED, WORK, AREAS };
+enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, SAVED, DERIVED, WORK, AREAS };
 
 static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_units *units = sw_model_get_units(model);
@@ -46,6 +46,7 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     bytes[TOKENS] = sizes.token;
     bytes[IN] = bytes[OUT] = bytes[GRAD] = boundary;
     bytes[SAVED] = most_of(sizes.saved, units->count);
+    bytes[DERIVED] = most_of(sizes.derived, units->count);
     bytes[WORK] = sizes.work;
     for (int i = 0; i < AREAS; i++)
         all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
@@ -112,6 +113,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->out = area[OUT];
     call->grad = area[GRAD];
     call->saved = area[SAVED];
+    call->derived = area[DERIVED];
     call->work = area[WORK];
     return fill_inputs(run, bytes);
 }
@@ -168,13 +170,19 @@ sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
     return fill_weights(run, unit, run->weights);
 }
 
+static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass pass) {
+    const struct sw_unit_ops *ops = &run->ops;
+    const sw_unit_function of_head[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->loss, [SW_UNIT_BACKWARD] = ops->head};
+    const sw_unit_function of_others[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->forward,
+                                                        [SW_UNIT_BACKWARD] = ops->backward,
+                                                        [SW_UNIT_RECOMPUTE] = ops->recompute,
+                                                        [SW_UNIT_DERIVE] = ops->recompute};
+    return run->call.unit + 1 == run->units->count ? of_head[pass] : of_others[pass];
+}
+
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
     struct sw_unit_call *call = &run->call;
-    const bool head = call->unit + 1 == run->units->count;
-    const struct sw_unit_ops *ops = &run->ops;
-    const sw_unit_function function = head ? (pass == SW_UNIT_FORWARD ? ops->loss : ops->head)
-                                           : (pass == SW_UNIT_FORWARD ? ops->forward : ops->backward);
-    call->recompute = pass == SW_UNIT_RECOMPUTE_BACKWARD;
-    SW_TRY(function(ops->context, call));
+    call->recompute = pass == SW_UNIT_DERIVE ? SW_RECOMPUTE_DERIVED : SW_RECOMPUTE_UNIT;
+    SW_TRY(function_of(run, pass)(run->ops.context, call));
     return sw_stream_synchronize(call->stream);
 }

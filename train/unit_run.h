@@ -4,8 +4,9 @@
 
 #include "train/model.h"
 
-/* The head's backward pass is its loss and its gradient at once, as in training. */
-typedef enum { SW_UNIT_FORWARD, SW_UNIT_BACKWARD, SW_UNIT_RECOMPUTE_BACKWARD } sw_unit_pass;
+/* The head's backward pass is its loss and its gradient at once, as in training. What goes before the backward pass of
+ * a block where its intermediates are not kept: making all of them again, or the derived ones. */
+typedef enum { SW_UNIT_FORWARD, SW_UNIT_BACKWARD, SW_UNIT_RECOMPUTE, SW_UNIT_DERIVE, SW_UNIT_PASSES } sw_unit_pass;
 
 struct sw_unit_run;
 
@@ -17,7 +18,7 @@ void sw_unit_run_close(struct sw_unit_run *run);
 
 /* Chooses the unit that passes are of, and makes its weights. */
 sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit);
-/* Runs a pass and waits for its end. A backward pass needs the forward pass of the same unit before it. */
+/* Runs a pass and waits for its end. All others need the forward pass of the same unit before them. */
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass);
 
 #endif

@@ -12,7 +12,7 @@ ON_DEVICE = "weights=device,grads=device,optimizer=device,acts=device"
 ON_NVME = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme"
 NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s".split()
 MOVES = "upload download update update_on_device finish zero read write".split()
-ARRAYS = "forward_s backward_s recompute_s".split()
+ARRAYS = "forward_s backward_s recompute_s derive_s".split()
 UNITS, MICROS = 4, 2
 LANES = {"compute", "upload", "download", "read", "write", "update"}
 SIMULATION_FIELDS = {"step_s", "tokens_per_second", "bottleneck", "bottleneck_share", "lane_busy_s"}

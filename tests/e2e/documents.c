@@ -180,7 +180,7 @@ static void tiles_keep_documents(void **state) {
     (void)state;
     struct harness_spec spec = spec_of(&same_config, "weights=host,grads=host,optimizer=host");
     spec.shape.tiles = same_config.heads;
-    spec.recompute = true;
+    spec.recompute = SW_RECOMPUTE_UNIT;
     compare("tiles", &spec);
 }
 

@@ -39,6 +39,11 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
     return h->model_ops.forward(h->model_ops.context, call);
 }
 
+static sw_status recompute(void *context, const struct sw_unit_call *call) {
+    struct harness *h = context;
+    return h->model_ops.recompute(h->model_ops.context, call);
+}
+
 static sw_status backward(void *context, const struct sw_unit_call *call) {
     struct harness *h = context;
     return h->model_ops.backward(h->model_ops.context, call);
@@ -73,14 +78,17 @@ static sw_status open_plan(struct harness *h) {
         .token_bytes = bytes.token,
         .boundary_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
+        .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
         .recompute = h->spec.recompute,
+        .recompute_auto = h->spec.device_bytes > 0,
         .one_generation = h->spec.one_generation,
         .chunk_grains = h->spec.chunk_grains,
         .ring_chunks = h->spec.ring_chunks,
-        .budget_bytes = {[SW_DEVICE] = HARNESS_BUDGET_BYTES, [SW_HOST] = HARNESS_BUDGET_BYTES},
+        .budget_bytes = {[SW_DEVICE] = h->spec.device_bytes > 0 ? h->spec.device_bytes : HARNESS_BUDGET_BYTES,
+                         [SW_HOST] = HARNESS_BUDGET_BYTES},
     };
     SW_TRY(sw_placement_parse(h->spec.place, &spec.place));
     bool *streams = calloc((size_t)spec.units->count, sizeof *streams);
@@ -130,6 +138,7 @@ static sw_status open_engine(struct harness *h) {
         .ops = {.context = h,
                 .begin = h->model_ops.begin == NULL ? NULL : begin,
                 .forward = forward,
+                .recompute = recompute,
                 .backward = backward,
                 .head = head_with_infinity,
                 .loss = loss,

@@ -10,7 +10,9 @@ struct harness_spec {
     struct sw_model_shape shape;
     int64_t micro_batches;
     const char *place;
-    bool recompute;
+    sw_recompute recompute;
+    int64_t
+        device_bytes; /* a budget within which as little as fits is recomputed; 0: without limit, as `recompute` says */
     /* Bit u % 64: the update of unit u runs on the device wherever its optimizer lives. */
     uint64_t streams_update;
     int64_t group;      /* micro-batches; 0: all */

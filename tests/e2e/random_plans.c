@@ -56,7 +56,7 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
     draw_place(counter, place);
     spec.place = place;
     spec.directory = directory;
-    spec.recompute = draw(counter, 2) == 1;
+    spec.recompute = (sw_recompute)draw(counter, SW_RECOMPUTES);
     spec.chunk_grains = 1 + draw(counter, 4);
     spec.ring_chunks = 1 + draw(counter, 4);
     spec.unit_slots = 2 + draw(counter, 3);

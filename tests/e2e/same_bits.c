@@ -1,6 +1,6 @@
 /* Placement never changes the result: one training with gradients and optimizer on every tier, with updates on the host
- * and on the device, with and without recompute, with steps overlapped or not, with the update on any number of
- * threads, stopped and resumed, gives the same bits. */
+ * and on the device, with and without recompute of some or all of the intermediates, with steps overlapped or not, with
+ * the update on any number of threads, stopped and resumed, gives the same bits. */
 #include "tests/e2e/same_bits.h"
 
 #include <setjmp.h>
@@ -66,13 +66,14 @@ static void compare_placements(sw_dtype type, const char *directory) {
         char place[PLACE_CHARS], what[2 * PLACE_CHARS];
         const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
         struct harness_spec spec = same_spec(type);
-        spec.recompute = variant % 2 == 1;
+        /* Two of the three ways at each place, each of them at each tier. */
+        spec.recompute = (sw_recompute)((variant % 2 + grads + optimizer) % SW_RECOMPUTES);
         spec.place = place_text(place, grads, optimizer);
         spec.ring_chunks = 1 + variant % 3;
         /* Chunks of several sizes, and steps begun ahead in half of the runs. */
         spec.chunk_grains = 1 + variant % 4;
         const bool ahead = variant / 2 % 2 == 1;
-        snprintf(what, sizeof what, "%s%s%s, chunks of %lld", place, spec.recompute ? ", recompute" : "",
+        snprintf(what, sizeof what, "%s, %s computed again%s, chunks of %lld", place, sw_recompute_name(spec.recompute),
                  ahead ? ", ahead" : "", (long long)spec.chunk_grains);
         spec.directory = grads == SW_NVME || optimizer == SW_NVME ? directory : NULL;
         must(same_train(&spec, ahead, &trace));
@@ -133,6 +134,51 @@ static void some_device_updates_give_the_same_bits_in_bf16(void **state) {
     compare_updates_on_the_device(SW_BF16, *state, 5);
 }
 
+/* How many units a plan has at each level of recompute. */
+static void count_levels(const struct sw_plan *plan, int64_t levels[SW_RECOMPUTES]) {
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        levels[plan->recompute[u]]++;
+}
+
+/* Budgets from where everything is computed again to where nothing is, by batch and by layer: units of one plan
+ * differ. */
+static void what_fits_is_kept_with_the_same_bits(void **state) {
+    (void)state;
+    enum { BUDGETS = 6 };
+    for (int64_t group = 1; group <= 2; group++) {
+        struct harness_spec spec = same_spec(SW_BF16);
+        struct same_trace reference, trace;
+        int64_t bytes[2], levels[SW_RECOMPUTES] = {0};
+        spec.config = &same_rotary_config;
+        spec.place = "weights=host,grads=host,optimizer=host,acts=host";
+        spec.group = group;
+        must(same_train(&spec, false, &reference));
+        for (int least = 0; least < 2; least++) {
+            struct harness harness;
+            spec.recompute = least == 0 ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING;
+            must(harness_open(&spec, &harness));
+            bytes[least] = harness.plan->tier_bytes[SW_DEVICE];
+            harness_close(&harness);
+        }
+        for (int b = 0; b < BUDGETS; b++) {
+            struct harness harness;
+            spec.device_bytes = bytes[0] + (bytes[1] - bytes[0]) * b / (BUDGETS - 1);
+            must(harness_open(&spec, &harness));
+            count_levels(harness.plan, levels);
+            harness_close(&harness);
+            must(same_train(&spec, true, &trace));
+            must_equal(&reference, &trace, "another budget");
+            same_free(&trace);
+        }
+        printf("# groups of %lld: %lld units kept everything, %lld all but what is derived, %lld nothing\n",
+               (long long)group, (long long)levels[SW_RECOMPUTE_NOTHING], (long long)levels[SW_RECOMPUTE_DERIVED],
+               (long long)levels[SW_RECOMPUTE_UNIT]);
+        for (int level = 0; level < SW_RECOMPUTES; level++)
+            assert_true(levels[level] > 1);
+        same_free(&reference);
+    }
+}
+
 static void update_threads_give_the_same_bits(void **state) {
     static const char *const places[] = {"grads=device,optimizer=host", "grads=nvme,optimizer=nvme"};
     struct same_trace reference = reference_training(SW_BF16), trace;
@@ -165,7 +211,7 @@ static void another_description_has_the_same_bits_too(void **state) {
             assert_true(isfinite(reference.loss[s]) && reference.grad_norm[s] > 0 && !reference.skipped[s]);
         for (int p = 0; p < 3; p++) {
             spec.place = places[p];
-            spec.recompute = p % 2 == 0;
+            spec.recompute = (sw_recompute)p;
             spec.group = p;
             spec.directory = *state;
             must(same_train(&spec, true, &trace));
@@ -203,7 +249,7 @@ static void train_in_parts(const struct harness_spec *base, const char *const pl
         struct harness_spec spec = *base;
         spec.place = places[part];
         spec.resume = part > 0;
-        spec.recompute = part % 2 == 1;
+        spec.recompute = (sw_recompute)(part % SW_RECOMPUTES);
         spec.streams_update = streams[part];
         must(harness_open(&spec, &harness));
         assert_int_equal(harness.first_step, part == 0 ? 0 : stops[part - 1]);
@@ -345,6 +391,7 @@ int main(void) {
         in_directory(updates_on_the_device_give_the_same_bits_in_bf16),
         in_directory(some_device_updates_give_the_same_bits_in_bf16),
         in_directory(another_description_has_the_same_bits_too),
+        cmocka_unit_test(what_fits_is_kept_with_the_same_bits),
         in_directory(update_threads_give_the_same_bits),
         cmocka_unit_test(other_trainings_give_other_bits),
         in_directory(a_resumed_training_gives_the_same_bits),

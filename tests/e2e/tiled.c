@@ -84,7 +84,7 @@ static void gather(const struct sw_units *whole, const struct sw_units *units, c
     }
 }
 
-static struct harness_spec spec_of(sw_dtype type, int64_t tiles, bool recompute) {
+static struct harness_spec spec_of(sw_dtype type, int64_t tiles, sw_recompute recompute) {
     struct harness_spec spec = same_spec(type);
     spec.config = &config;
     spec.shape.tiles = tiles;
@@ -152,7 +152,7 @@ static void release(struct outcome *outcome) {
 /* The training in fp32 and whole blocks. */
 static struct sw_units *train_reference(struct outcome *out) {
     struct sw_units *whole;
-    const struct harness_spec spec = spec_of(SW_F32, 1, true);
+    const struct harness_spec spec = spec_of(SW_F32, 1, SW_RECOMPUTE_UNIT);
     must(sw_model_units(&config, 1, &whole));
     train(whole, &spec, out);
     return whole;
@@ -163,7 +163,8 @@ static void tiles_compute_the_same_in_fp32(void **state) {
     struct outcome reference, tiled;
     struct sw_units *whole = train_reference(&reference);
     for (int64_t tiles = 2; tiles <= config.heads; tiles *= 2) {
-        const struct harness_spec spec = spec_of(SW_F32, tiles, tiles % 4 != 0);
+        const struct harness_spec spec =
+            spec_of(SW_F32, tiles, tiles % 4 == 0 ? SW_RECOMPUTE_DERIVED : SW_RECOMPUTE_UNIT);
         train(whole, &spec, &tiled);
         const double first = relative(reference.loss[0], tiled.loss[0]), losses = loss_error(&reference, &tiled);
         const double gradients = gradient_error(whole, &reference, &tiled);
@@ -185,7 +186,7 @@ static void tiles_cost_little_in_bf16(void **state) {
     struct sw_units *whole = train_reference(&reference);
     double most = 0;
     for (int64_t tiles = 1; tiles <= config.heads; tiles *= 2) {
-        const struct harness_spec spec = spec_of(SW_BF16, tiles, true);
+        const struct harness_spec spec = spec_of(SW_BF16, tiles, SW_RECOMPUTE_UNIT);
         train(whole, &spec, &tiled);
         const double gradients = gradient_error(whole, &reference, &tiled);
         printf("# bf16 against fp32, %2lld tiles: losses differ by %.1e, gradients by %.1e of their norm\n",

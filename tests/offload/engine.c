@@ -125,7 +125,7 @@ static float *train_on_device(struct toy_spec spec, int64_t steps, size_t *out_b
     spec.place = "weights=device,grads=device,optimizer=device,acts=device";
     spec.directory = NULL;
     spec.group = 1;
-    spec.recompute = false;
+    spec.recompute = SW_RECOMPUTE_NOTHING;
     spec.speculation = SW_SPECULATE_NEVER;
     must(toy_open(&spec, &toy));
     train(&toy, steps, false);
@@ -160,7 +160,7 @@ static void calls_have_the_right_order_and_operands(void **state) {
         struct toy_spec spec = toy_spec(place, *state);
         /* Sums that depend on no tier alone. */
         spec.tied = variant % 2 == 1;
-        spec.recompute = variant / 4 % 2 == 1;
+        spec.recompute = (sw_recompute)((variant / 4 + tier[2]) % SW_RECOMPUTES);
         spec.group = 1 + (tier[0] + tier[1] + tier[2]) % TOY_MICROS;
         spec.unit_slots = 2 + (tier[1] + 2 * tier[2] + tier[3]) % 3;
         spec.shares_input = (tier[0] + tier[3]) % 2 == 1;

@@ -252,7 +252,7 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
             if (!plan->spec.place.automatic[s] && plan->placement[u].tier[s] != requested_tier(plan, (sw_state)s, u))
                 fail_msg("seed %llu: unit %lld has its %s elsewhere", (unsigned long long)seed, (long long)u,
                          sw_state_name((sw_state)s));
-    for (int64_t u = 0; !plan->spec.recompute_auto && u < plan->spec.units->count; u++)
+    for (int64_t u = 1; !plan->spec.recompute_auto && u + 1 < plan->spec.units->count; u++)
         if (plan->recompute[u] != plan->spec.recompute)
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
 }
@@ -263,6 +263,7 @@ static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access 
     case SW_CONTENT_BOUNDARY:
     case SW_CONTENT_BOUNDARY_GRAD: return plan->spec.boundary_bytes[access->unit];
     case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
+    case SW_CONTENT_DERIVED: return plan->spec.derived_bytes[access->unit];
     case SW_CONTENT_CACHE: return plan->spec.cache_bytes[access->unit];
     default: return 0;
     }

@@ -81,6 +81,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     for (int64_t u = 0; u < units->count; u++) {
         random->boundary_bytes[u] = plans_draw(random, 1, 1 << 20);
         random->saved_bytes[u] = plans_draw(random, 1, 1 << 22);
+        random->derived_bytes[u] = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, 1 << 22) : 0;
         random->shares_input[u] = u > 1 && plans_draw(random, 0, 3) == 0;
     }
     struct sw_plan_spec spec = {
@@ -91,11 +92,12 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .token_bytes = 8 * plans_draw(random, 1, 4096),
         .boundary_bytes = random->boundary_bytes,
         .saved_bytes = random->saved_bytes,
+        .derived_bytes = random->derived_bytes,
         .shares_input = random->shares_input,
         .work_bytes = plans_draw(random, 1, 1 << 22),
         .gathered_bytes = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
-        .recompute = plans_draw(random, 0, 1) == 1,
+        .recompute = (sw_recompute)plans_draw(random, 0, SW_RECOMPUTES - 1),
         .chunk_grains = plans_draw(random, 1, 3),
         .ring_chunks = plans_draw(random, 1, 4),
         .ring_auto = plans_draw(random, 0, 3) == 0,

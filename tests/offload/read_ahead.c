@@ -32,6 +32,7 @@ static void records_are_read_ahead_of_gradients(void **state) {
         .token_bytes = 8,
         .boundary_bytes = (const int64_t[UNITS]){8, 8, 8},
         .saved_bytes = (const int64_t[UNITS]){8, 8, 8},
+        .derived_bytes = (const int64_t[UNITS]){0},
         .work_bytes = 8,
         .chunk_grains = 1,
         .ring_chunks = RING,

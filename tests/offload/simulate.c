@@ -15,7 +15,7 @@ enum { UNITS = 3 };
 
 struct made_up {
     struct sw_rates rates;
-    double forward_s[UNITS], backward_s[UNITS], recompute_s[UNITS];
+    double forward_s[UNITS], backward_s[UNITS], recompute_s[UNITS], derive_s[UNITS];
 };
 
 static void must(sw_status status) {
@@ -27,6 +27,7 @@ static void point_at_units(struct made_up *m) {
     m->rates.forward_s = m->forward_s;
     m->rates.backward_s = m->backward_s;
     m->rates.recompute_s = m->recompute_s;
+    m->rates.derive_s = m->derive_s;
 }
 
 /* A model of three units of whole grains, by hand. */
@@ -49,6 +50,7 @@ static struct sw_plan *plan_three_units(struct sw_units *units, const char *plac
                                 .token_bytes = 4096,
                                 .boundary_bytes = bytes,
                                 .saved_bytes = bytes,
+                                .derived_bytes = bytes,
                                 .work_bytes = 4096,
                                 .chunk_grains = 4,
                                 .ring_chunks = 4,
@@ -78,6 +80,7 @@ static void set_plain_machine(struct made_up *m) {
         m->forward_s[u] = 1.0;
         m->backward_s[u] = 2.0;
         m->recompute_s[u] = 100.0;
+        m->derive_s[u] = 10.0;
     }
     point_at_units(m);
 }

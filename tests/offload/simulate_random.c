@@ -23,6 +23,7 @@ enum { MODELS = 400, MOST_UNITS = 8, MOST_GRAINS = 12, SEED = 1, TRACED_STEPS = 
 struct made_up {
     struct sw_rates rates;
     double forward_s[PLANS_MOST_UNITS], backward_s[PLANS_MOST_UNITS], recompute_s[PLANS_MOST_UNITS];
+    double derive_s[PLANS_MOST_UNITS];
 };
 
 static void must(sw_status status, uint64_t seed) {
@@ -44,6 +45,7 @@ static void point_at_units(struct made_up *m) {
     m->rates.forward_s = m->forward_s;
     m->rates.backward_s = m->backward_s;
     m->rates.recompute_s = m->recompute_s;
+    m->rates.derive_s = m->derive_s;
 }
 
 /* A machine of which any part may be the slow one. */
@@ -64,6 +66,7 @@ static void draw_machine(struct plans_random *random, struct made_up *m) {
         m->forward_s[u] = unit_s * (double)plans_draw(random, 1, 8);
         m->backward_s[u] = unit_s * (double)plans_draw(random, 1, 16);
         m->recompute_s[u] = unit_s * (double)plans_draw(random, 0, 8);
+        m->derive_s[u] = unit_s * (double)plans_draw(random, 0, 2);
     }
     point_at_units(m);
 }
@@ -72,6 +75,13 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     struct sw_plan_spec spec = plans_random_spec(random, MOST_UNITS, MOST_GRAINS, units);
     spec.train = true;
     return spec;
+}
+
+/* What a unit's backward takes longer for what is computed again before it. */
+static double again_s(const struct sw_plan *plan, const struct sw_rates *r, int32_t unit) {
+    if (plan->recompute[unit] == SW_RECOMPUTE_NOTHING)
+        return 0.0;
+    return plan->recompute[unit] == SW_RECOMPUTE_UNIT ? r->recompute_s[unit] : r->derive_s[unit];
 }
 
 /* What an op takes alone. An I/O lane's latency is left out: whether it counts depends on what went before. */
@@ -102,7 +112,7 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
     else if (op->kind == SW_OP_HEAD)
         s = r->backward_s[op->unit];
     else if (op->kind == SW_OP_BACKWARD)
-        s = r->backward_s[op->unit] + (op->unit > 0 && plan->recompute[op->unit] ? r->recompute_s[op->unit] : 0.0);
+        s = r->backward_s[op->unit] + again_s(plan, r, op->unit);
     return s + handover_s;
 }
 
@@ -227,6 +237,7 @@ static void scale(struct made_up *m, double factor) {
         m->forward_s[u] /= factor;
         m->backward_s[u] /= factor;
         m->recompute_s[u] /= factor;
+        m->derive_s[u] /= factor;
     }
 }
 

@@ -27,7 +27,7 @@ static void complain(struct toy *toy, const char *what, const struct sw_unit_cal
 static float signature(int64_t step, int64_t unit, int64_t micro, int64_t what) {
     return (float)(((step * TOY_UNITS + unit) * TOY_MICROS + micro) * 4 + what);
 }
-enum { SIGN_OUT, SIGN_SAVED, SIGN_GRAD };
+enum { SIGN_OUT, SIGN_SAVED, SIGN_DERIVED, SIGN_GRAD };
 
 /* Outputs of one page, of two, and of a little more than one. */
 static const int64_t unit_bytes[TOY_UNITS] = {TOY_BYTES, 2 * TOY_BYTES, TOY_BYTES + 8, 16};
@@ -88,6 +88,17 @@ static float mix(const struct toy *toy, int64_t unit, const void *weights) {
     return sum * GRADIENT_SHARE / (float)toy->units->unit[unit].elems;
 }
 
+static void sign_intermediates(const struct sw_unit_call *call, int64_t step, sw_recompute which) {
+    if (which == SW_RECOMPUTE_UNIT)
+        *(float *)call->saved = signature(step, call->unit, call->micro, SIGN_SAVED);
+    *(float *)call->derived = signature(step, call->unit, call->micro, SIGN_DERIVED);
+}
+
+static bool has_intermediates(const struct sw_unit_call *call, int64_t step) {
+    return *(const float *)call->saved == signature(step, call->unit, call->micro, SIGN_SAVED) &&
+           *(const float *)call->derived == signature(step, call->unit, call->micro, SIGN_DERIVED);
+}
+
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct toy *toy = context;
     const int64_t step = call->unit == 0 ? step_of(toy, call) : toy->last_step;
@@ -99,7 +110,7 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
     if (call->unit > 0) {
         if (!is_output(call->in, step, call->unit - 1, call->micro))
             complain(toy, "another unit's input", call, step);
-        *(float *)call->saved = signature(step, call->unit, call->micro, SIGN_SAVED);
+        sign_intermediates(call, step, SW_RECOMPUTE_UNIT);
     }
     float *out = call->out;
     out[0] = *last_of(out, call->unit) = signature(step, call->unit, call->micro, SIGN_OUT);
@@ -129,6 +140,19 @@ static sw_status head(void *context, const struct sw_unit_call *call) {
     return SW_OK;
 }
 
+/* What is derived is derived from what was saved. */
+static sw_status recompute(void *context, const struct sw_unit_call *call) {
+    struct toy *toy = context;
+    const int64_t step = toy->last_step;
+    const bool derives = call->recompute == SW_RECOMPUTE_DERIVED;
+    if (call->unit == 0 || call->recompute != toy->spec.recompute)
+        complain(toy, "too much or too little computed again", call, step);
+    if (derives && *(const float *)call->saved != signature(step, call->unit, call->micro, SIGN_SAVED))
+        complain(toy, "another unit's saved intermediates", call, step);
+    sign_intermediates(call, step, call->recompute);
+    return SW_OK;
+}
+
 static sw_status backward(void *context, const struct sw_unit_call *call) {
     struct toy *toy = context;
     const int64_t step = toy->last_step;
@@ -139,7 +163,7 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
         const bool shares = toy->spec.shares_input && call->unit == TOY_UNITS - 2;
         if (!is_output(call->in, step, call->unit - (shares ? 2 : 1), call->micro))
             complain(toy, "another unit's input", call, step);
-        if (!call->recompute && *(const float *)call->saved != signature(step, call->unit, call->micro, SIGN_SAVED))
+        if (!has_intermediates(call, step))
             complain(toy, "another unit's intermediates", call, step);
         call->acc[1] += ((const float *)call->in)[1];
         *(float *)call->grad = signature(step, call->unit - 1, call->micro, SIGN_GRAD);
@@ -206,6 +230,7 @@ static sw_status make_plan(struct toy *toy) {
         .token_bytes = TOY_BYTES,
         .boundary_bytes = unit_bytes,
         .saved_bytes = unit_bytes,
+        .derived_bytes = unit_bytes,
         .shares_input = toy->spec.shares_input ? last_block : NULL,
         .work_bytes = TOY_BYTES,
         .group = toy->spec.group,
@@ -241,7 +266,13 @@ static sw_status make_engine(struct toy *toy) {
         .store = toy->store,
         .io_depth = TOY_IO_DEPTH,
         .speculation = toy->spec.speculation,
-        .ops = {.context = toy, .forward = forward, .backward = backward, .head = head, .loss = loss, .logits = logits},
+        .ops = {.context = toy,
+                .forward = forward,
+                .recompute = recompute,
+                .backward = backward,
+                .head = head,
+                .loss = loss,
+                .logits = logits},
         .describe = describe,
         .describe_context = toy,
     };

@@ -23,7 +23,7 @@ struct toy_spec {
     const char *place;
     const char *directory; /* of the store; NULL: none */
     int64_t chunk_grains, ring_chunks, group, unit_slots;
-    bool recompute;
+    sw_recompute recompute;
     unsigned streams_update; /* bit u: the update of unit u runs on the device wherever its optimizer lives */
     bool shares_input;       /* the last block's backward reads what that of the one before reads */
     sw_speculation speculation;

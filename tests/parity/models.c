@@ -122,7 +122,7 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
                   .documents = json_object_get(run->golden, "document_starts") != NULL},
         .micro_batches = whole(run->golden, "micro_batches"),
         .place = place,
-        .recompute = true,
+        .recompute = SW_RECOMPUTE_UNIT,
         .chunk_grains = CHUNK_GRAINS,
         .ring_chunks = RING_CHUNKS,
         .directory = directory,
