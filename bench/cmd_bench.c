@@ -14,6 +14,7 @@ static const struct {
     {"copy", "copies between device and host, beside plain memory copies", sw_bench_copy},
     {"update", "the fused optimizer update, beside the same memory traffic without arithmetic", sw_bench_update},
     {"gemm", "the matrix products of a model's block, beside the vendor's library called directly", sw_bench_gemm},
+    {"attention", "attention forward and backward, beside a head's matrix products alone", sw_bench_attention},
     {"compute", "a micro-batch's arithmetic, beside its matrix products alone by the vendor's library",
      sw_bench_compute},
     {"load", "a checkpoint into a new store, beside the drive read and written at once", sw_bench_load},
@@ -24,7 +25,7 @@ enum { BENCH_COUNT = sizeof benches / sizeof benches[0] };
 static void print_help(FILE *to) {
     fprintf(to, "usage: spillway bench NAME [flags]; spillway bench NAME --help explains each\n\n");
     for (int i = 0; i < BENCH_COUNT; i++)
-        fprintf(to, "  %-8s %s\n", benches[i].name, benches[i].what);
+        fprintf(to, "  %-9s %s\n", benches[i].name, benches[i].what);
 }
 
 int sw_command_bench(int argc, char **argv) {

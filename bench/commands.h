@@ -9,6 +9,7 @@ int sw_command_bench(int argc, char **argv);
 int sw_bench_copy(int argc, char **argv);
 int sw_bench_update(int argc, char **argv);
 int sw_bench_gemm(int argc, char **argv);
+int sw_bench_attention(int argc, char **argv);
 int sw_bench_compute(int argc, char **argv);
 int sw_bench_io(int argc, char **argv);
 int sw_bench_load(int argc, char **argv);

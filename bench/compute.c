@@ -1,6 +1,6 @@
 /* The arithmetic of a micro-batch, one unit of each kind forward and backward, in turn with oneDNN alone, called
  * directly for the same matrix products with operands that already lie in the layouts that it chose: how much of the
- * library's own speed a step keeps. */
+ * library's own speed a step keeps. On a GPU the products are those of its library, one after the other. */
 #include "bench/compute.h"
 
 #include "bench/commands.h"
@@ -17,7 +17,7 @@ static const struct sw_option options[] = {
 };
 static const struct sw_command_line line = {
     .command = "bench compute",
-    .summary = "a micro-batch forward and backward, beside oneDNN's own speed on its matrix products",
+    .summary = "a micro-batch forward and backward, beside its matrix products alone by the vendor's library",
     .options = options,
     .option_count = sizeof options / sizeof options[0]};
 
@@ -53,8 +53,25 @@ static sw_status time_pass(struct sw_compute_bench *bench, sw_unit_pass pass, do
     return SW_OK;
 }
 
-static sw_status time_products(const struct sw_compute_bench *bench, const struct sw_compute_part *part,
-                               struct sw_onednn_product *const direct[], double *out_s) {
+/* Of a GPU's library. */
+static sw_status time_products_there(struct sw_compute_bench *bench, int number, double *out_s) {
+    *out_s = 0.0;
+    for (int i = 0; i < bench->of.count; i++) {
+        const struct sw_model_product *product = &bench->of.product[i];
+        double once_s;
+        if (!belongs(product, number))
+            continue;
+        SW_TRY(sw_bench_product_time(&bench->products, &product->shape, &once_s));
+        *out_s += once_s * (double)(product->times / bench->part[number].times);
+    }
+    return SW_OK;
+}
+
+static sw_status time_products(struct sw_compute_bench *bench, int number, struct sw_onednn_product *const direct[],
+                               double *out_s) {
+    const struct sw_compute_part *part = &bench->part[number];
+    if (bench->products.device != NULL)
+        return time_products_there(bench, number, out_s);
     const int64_t start_ns = sw_now_ns();
     for (int i = 0; i < bench->of.count; i++)
         for (int64_t t = 0; direct[i] != NULL && t < bench->of.product[i].times / part->times; t++)
@@ -73,7 +90,7 @@ static sw_status race(struct sw_compute_bench *bench, int number, struct sw_oned
             SW_TRY(time_pass(bench, SW_UNIT_FORWARD, &seconds[SW_COMPUTE_FORWARD]));
         SW_TRY(time_pass(bench, SW_UNIT_BACKWARD, &seconds[SW_COMPUTE_BACKWARD]));
         if (number != SW_COMPUTE_EMBEDDING)
-            SW_TRY(time_products(bench, part, direct, &seconds[SW_COMPUTE_PRODUCTS]));
+            SW_TRY(time_products(bench, number, direct, &seconds[SW_COMPUTE_PRODUCTS]));
         for (int who = 0; round >= 0 && who < SW_COMPUTE_CONTENDERS; who++)
             part->seconds[who][round] = seconds[who];
     }
@@ -83,7 +100,7 @@ static sw_status race(struct sw_compute_bench *bench, int number, struct sw_oned
 static sw_status measure(struct sw_compute_bench *bench, int part) {
     struct sw_onednn_product *direct[SW_MODEL_MAX_PRODUCTS] = {NULL};
     sw_status status = SW_OK;
-    for (int i = 0; status == SW_OK && i < bench->of.count; i++) {
+    for (int i = 0; status == SW_OK && bench->products.device == NULL && i < bench->of.count; i++) {
         const struct sw_gemm shape = sw_bench_bound_shape(&bench->of, i);
         if (belongs(&bench->of.product[i], part))
             status = sw_onednn_product_open(&shape, true, &direct[i]);
@@ -97,8 +114,12 @@ static sw_status measure(struct sw_compute_bench *bench, int part) {
 
 static sw_status run(struct sw_compute_bench *bench) {
     SW_TRY(sw_bench_model_open(&bench->given->settings, &bench->of));
-    SW_TRY(check_memory(bench));
-    SW_TRY(sw_bench_choose_bound_type(&bench->of));
+    if (sw_device_info(bench->of.device).host_memory) {
+        SW_TRY(check_memory(bench));
+        SW_TRY(sw_bench_choose_bound_type(&bench->of));
+    } else {
+        SW_TRY(sw_bench_products_open(bench->of.device, bench->of.product, bench->of.count, &bench->products));
+    }
     SW_TRY(sw_unit_run_open(bench->of.model, bench->of.device, &bench->run));
     name_parts(bench);
     for (int part = 0; part < SW_COMPUTE_PARTS; part++)
@@ -117,6 +138,7 @@ int sw_bench_compute(int argc, char **argv) {
         const sw_status status = run(&bench);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
         sw_unit_run_close(bench.run);
+        sw_bench_products_close(&bench.products);
         sw_bench_model_close(&bench.of);
     }
     sw_options_release(&line, &given);

@@ -3,6 +3,7 @@
 #define SW_BENCH_COMPUTE_H
 
 #include "bench/model.h"
+#include "bench/products.h"
 #include "bench/report.h"
 
 enum { SW_COMPUTE_EMBEDDING, SW_COMPUTE_BLOCK, SW_COMPUTE_HEAD, SW_COMPUTE_PARTS };
@@ -25,6 +26,7 @@ struct sw_compute_bench {
     const struct sw_compute_options *given;
     struct sw_bench_model of;
     struct sw_unit_run *run;
+    struct sw_bench_products products; /* of a GPU; the CPU's are oneDNN's own */
     struct sw_compute_part part[SW_COMPUTE_PARTS];
 };
 

@@ -48,13 +48,15 @@ static void sum_all(const struct sw_compute_bench *bench, struct total totals[TO
 
 void sw_compute_print(const struct sw_compute_bench *bench) {
     const struct sw_settings *s = &bench->of.settings;
+    const struct sw_device_info info = sw_devices_info(&bench->of.devices);
     struct total totals[TOTALS];
     sum_all(bench, totals);
-    printf(
-        "%s, micro-batch of %lld x %lld tokens, %s, %d threads: seconds forward and backward; of its matrix products "
-        "alone by oneDNN in its own layouts; these to both passes (median of %d)\n",
-        s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(bench->of.type),
-        sw_device_info(bench->of.device).threads, (int)bench->given->rounds);
+    printf("%s, micro-batch of %lld x %lld tokens, %s, %s, %d threads: seconds forward and backward; of its matrix "
+           "products "
+           "alone by %s; these to both passes (median of %d)\n",
+           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(bench->of.type), info.name,
+           info.threads, bench->products.device != NULL ? "its library" : "oneDNN in its own layouts",
+           (int)bench->given->rounds);
     sw_bench_print_bound(&bench->of);
     printf("%-9s %5s %9s %9s %9s %7s\n", "", "times", "forward", "backward", "products", "share");
     for (int t = 0; t < TOTALS; t++) {
@@ -74,7 +76,7 @@ static json_t *total_json(const struct total *total) {
 
 sw_status sw_compute_print_json(const struct sw_compute_bench *bench) {
     const struct sw_settings *s = &bench->of.settings;
-    const struct sw_device_info info = sw_device_info(bench->of.device);
+    const struct sw_device_info info = sw_devices_info(&bench->of.devices);
     struct total totals[TOTALS];
     json_t *json = json_object();
     sw_status status = SW_OK;

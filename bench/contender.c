@@ -4,6 +4,7 @@
 #include "core/rng.h"
 #include "train/new_store.h"
 #include "train/planned.h"
+#include "train/trace_file.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ static sw_status open_engine(struct sw_contender *contender, const struct sw_dev
         .speculation = speculation,
         .ops = sw_model_ops(contender->model),
         .describe = describe,
+        .trace_ops = contender->settings->trace != NULL ? SW_TRACE_OPS : 0,
     };
     struct sw_model_init init = {.config = sw_model_get_config(contender->model),
                                  .units = sw_model_get_units(contender->model)};

@@ -1,5 +1,6 @@
 /* Copies between host and device, beside memcpy of the same sizes and the memory's own limit. */
 #include "bench/commands.h"
+#include "bench/copy_both.h"
 #include "bench/memory.h"
 #include "bench/options.h"
 #include "core/size.h"
@@ -8,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { UPLOAD, DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, CONTENDERS };
+enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
 /* Larger than caches together, and two chunks of the largest. Weights are copied by whole grains. */
@@ -19,6 +20,7 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 
 struct copy_options {
     struct sw_option_list sizes;
+    int device;
     int64_t threads, rounds;
     bool json;
 };
@@ -46,6 +48,7 @@ static const struct sw_option options[] = {
      .offset = AT(sizes),
      .value = "SIZE",
      .what = "of a copy; default: 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB"},
+    SW_BENCH_DEVICE(AT(device)),
     SW_BENCH_THREADS(AT(threads)),
     SW_BENCH_ROUNDS(AT(rounds), "5"),
     SW_BENCH_JSON(AT(json)),
@@ -57,7 +60,8 @@ static const struct sw_command_line line = {.command = "bench copy",
                                             .check = check_sizes};
 
 struct copy_bench {
-    struct sw_device *device;
+    struct sw_devices devices;
+    struct sw_copy_both *both;
     struct sw_bench_memory memory;
     json_t *results;
 };
@@ -68,7 +72,8 @@ static sw_status measure(const struct copy_bench *bench, int64_t size_bytes, str
     const int64_t bytes = sw_max_i64(2, WORKING_BYTES / size_bytes) * size_bytes;
     for (int i = 0; i < out->rounds; i++) {
         struct sw_rate upload, download;
-        SW_TRY(sw_measure_copies(bench->device, &shape, &upload, &download));
+        SW_TRY(sw_measure_copies(bench->devices.compute, &shape, &upload, &download));
+        SW_TRY(sw_copy_both_run(bench->both, size_bytes, &out->rate[BOTH_UPLOAD][i], &out->rate[BOTH_DOWNLOAD][i]));
         out->rate[UPLOAD][i] = upload.bytes_per_s;
         out->rate[DOWNLOAD][i] = download.bytes_per_s;
         out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, size_bytes, 1);
@@ -100,20 +105,31 @@ static json_t *way_json(const struct sw_bench_rounds *rounds, int who) {
                      "of_triad", of_triad(rounds, who));
 }
 
+/* Each way while the other runs, and of it alone. */
+static json_t *both_json(const struct sw_bench_rounds *rounds) {
+    return json_pack("{s:f, s:f, s:f, s:f}", "upload_bytes_per_s", sw_bench_median(rounds, BOTH_UPLOAD),
+                     "download_bytes_per_s", sw_bench_median(rounds, BOTH_DOWNLOAD), "of_upload",
+                     sw_bench_ratio(rounds, BOTH_UPLOAD, UPLOAD), "of_download",
+                     sw_bench_ratio(rounds, BOTH_DOWNLOAD, DOWNLOAD));
+}
+
 static json_t *size_json(int64_t size_bytes, const struct sw_bench_rounds *rounds) {
-    return json_pack("{s:I, s:o, s:o, s:f, s:f, s:f}", "bytes", (json_int_t)size_bytes, "upload",
-                     way_json(rounds, UPLOAD), "download", way_json(rounds, DOWNLOAD), "memcpy_one_bytes_per_s",
-                     sw_bench_median(rounds, MEMCPY_ONE), "memcpy_all_bytes_per_s", sw_bench_median(rounds, MEMCPY_ALL),
-                     "triad_bytes_per_s", sw_bench_median(rounds, TRIAD));
+    return json_pack("{s:I, s:o, s:o, s:o, s:f, s:f, s:f}", "bytes", (json_int_t)size_bytes, "upload",
+                     way_json(rounds, UPLOAD), "download", way_json(rounds, DOWNLOAD), "both", both_json(rounds),
+                     "memcpy_one_bytes_per_s", sw_bench_median(rounds, MEMCPY_ONE), "memcpy_all_bytes_per_s",
+                     sw_bench_median(rounds, MEMCPY_ALL), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD));
 }
 
 static sw_status measure_sizes(const struct copy_bench *bench, const struct copy_options *given) {
     static const int64_t usual_bytes[] = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB, 16 * SW_MIB, 64 * SW_MIB};
     const int usual = sizeof usual_bytes / sizeof usual_bytes[0];
     if (!given->json)
-        printf("copies, %d threads: GB/s (median of %d); then upload and download to memcpy by one thread, by all, and "
-               "twice to triad\n%10s %8s %8s %8s %8s %8s | upload to 1, all, triad | download\n",
-               bench->memory.threads, (int)given->rounds, "", "upload", "download", "memcpy 1", "all", "triad");
+        printf(
+            "copies, %s, %d threads: GB/s (median of %d), of each way alone and while both run; then upload and "
+            "download to memcpy by one thread, by all, and twice to triad\n%10s %8s %8s %8s %8s %8s %8s %8s | upload "
+            "to 1, all, triad | download\n",
+            sw_devices_info(&bench->devices).name, bench->memory.threads, (int)given->rounds, "", "upload", "download",
+            "both: up", "down", "memcpy 1", "all", "triad");
     for (int i = 0; i < (given->sizes.count > 0 ? given->sizes.count : usual); i++) {
         struct sw_bench_rounds rounds = {.rounds = (int)given->rounds};
         int64_t size_bytes = usual_bytes[i % usual];
@@ -132,8 +148,9 @@ static sw_status run(const void *target) {
     const struct copy_options *given = target;
     struct copy_bench bench = {.results = json_array()};
     sw_status status = SW_OK;
-    SW_TRY_GOTO(sw_bench_open_device(given->threads, &bench.device), end);
-    const struct sw_device_info info = sw_device_info(bench.device);
+    SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
+    const struct sw_device_info info = sw_devices_info(&bench.devices);
+    SW_TRY_GOTO(sw_copy_both_open(bench.devices.compute, 2 * LARGEST_BYTES, &bench.both), end);
     SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
     SW_TRY_GOTO(measure_sizes(&bench, given), end);
     if (given->json)
@@ -142,8 +159,8 @@ static sw_status run(const void *target) {
                                           info.threads, "rounds", (int)given->rounds, "sizes", bench.results));
 end:
     sw_bench_memory_close(&bench.memory);
-    if (bench.device != NULL)
-        sw_device_close(bench.device);
+    sw_copy_both_close(bench.both);
+    sw_devices_close(&bench.devices);
     json_decref(bench.results);
     return status;
 }

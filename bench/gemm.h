@@ -3,8 +3,8 @@
 #define SW_BENCH_GEMM_H
 
 #include "bench/model.h"
+#include "bench/products.h"
 #include "bench/report.h"
-#include "core/arena.h"
 
 enum sw_gemm_contender { SW_GEMM_OURS, SW_GEMM_SAME_LAYOUTS, SW_GEMM_OWN_LAYOUTS, SW_GEMM_CONTENDERS };
 static_assert((int)SW_GEMM_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
@@ -17,8 +17,8 @@ struct sw_gemm_options {
 struct sw_gemm_bench {
     const struct sw_gemm_options *given;
     struct sw_bench_model of;
-    struct sw_arena *arena;
-    void *a, *b, *bias, *c, *scratch;                     /* of any of the products */
+    int contenders; /* on a GPU ours alone */
+    struct sw_bench_products products;
     struct sw_bench_rounds result[SW_MODEL_MAX_PRODUCTS]; /* flops a second of the contenders */
 };
 

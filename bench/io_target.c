@@ -1,5 +1,6 @@
 #include "bench/io_target.h"
 
+#include "bench/discards.h"
 #include "core/size.h"
 #include "io/block.h"
 #include "io/file.h"
@@ -105,6 +106,7 @@ sw_status sw_io_target_open(const struct sw_io_target_spec *spec, struct sw_io_t
     *out = (struct sw_io_target){.paths = spec->paths, .count = spec->count};
     for (int i = 0; i < SW_STORE_MAX_FILES; i++)
         out->fd[i] = -1;
+    sw_discards_wait(spec->paths, spec->count);
     const sw_status status = open_all(spec, out);
     if (status != SW_OK)
         sw_io_target_close(out);
@@ -148,6 +150,7 @@ sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes) {
         if (!sw_block_is_one(target->paths[i]) && ftruncate(target->fd[i], file_bytes) != 0)
             return sw_fail(SW_ERR_IO, "the file in %s cannot be cut: %s", target->paths[i], strerror(errno));
     target->file_bytes = file_bytes;
+    sw_discards_wait(target->paths, target->count);
     return SW_OK;
 }
 

@@ -1,7 +1,8 @@
 /* `spillway bench load`: a checkpoint loaded into a new store, everything on NVMe, in turn with the same drive read and
- * written at once by the queue alone. */
+ * written at once by the queue alone: in large blocks, and in requests of the size that most of a load's have. */
 #include "bench/commands.h"
 #include "bench/contender.h"
+#include "bench/discards.h"
 #include "bench/io_pass.h"
 #include "bench/options.h"
 #include "core/log.h"
@@ -16,19 +17,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LOADING, DRIVE, CONTENDERS, DRIVE_DEPTH = SW_TRAINER_IO_DEPTH };
+enum { LOADING, DRIVE, REQUESTS, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
 /* What the drive is measured on: as much as a load writes, within these bounds. */
 #define DRIVE_LEAST_BYTES (64 * SW_MIB)
 #define DRIVE_LARGEST_BYTES SW_GIB
-#define DRIVE_BLOCK_BYTES (256 * SW_KIB)
 #define DRIVE_SECONDS 1.0
 #define DRIVE_PASSES 8
+
+/* How the drive is read and written. Of a record a load writes the masters alone, so that its requests are smaller,
+ * and more of them are in flight. */
+static const struct sw_io_cell cells[CONTENDERS] = {
+    [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_TRAINER_IO_DEPTH},
+    [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_TRAINER_IO_DEPTH}};
 
 struct load_options {
     char *model;
     struct sw_option_list nvme;
+    int device;
     int64_t rounds, threads;
     bool allow_buffered, json;
 };
@@ -46,6 +53,7 @@ static const struct sw_option options[] = {
      AT(nvme),
      .value = "DIR",
      .what = "folder for the store; repeatable, then striped; default: the current folder"},
+    SW_BENCH_DEVICE(offsetof(struct load_options, device)),
     SW_BENCH_THREADS(offsetof(struct load_options, threads)),
     SW_BENCH_ROUNDS(offsetof(struct load_options, rounds), "3"),
     {.name = "--allow-buffered",
@@ -80,6 +88,7 @@ static sw_status plan(struct load_bench *b) {
     settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
     if (settings->model == NULL || settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    settings->device = b->given->device;
     settings->threads = b->given->threads;
     settings->allow_buffered = b->given->allow_buffered;
     settings->seq = settings->batch_tokens = 16;
@@ -138,11 +147,12 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
         sw_contender_close(&contender);
     }
     sw_source_close(source);
+    sw_discards_wait(b->places.path, b->places.count); /* the store is gone, but its space is still given back */
     return status;
 }
 
-static sw_status drive_once(struct load_bench *b, double *out_rate) {
-    const struct sw_io_pass pass = {.cell = {SW_IO_BOTH, DRIVE_BLOCK_BYTES, DRIVE_DEPTH},
+static sw_status drive_once(struct load_bench *b, int cell, double *out_rate) {
+    const struct sw_io_pass pass = {.cell = cells[cell],
                                     .seconds = DRIVE_SECONDS,
                                     .most_bytes = DRIVE_PASSES * b->drive.file_bytes * b->drive.count};
     struct sw_io_done done;
@@ -154,17 +164,21 @@ static sw_status drive_once(struct load_bench *b, double *out_rate) {
 static sw_status report(const struct load_bench *b) {
     const double load = sw_bench_median(&b->rounds, LOADING), drive = sw_bench_median(&b->rounds, DRIVE);
     const double ratio = sw_bench_ratio(&b->rounds, LOADING, DRIVE);
+    const double requests = sw_bench_median(&b->rounds, REQUESTS);
+    const double of_requests = sw_bench_ratio(&b->rounds, LOADING, REQUESTS);
     if (b->given->json)
-        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "bench", "load",
-                                             "device", sw_devices_info(&b->planned.devices).name, "model",
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "bench",
+                                             "load", "device", sw_devices_info(&b->planned.devices).name, "model",
                                              b->given->model, "threads", sw_devices_info(&b->planned.devices).threads,
                                              "rounds", b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes,
                                              "written_bytes", (json_int_t)b->written_bytes, "load_bytes_per_s", load,
-                                             "drive_bytes_per_s", drive, "of_drive", ratio));
-    printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s; the drive read and written at once %.2f GB/s: %.2f of "
-           "it (medians of %d)\n",
-           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, load * 1e-9, drive * 1e-9,
-           ratio, b->rounds.rounds);
+                                             "drive_bytes_per_s", drive, "of_drive", ratio, "requests_bytes_per_s",
+                                             requests, "of_requests", of_requests));
+    printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s (medians of %d)\n"
+           "the drive read and written at once, in blocks of 256 KiB: %.2f GB/s, of which the load is %.2f\n"
+           "in blocks of 64 KiB, as most of a load's are: %.2f GB/s, of which the load is %.2f\n",
+           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, load * 1e-9,
+           b->rounds.rounds, drive * 1e-9, ratio, requests * 1e-9, of_requests);
     return SW_OK;
 }
 
@@ -174,7 +188,8 @@ static sw_status measure(struct load_bench *b) {
     SW_TRY(open_drive(b));
     for (int round = 0; round < b->rounds.rounds; round++) {
         SW_TRY(load_once(b, &b->rounds.rate[LOADING][round]));
-        SW_TRY(drive_once(b, &b->rounds.rate[DRIVE][round]));
+        for (int cell = DRIVE; cell < CONTENDERS; cell++)
+            SW_TRY(drive_once(b, cell, &b->rounds.rate[cell][round]));
     }
     return report(b);
 }

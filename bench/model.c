@@ -23,8 +23,9 @@ sw_status sw_bench_model_open(const struct sw_settings *given, struct sw_bench_m
     *out = (struct sw_bench_model){.settings = *given};
     out->settings.batch_tokens = SW_OPTION_AUTO;
     SW_TRY(sw_config_load(given->model, &out->config));
-    SW_TRY(sw_bench_open_device(given->threads, &out->device));
-    const struct sw_device_info info = sw_device_info(out->device);
+    SW_TRY(sw_bench_open_devices(given->device, given->threads, &out->devices));
+    out->device = out->devices.compute;
+    const struct sw_device_info info = sw_devices_info(&out->devices);
     SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
     out->type = out->bound_type = sw_settings_type(&out->settings);
     const struct sw_model_shape shape = {
@@ -40,8 +41,7 @@ void sw_bench_model_close(struct sw_bench_model *model) {
     if (model->stream != NULL)
         sw_stream_close(model->stream);
     sw_model_destroy(model->model);
-    if (model->device != NULL)
-        sw_device_close(model->device);
+    sw_devices_close(&model->devices);
 }
 
 struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int product) {

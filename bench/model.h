@@ -38,12 +38,13 @@
          .initial = "auto",                                                                                            \
          .choices = "auto|bf16|fp16|fp32",                                                                             \
          .what = "type of the operands; auto: bf16 where the device has it"},                                          \
-        SW_BENCH_THREADS(offsetof(target, settings.threads))
+        SW_BENCH_DEVICE(offsetof(target, settings.device)), SW_BENCH_THREADS(offsetof(target, settings.threads))
 
 struct sw_bench_model {
     struct sw_settings settings; /* resolved; strings are those of what was given */
     struct sw_model_config config;
-    struct sw_device *device;
+    struct sw_devices devices;
+    struct sw_device *device; /* of these, the one that computes */
     struct sw_stream *stream;
     struct sw_model *model;
     sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
@@ -64,9 +65,5 @@ struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int prod
 void sw_bench_print_bound(const struct sw_bench_model *model);
 /* Refuses operands that need more memory than is available. */
 sw_status sw_bench_check_memory(const char *what, int64_t need_bytes);
-
-static inline double sw_gemm_flops(const struct sw_gemm *shape) {
-    return 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
-}
 
 #endif

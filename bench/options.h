@@ -12,6 +12,12 @@
         .int_max = 4096, .allow_auto = true                                                                            \
     }
 
+#define SW_BENCH_DEVICE(offset_)                                                                                       \
+    {                                                                                                                  \
+        .name = "--device", .kind = SW_OPTION_CHOICE, .offset = (offset_), .initial = "auto",                          \
+        .choices = "auto|cpu|cuda", .what = "what computes; auto: CUDA where there is one, else the CPU"               \
+    }
+
 #define SW_BENCH_ROUNDS(offset_, initial_)                                                                             \
     {                                                                                                                  \
         .name = "--rounds", .kind = SW_OPTION_INT, .offset = (offset_), .initial = (initial_), .value = "N",           \

@@ -3,12 +3,12 @@
 #define SW_BENCH_REPORT_H
 
 #include "core/status.h"
-#include "kernels/device.h"
+#include "train/devices.h"
 
 #include <jansson.h>
 #include <stdint.h>
 
-enum { SW_BENCH_MAX_ROUNDS = 99, SW_BENCH_MAX_CONTENDERS = 5 };
+enum { SW_BENCH_MAX_ROUNDS = 99, SW_BENCH_MAX_CONTENDERS = 8 };
 
 /* Rates of contenders that ran in turn, round by round. */
 struct sw_bench_rounds {
@@ -25,8 +25,8 @@ struct sw_bench_interval {
 };
 struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *rounds, int who, int to);
 
-/* threads may be SW_OPTION_AUTO. */
-sw_status sw_bench_open_device(int64_t threads, struct sw_device **out);
+/* which: of --device. threads may be SW_OPTION_AUTO. */
+sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *out);
 
 /* Both take over what json_pack returned; NULL is its lack of memory. */
 sw_status sw_bench_append(json_t *array, json_t *item);

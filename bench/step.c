@@ -2,16 +2,32 @@
  * alone. */
 #include "bench/commands.h"
 #include "bench/step_private.h"
+#include "bench/step_speed.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
 #include "offload/measure.h"
 #include "train/commands.h"
+#include "train/trace_file.h"
 
 #include <stdlib.h>
 
-enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000 };
-static_assert((int)SW_CONTENDER_MAX_STEPS >= (int)SW_STEP_ROUNDS * MOST_STEPS, "--steps allows so many in a round");
+enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000, MOST_ROUNDS = 3 };
+static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps and --rounds allow so many");
+
+/* What is left of a GPU's memory is for its kernels and libraries. */
+#define GPU_SHARE 0.97
+
+/* Both at once, for they run in turn. */
+static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
+    const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
+    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
+    const int64_t device_bytes = resident[SW_DEVICE] + placed[SW_DEVICE];
+    const int64_t host_bytes = resident[SW_HOST] + placed[SW_HOST];
+    if (info.host_memory)
+        return device_bytes + host_bytes <= machine->available_bytes;
+    return device_bytes <= (int64_t)(GPU_SHARE * (double)info.memory_bytes) && host_bytes <= machine->available_bytes;
+}
 
 /* Everything on the device, nothing computed twice: the step that offloading is measured against. */
 static sw_status plan_resident(struct sw_step_bench *b) {
@@ -19,17 +35,21 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     struct sw_machine machine;
     b->resident_settings = b->planned.settings;
     b->resident_settings.place = everything_there;
+    b->resident_settings.trace = NULL;
     b->resident_settings.recompute = SW_RECOMPUTE_NONE;
     b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
     SW_TRY(sw_trainer_plan(&b->resident_settings, b->planned.model, &b->resident_plan));
     SW_TRY(sw_machine_read(&machine));
-    const int64_t *both[] = {b->resident_plan->tier_bytes, b->planned.plan->tier_bytes};
-    const int64_t need_bytes = both[0][SW_DEVICE] + both[0][SW_HOST] + both[1][SW_DEVICE] + both[1][SW_HOST];
-    if (need_bytes <= machine.available_bytes)
+    if (both_fit(b, &machine))
         return SW_OK;
+    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
+    const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
+    const int64_t need_bytes =
+        resident[SW_DEVICE] + placed[SW_DEVICE] + (info.host_memory ? resident[SW_HOST] + placed[SW_HOST] : 0);
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    sw_log_warn("the resident step is not measured: both together take %s of memory and %s are available",
-                sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
+    sw_log_warn("the resident step is not measured: both together take %s of %smemory and %s are available",
+                sw_format_size(need_bytes, need), info.host_memory ? "" : "the GPU's ",
+                sw_format_size(info.host_memory ? machine.available_bytes : info.memory_bytes, have));
     sw_plan_destroy(b->resident_plan);
     b->resident_plan = NULL;
     return SW_OK;
@@ -79,7 +99,7 @@ static sw_status measure(struct sw_step_bench *b) {
     SW_TRY(run_round(b, WARM_UP_STEPS));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         b->times[k].count = 0;
-    for (int round = 0; round < SW_STEP_ROUNDS; round++)
+    for (int round = 0; round < b->planned.settings.rounds; round++)
         SW_TRY(run_round(b, b->planned.settings.steps));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         if (b->times[k].count > 0)
@@ -103,14 +123,24 @@ static void find_least(struct sw_step_bench *b) {
     sw_least_bytes(&shape, b->least);
 }
 
+static sw_status write_trace(struct sw_step_bench *b) {
+    SW_TRY(sw_engine_settle(b->placed.engine));
+    return sw_trace_file_write(b->planned.settings.trace, sw_engine_trace(b->placed.engine));
+}
+
 static sw_status run(struct sw_step_bench *b) {
+    if (b->planned.settings.trace != NULL)
+        SW_TRY(sw_trace_file_check(b->planned.settings.trace));
     SW_TRY(sw_planned_make(&b->planned));
     SW_TRY(plan_resident(b));
+    SW_TRY(sw_step_measure_products(b));
     SW_TRY(sw_planned_predict(&b->planned));
     choose_speculation(b);
     find_least(b);
     SW_TRY(open_contenders(b));
     SW_TRY(measure(b));
+    if (b->planned.settings.trace != NULL)
+        SW_TRY(write_trace(b));
     if (b->planned.settings.json)
         return sw_step_bench_json(b);
     sw_step_bench_print(b);

@@ -6,8 +6,6 @@
 #include "bench/least.h"
 #include "train/planned.h"
 
-enum { SW_STEP_ROUNDS = 3 };
-
 typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
 
 struct sw_step_bench {
@@ -19,6 +17,7 @@ struct sw_step_bench {
     struct sw_step_times times[SW_STEP_KINDS];
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
     int64_t least[SW_LANES];
+    double products_flops_per_s; /* of the model's matrix products, one after the other */
 };
 
 void sw_step_bench_print(const struct sw_step_bench *bench);

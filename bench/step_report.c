@@ -1,8 +1,10 @@
 /* The report of `bench step`, for people and for programs. */
 #include "bench/step_private.h"
+#include "bench/step_speed.h"
 #include "core/size.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 
 /* Times and what they are compared with. */
@@ -46,6 +48,15 @@ static void print_times(const struct sw_step_bench *b) {
            100.0 * predicted->bottleneck_share);
 }
 
+static void print_speed(const struct sw_step_bench *b) {
+    const struct sw_step_speed speed = sw_step_speed(b);
+    printf("%.2f Tflop/s of the model", speed.flops_per_s * 1e-12);
+    if (isfinite(speed.of_peak))
+        printf(", %.3f of the peak of %.0f", speed.of_peak, speed.peak_flops_per_s * 1e-12);
+    printf(", %.3f of its matrix products' %.2f; %.3f of the speed of light (%.3f s, by %s)\n", speed.of_products,
+           b->products_flops_per_s * 1e-12, speed.of_light, speed.light_s, speed.light_lane);
+}
+
 static void print_cell(int64_t bytes) {
     char text[SW_SIZE_CHARS];
     printf("%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
@@ -80,6 +91,7 @@ void sw_step_bench_print(const struct sw_step_bench *b) {
            sw_format_size(peak[SW_HOST], host), sw_format_size(peak[SW_NVME], nvme));
     printf("a step (median of %d, in turn)\n", b->times[SW_STEP_PLACED].count);
     print_times(b);
+    print_speed(b);
     print_lanes(b);
 }
 
@@ -116,17 +128,28 @@ static json_t *lanes_json(const struct sw_step_bench *b) {
     return object;
 }
 
+static json_t *speed_json(const struct sw_step_bench *b) {
+    const struct sw_step_speed speed = sw_step_speed(b);
+    const bool known = isfinite(speed.of_peak);
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:{s:f, s:f, s:s}}", "tokens_per_s",
+                     (double)b->planned.settings.batch_tokens / b->median_s[SW_STEP_PLACED], "model_flops_per_s",
+                     speed.flops_per_s, "products_flops_per_s", b->products_flops_per_s, "of_products",
+                     speed.of_products, "peak_flops_per_s", known ? json_real(speed.peak_flops_per_s) : json_null(),
+                     "of_peak", known ? json_real(speed.of_peak) : json_null(), "speed_of_light", "step_s",
+                     speed.light_s, "share", speed.of_light, "lane", speed.light_lane);
+}
+
 sw_status sw_step_bench_json(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     const int64_t *peak = b->planned.plan->tier_bytes;
     json_t *root = json_pack(
-        "{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:s, s:o}", "bench", "step",
-        "device", sw_devices_info(&b->planned.devices).name, "rounds", SW_STEP_ROUNDS, "model", s->model, "precision",
-        sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens, "micro_batch",
+        "{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o}", "bench",
+        "step", "device", sw_devices_info(&b->planned.devices).name, "rounds", (int)s->rounds, "model", s->model,
+        "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens, "micro_batch",
         (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads", (json_int_t)s->threads, "place", s->place,
         "speculated", b->speculates, "peak_bytes", "device", (json_int_t)peak[SW_DEVICE], "host",
-        (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME], "steps", times_json(b), "busiest",
-        sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
+        (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME], "steps", times_json(b), "speed", speed_json(b),
+        "busiest", sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
     json_dumpf(root, stdout, JSON_INDENT(2));

@@ -1,5 +1,6 @@
 /* The fused optimizer update. The bounds: a loop over the same layout that moves the same bytes and computes nothing,
- * and a triad in place over flat arrays, which reads as many bytes as it writes, as the update does. */
+ * and a triad in place over flat arrays, which reads as many bytes as it writes, as the update does. Where a GPU
+ * computes, also the update of what lives there. */
 #include "bench/commands.h"
 #include "bench/memory.h"
 #include "bench/options.h"
@@ -9,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { UPDATE, PLAIN, TRIAD, CONTENDERS };
+enum { UPDATE, PLAIN, TRIAD, ON_DEVICE, DEVICE_COPY, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
 /* As much as the update is measured with: 96 MiB of records, gradients and weights. */
@@ -17,7 +18,7 @@ enum { GRAINS = 384 };
 #define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
 
 struct update_options {
-    int precision;
+    int precision, device;
     int64_t chunk_grains, threads, rounds;
     bool json;
 };
@@ -41,6 +42,7 @@ static const struct sw_option options[] = {
      .what = "grains (16,384 parameters) of one update, as of train",
      .int_min = 1,
      .int_max = GRAINS},
+    SW_BENCH_DEVICE(AT(device)),
     SW_BENCH_THREADS(AT(threads)),
     SW_BENCH_ROUNDS(AT(rounds), "9"),
     SW_BENCH_JSON(AT(json)),
@@ -52,7 +54,7 @@ static const struct sw_command_line line = {
     .option_count = sizeof options / sizeof options[0]};
 
 struct update_bench {
-    struct sw_device *device;
+    struct sw_devices devices;
     struct sw_bench_memory memory;
     struct sw_bench_rounds rounds;
     sw_dtype type;
@@ -88,15 +90,27 @@ static void move_bytes(const void *context) {
         move_grain(bench, grain);
 }
 
+/* State that lives on a GPU is updated there; copies within its memory are the bound. */
+static sw_status measure_on_device(struct update_bench *bench, const struct sw_measure_shape *shape, int round) {
+    struct sw_rate update, copy;
+    SW_TRY(sw_measure_update(bench->devices.compute, shape, &update));
+    SW_TRY(sw_measure_device_copy(bench->devices.compute, shape, &copy));
+    bench->rounds.rate[ON_DEVICE][round] = update.bytes_per_s;
+    bench->rounds.rate[DEVICE_COPY][round] = copy.bytes_per_s;
+    return SW_OK;
+}
+
 static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
     const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = chunk_grains};
     const int64_t bytes = parameter_bytes(bench->type) * GRAINS * SW_GRAIN_ELEMS;
     for (int i = 0; i < bench->rounds.rounds; i++) {
         struct sw_rate update;
-        SW_TRY(sw_measure_update(bench->device, &shape, &update));
+        SW_TRY(sw_measure_update(bench->devices.host, &shape, &update));
         bench->rounds.rate[UPDATE][i] = update.bytes_per_s;
         bench->rounds.rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, bytes);
         bench->rounds.rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
+        if (bench->devices.compute != bench->devices.host)
+            SW_TRY(measure_on_device(bench, &shape, i));
     }
     return SW_OK;
 }
@@ -108,16 +122,31 @@ static void print_line(const struct update_bench *bench) {
            update / (double)parameter_bytes(bench->type) * 1e-9, sw_bench_median(rounds, PLAIN) * 1e-9,
            sw_bench_median(rounds, TRIAD) * 1e-9, sw_bench_ratio(rounds, UPDATE, PLAIN),
            sw_bench_ratio(rounds, UPDATE, TRIAD));
+    if (bench->devices.compute != bench->devices.host)
+        printf("%s %8.1f %8.2f on the GPU, %.2f of copies there\n", sw_dtype_name(bench->type),
+               sw_bench_median(rounds, ON_DEVICE) * 1e-9,
+               sw_bench_median(rounds, ON_DEVICE) / (double)parameter_bytes(bench->type) * 1e-9,
+               sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
+}
+
+static json_t *on_device_json(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, ON_DEVICE);
+    return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", update, "parameters_per_s",
+                     update / (double)parameter_bytes(bench->type), "copy_bytes_per_s",
+                     sw_bench_median(rounds, DEVICE_COPY), "of_copy", sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
 }
 
 static json_t *type_json(const struct update_bench *bench) {
     const struct sw_bench_rounds *rounds = &bench->rounds;
     const double update = sw_bench_median(rounds, UPDATE);
-    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "precision", sw_dtype_name(bench->type),
+    json_t *there = bench->devices.compute != bench->devices.host ? on_device_json(bench) : NULL;
+    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o*}", "precision", sw_dtype_name(bench->type),
                      "bytes_per_parameter", (json_int_t)parameter_bytes(bench->type), "bytes_per_s", update,
                      "parameters_per_s", update / (double)parameter_bytes(bench->type), "plain_bytes_per_s",
                      sw_bench_median(rounds, PLAIN), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD), "of_plain",
-                     sw_bench_ratio(rounds, UPDATE, PLAIN), "of_triad", sw_bench_ratio(rounds, UPDATE, TRIAD));
+                     sw_bench_ratio(rounds, UPDATE, PLAIN), "of_triad", sw_bench_ratio(rounds, UPDATE, TRIAD),
+                     "on_device", there);
 }
 
 static sw_status measure_types(struct update_bench *bench, const struct update_options *given, json_t *results) {
@@ -144,8 +173,8 @@ static sw_status run(const void *target) {
     struct update_bench bench = {.rounds.rounds = (int)given->rounds};
     json_t *results = json_array();
     sw_status status = SW_OK;
-    SW_TRY_GOTO(sw_bench_open_device(given->threads, &bench.device), end);
-    const struct sw_device_info info = sw_device_info(bench.device);
+    SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
+    const struct sw_device_info info = sw_devices_info(&bench.devices);
     SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
     SW_TRY_GOTO(measure_types(&bench, given, results), end);
     if (given->json)
@@ -155,8 +184,7 @@ static sw_status run(const void *target) {
                                           "chunk_grains", (json_int_t)given->chunk_grains, "precisions", results));
 end:
     sw_bench_memory_close(&bench.memory);
-    if (bench.device != NULL)
-        sw_device_close(bench.device);
+    sw_devices_close(&bench.devices);
     json_decref(results);
     return status;
 }

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Loading writes no more of a record than its master: to keep a drive as busy it needs more requests in flight. */
+enum { SETUP_MORE = SW_RECORD_STREAMS };
+
 /* The tiers, and the losses that steps leave. Host memory is the device's to copy to and from. */
 static sw_status take_memory(struct sw_engine *engine) {
     struct sw_device *device = engine->spec.device;
@@ -47,7 +50,7 @@ static sw_status prepare_store(struct sw_engine *engine) {
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);
     engine->committed_generation = commit->generation;
     engine->saved_step = engine->step = commit->step;
-    return sw_store_lane_open(engine->spec.store, engine->spec.io_depth, &engine->setup_lane);
+    return sw_store_lane_open(engine->spec.store, SETUP_MORE * engine->spec.io_depth, &engine->setup_lane);
 }
 
 sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out) {

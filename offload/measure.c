@@ -141,6 +141,21 @@ sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_sh
     return status;
 }
 
+static sw_status copy_chunk(struct bench *bench, int64_t chunk) {
+    return sw_copy_on_device(bench->stream, chunk_at(bench, bench->b, chunk, SW_RECORD_BYTES / SW_GRAIN_ELEMS),
+                             chunk_at(bench, bench->a, chunk, SW_RECORD_BYTES / SW_GRAIN_ELEMS),
+                             bench->chunk_grains * SW_RECORD_BYTES);
+}
+
+sw_status sw_measure_device_copy(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {
+    struct bench bench;
+    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){SW_RECORD_BYTES, SW_RECORD_BYTES, 0});
+    if (status == SW_OK)
+        status = rate_of(&bench, copy_chunk, bench.chunk_grains * 2 * SW_RECORD_BYTES, out);
+    close_bench(&bench);
+    return status;
+}
+
 static sw_status finish_chunk(struct bench *bench, int64_t chunk) {
     return sw_finish_gradient(bench->stream, bench->type, bench->chunk_grains * SW_GRAIN_ELEMS,
                               chunk_at(bench, bench->a, chunk, sizeof(float)),

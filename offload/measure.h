@@ -23,6 +23,9 @@ sw_status sw_measure_copies(struct sw_device *device, const struct sw_measure_sh
 /* The fused update of chunks, by its memory traffic: records and gradients read, records and weights written. */
 sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out);
 
+/* Copies of chunks within the device, by what they read and write. */
+sw_status sw_measure_device_copy(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out);
+
 /* Accumulator chunks to gradients, by the bytes of both, and clearing accumulators, by theirs. */
 sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_measure_shape *shape,
                                   struct sw_rate *out_finish, struct sw_rate *out_zero);

@@ -1,9 +1,14 @@
 #include "train/devices.h"
 
-/* Why there is no GPU is of no interest to whoever did not ask for one. */
+#include "core/log.h"
+
+/* Why there is no GPU is of no interest to whoever did not ask for one; that there is one which does not work is. */
 static sw_status open_best(struct sw_devices *out) {
-    if (sw_device_open("cuda", 0, &out->compute) == SW_OK)
+    const sw_status status = sw_device_open("cuda", 0, &out->compute);
+    if (status == SW_OK)
         return SW_OK;
+    if (status != SW_ERR_UNSUPPORTED)
+        sw_log_warn("the CPU computes, because of the GPU: %s", sw_error_message(status));
     sw_error_clear();
     out->compute = out->host;
     return SW_OK;

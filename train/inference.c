@@ -9,13 +9,18 @@
 #include <stdlib.h>
 
 enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 };
+/* Shares of the memory that is available, and of what a GPU has free. Beside one the host's is only for what the GPU
+ * cannot hold. */
 #define AUTO_DEVICE_SHARE 0.85
 #define AUTO_HOST_SHARE 0.1
+#define AUTO_GPU_SHARE 0.92
+#define AUTO_GPU_HOST_SHARE 0.8
 
-static sw_status open_device(const struct sw_inference_options *options, struct sw_inference *out, sw_dtype *out_type) {
+static sw_status open_devices(const struct sw_inference_options *options, struct sw_inference *out,
+                              sw_dtype *out_type) {
     const int threads = options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)options->threads;
-    SW_TRY(sw_device_open("cpu", threads, &out->device));
-    const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_device_info(out->device).bf16_fast ? SW_BF16 : SW_F32,
+    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, &out->devices));
+    const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_devices_info(&out->devices).bf16_fast ? SW_BF16 : SW_F32,
                               [SW_PRECISION_BF16] = SW_BF16,
                               [SW_PRECISION_FP16] = SW_F16,
                               [SW_PRECISION_FP32] = SW_F32};
@@ -28,8 +33,30 @@ static const struct sw_option_list *scratch_of(const struct sw_inference_spec *s
     return spec->options->scratch.count > 0 ? &spec->options->scratch : sw_source_drives(spec->source);
 }
 
-static int64_t budget(int64_t given, double share, const struct sw_machine *machine) {
-    return given == SW_OPTION_AUTO ? (int64_t)(share * (double)machine->available_bytes) : given;
+static int64_t share_of(int64_t given, double share, int64_t available_bytes) {
+    return given == SW_OPTION_AUTO ? (int64_t)(share * (double)available_bytes) : given;
+}
+
+static void choose_budgets(const struct sw_inference_options *options, const struct sw_device_info *device,
+                           const struct sw_machine *machine, int64_t budget_bytes[SW_TIERS]) {
+    const bool gpu = !device->host_memory;
+    budget_bytes[SW_DEVICE] = share_of(options->device_memory, gpu ? AUTO_GPU_SHARE : AUTO_DEVICE_SHARE,
+                                       gpu ? device->memory_bytes : machine->available_bytes);
+    budget_bytes[SW_HOST] =
+        share_of(options->host_memory, gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE, machine->available_bytes);
+}
+
+/* A GPU's memory refuses by itself what it has no room for. */
+static sw_status check_memory(const struct sw_plan *plan, const struct sw_device_info *device,
+                              const struct sw_machine *machine) {
+    const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
+    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    return need_bytes <= machine->available_bytes
+               ? SW_OK
+               : sw_fail(SW_ERR_BUDGET,
+                         "the passes take %s of memory and this machine has %s available; lower --device-memory and "
+                         "--host-memory to that",
+                         sw_format_size(need_bytes, need), sw_format_size(machine->available_bytes, have));
 }
 
 /* Says what the budget is short for, where one is. */
@@ -50,6 +77,7 @@ static sw_status explain(sw_status status, const struct sw_inference_spec *spec,
 }
 
 static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *inference) {
+    const struct sw_device_info device = sw_devices_info(&inference->devices);
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
     const struct sw_model_bytes bytes = sw_model_bytes(inference->model);
@@ -70,20 +98,12 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
         .chunk_grains = CHUNK_GRAINS,
         .ring_chunks = LEAST_RING_CHUNKS,
         .ring_auto = true,
-        .budget_bytes = {[SW_DEVICE] = budget(spec->options->device_memory, AUTO_DEVICE_SHARE, &machine),
-                         [SW_HOST] = budget(spec->options->host_memory, AUTO_HOST_SHARE, &machine)},
     };
+    choose_budgets(spec->options, &device, &machine, plan.budget_bytes);
     SW_TRY(sw_placement_parse("auto", &plan.place));
     SW_TRY(explain(sw_plan_create(&plan, &inference->plan), spec, inference->model));
     SW_TRY(sw_plan_check(inference->plan));
-    const int64_t need_bytes = inference->plan->tier_bytes[SW_DEVICE] + inference->plan->tier_bytes[SW_HOST];
-    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    return need_bytes <= machine.available_bytes
-               ? SW_OK
-               : sw_fail(SW_ERR_BUDGET,
-                         "the passes take %s of memory and this machine has %s available; lower --device-memory and "
-                         "--host-memory to that",
-                         sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
+    return check_memory(inference->plan, &device, &machine);
 }
 
 /* Files without a name, so that nothing is left of them, however the process ends. A store holds at least one grain;
@@ -122,19 +142,19 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
 
 sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out) {
     sw_dtype type;
-    SW_TRY(open_device(spec->options, out, &type));
+    SW_TRY(open_devices(spec->options, out, &type));
     const struct sw_model_shape shape = {.type = type,
                                          .batch = spec->batch,
                                          .seq = spec->seq,
                                          .tiles = sw_source_tiles(spec->source),
                                          .documents = spec->documents,
                                          .context = spec->context};
-    SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->device, &out->model));
+    SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->devices.compute, &out->model));
     SW_TRY(make_plan(spec, type, out));
     SW_TRY(make_store(spec, out));
     const struct sw_engine_spec engine = {.plan = out->plan,
-                                          .device = out->device,
-                                          .host = out->device,
+                                          .device = out->devices.compute,
+                                          .host = out->devices.host,
                                           .store = out->store,
                                           .io_depth = IO_DEPTH,
                                           .ops = sw_model_ops(out->model)};
@@ -149,7 +169,6 @@ void sw_inference_close(struct sw_inference *inference) {
         sw_store_close(inference->store);
     sw_plan_destroy(inference->plan);
     sw_model_destroy(inference->model);
-    if (inference->device != NULL)
-        sw_device_close(inference->device);
+    sw_devices_close(&inference->devices);
     *inference = (struct sw_inference){0};
 }

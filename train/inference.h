@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "io/store.h"
 #include "offload/engine.h"
+#include "train/devices.h"
 #include "train/model.h"
 #include "train/options.h"
 #include "train/source.h"
@@ -14,7 +15,7 @@
 
 /* What the commands that infer are told of the machine. */
 struct sw_inference_options {
-    int precision;
+    int precision, device; /* of --device */
     int64_t threads, device_memory, host_memory;
     struct sw_option_list scratch;
     bool allow_buffered;
@@ -29,6 +30,12 @@ struct sw_inference_options {
      .initial = "auto",                                                                                                \
      .choices = "auto|bf16|fp16|fp32",                                                                                 \
      .what = "type of weights and activations; auto: bf16 where the device has it"},                                   \
+        {.name = "--device",                                                                                           \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         SW_INFERENCE_AT(owner, device),                                                                               \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|cpu|cuda",                                                                                   \
+         .what = "what computes; auto: CUDA where there is one, else the CPU"},                                        \
         {.name = "--threads",                                                                                          \
          .kind = SW_OPTION_INT,                                                                                        \
          SW_INFERENCE_AT(owner, threads),                                                                              \
@@ -43,7 +50,7 @@ struct sw_inference_options {
          SW_INFERENCE_AT(owner, device_memory),                                                                        \
          .initial = "auto",                                                                                            \
          .value = "SIZE",                                                                                              \
-         .what = "budget of the device tier; auto: most of the memory that is available",                              \
+         .what = "budget of the device tier; auto: most of what the device has available",                             \
          .allow_auto = true},                                                                                          \
         {.name = "--host-memory",                                                                                      \
          .kind = SW_OPTION_SIZE,                                                                                       \
@@ -72,7 +79,7 @@ struct sw_inference_spec {
 };
 
 struct sw_inference {
-    struct sw_device *device;
+    struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_store *store; /* NULL: memory holds all weights */

@@ -40,6 +40,7 @@ struct sw_settings {
     char *trace, *rates;
     double endurance; /* terabytes that the drives are rated for; 0: not known */
     bool allow_buffered, allow_overwrite_device;
+    int64_t rounds; /* of bench step */
     bool json;
 };
 

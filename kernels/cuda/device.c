@@ -24,15 +24,23 @@ sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
     return sw_fail(SW_ERR_DEVICE, "cuBLASLt: %s, while %s", cublasLtGetStatusString(status), doing);
 }
 
+/* CUDA has one error for a driver that is not there and for one that is too old. */
+static sw_status refuse_driver(void) {
+    int version = 0;
+    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: NVIDIA's driver is not installed here, or not for this "
+                                           "container; install it, or use --device cpu");
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "--device cuda: NVIDIA's driver is for CUDA %d.%d, older than CUDA %d.%d, with which this program was "
+        "built; install a newer driver, or use --device cpu",
+        version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+}
+
 /* Why no GPU can be used, with what would help. */
 static sw_status refuse(cudaError_t error) {
     switch (error) {
-    case cudaErrorInsufficientDriver:
-        return sw_fail(
-            SW_ERR_UNSUPPORTED,
-            "--device cuda: NVIDIA's driver is missing or older than CUDA %d.%d, with which this program was "
-            "built; install a newer driver, or use --device cpu",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    case cudaErrorInsufficientDriver: return refuse_driver();
     case cudaErrorNoDevice:
         return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this machine has no GPU of NVIDIA, or CUDA_VISIBLE_DEVICES "
                                            "hides it; use --device cpu");
@@ -79,7 +87,8 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
     cuda->numa_node = numa_node_of(cuda->number);
     if (gpu.major >= LEAST_MAJOR)
         return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED, "%s has compute capability %d.%d and spillway needs %d.0 (Ampere) or newer",
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "%s has compute capability %d.%d and spillway needs %d.0 (Ampere) or newer; use --device cpu",
                    gpu.name, gpu.major, gpu.minor, (int)LEAST_MAJOR);
 }
 

@@ -10,29 +10,36 @@ import program
 from program import script_test
 
 SCRATCH = program.scratch_folder()
-QUICK = ("--rounds", 1, "--threads", 1, "--json")
-FLAGS = {"copy": "--size --threads --rounds --json",
-         "update": "--precision --chunk-grains --threads --rounds --json",
-         "load": "--model --nvme --threads --rounds --allow-buffered --json",
-         "gemm": "--model --seq --micro-batch --precision --threads --rounds --json",
-         "compute": "--model --seq --micro-batch --precision --threads --rounds --json"}
+QUICK = ("--rounds", 1, "--device", "cpu", "--threads", 1, "--json")
+FLAGS = {"copy": "--size --device --threads --rounds --json",
+         "update": "--precision --chunk-grains --device --threads --rounds --json",
+         "load": "--model --nvme --device --threads --rounds --allow-buffered --json",
+         "gemm": "--model --seq --micro-batch --precision --device --threads --rounds --json",
+         "attention": "--model --seq --micro-batch --precision --device --threads --rounds --json",
+         "compute": "--model --seq --micro-batch --precision --device --threads --rounds --json"}
 COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
-SIZE_FIELDS = {"bytes": int, "upload": dict, "download": dict, "memcpy_one_bytes_per_s": float,
+SIZE_FIELDS = {"bytes": int, "upload": dict, "download": dict, "both": dict, "memcpy_one_bytes_per_s": float,
                "memcpy_all_bytes_per_s": float, "triad_bytes_per_s": float}
 WAY_FIELDS = {"bytes_per_s": float, "of_memcpy_one": float, "of_memcpy_all": float, "of_triad": float}
+BOTH_FIELDS = {"upload_bytes_per_s": float, "download_bytes_per_s": float, "of_upload": float, "of_download": float}
 UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "rounds": int, "chunk_grains": int,
                  "precisions": list}
 PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
                     "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
 LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
-               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float}
+               "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float,
+               "requests_bytes_per_s": float, "of_requests": float}
 GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
                   "transpose_b": bool, "bias": bool, "accumulate": bool, "flops_per_s": float,
                   "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
                   "of_own_layouts": float}
-TOTAL_FIELDS = {"seconds": float, "of_same_layouts": float, "of_own_layouts": float}
+TOTAL_FIELDS = {"seconds": float, "flops_per_s": float, "of_same_layouts": float, "of_own_layouts": float}
+ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "threads": int,
+                    "rounds": int, "micro_batch": int, "seq": int, "forward": dict, "backward": dict,
+                    "products_flops_per_s": float}
+PASS_FIELDS = {"seconds": float, "flops_per_s": float, "of_products": float}
 COMPUTE_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                   "threads": int, "rounds": int, "micro_batch": int, "seq": int, "blocks": int, "totals": dict}
 COMPUTE_TOTAL_FIELDS = {"forward_s": float, "backward_s": float, "products_s": float, "products_share": float}
@@ -79,6 +86,10 @@ def copies():
             problems += unequal("of_memcpy_one", way["of_memcpy_one"], rate / size["memcpy_one_bytes_per_s"])
             problems += unequal("of_memcpy_all", way["of_memcpy_all"], rate / size["memcpy_all_bytes_per_s"])
             problems += unequal("of_triad", way["of_triad"], 2 * rate / size["triad_bytes_per_s"])
+        both = size["both"]
+        problems += wrong_fields("both", both, BOTH_FIELDS)
+        for way in ("upload", "download"):
+            problems += unequal(f"of_{way}", both[f"of_{way}"], both[f"{way}_bytes_per_s"] / size[way]["bytes_per_s"])
     return problems
 
 
@@ -114,6 +125,8 @@ def loads():
         problems += wrong
         if not wrong:
             problems += unequal("of_drive", found["of_drive"], found["load_bytes_per_s"] / found["drive_bytes_per_s"])
+            problems += unequal("of_requests", found["of_requests"],
+                                found["load_bytes_per_s"] / found["requests_bytes_per_s"])
             # Masters, rounded weights and the commit; with moments it would be seven times what is read and more.
             if not 0 < found["read_bytes"] < found["written_bytes"] < 5 * found["read_bytes"]:
                 problems.append(f"{found['read_bytes']} bytes read, {found['written_bytes']} written")
@@ -122,13 +135,17 @@ def loads():
     return problems
 
 
-def config_of(name, **changed):
-    """A Hugging Face folder of a model whose head is cut into tiles of different rows."""
-    config = {"model_type": "gpt2", "vocab_size": 50000, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 256,
-              **changed}
+def folder_of(name, config):
+    """A Hugging Face folder."""
     os.mkdir(os.path.join(SCRATCH, name))
     program.write(os.path.join(SCRATCH, name, "config.json"), json.dumps(config))
     return os.path.join(SCRATCH, name)
+
+
+def config_of(name, **changed):
+    """A model whose head is cut into tiles of different rows."""
+    return folder_of(name, {"model_type": "gpt2", "vocab_size": 50000, "n_embd": 32, "n_layer": 3, "n_head": 2,
+                            "n_positions": 256, **changed})
 
 
 def flops(product):
@@ -145,6 +162,7 @@ def wrong_totals(found):
                    for rate in ("flops_per_s", "same_layouts_flops_per_s", "own_layouts_flops_per_s")}
         ours = seconds["flops_per_s"]
         problems += unequal(name, total["seconds"], ours)
+        problems += unequal(name, total["flops_per_s"], sum(flops(p) for p in part) / ours)
         problems += unequal(name, total["of_same_layouts"], seconds["same_layouts_flops_per_s"] / ours)
         problems += unequal(name, total["of_own_layouts"], seconds["own_layouts_flops_per_s"] / ours)
     if found["totals"].keys() != {"blocks", "head", "all"}:
@@ -223,6 +241,28 @@ def arithmetic():
     return problems
 
 
+def attention_passes():
+    """Scores of a triangle, of a window, and of key heads that several query heads share."""
+    table = [("gpt2-tiny", 4 * 16, 24 * 25 / 2), ("llama-tiny", 4 * 16, 24 * 25 / 2),
+             (folder_of("windowed", {"model_type": "mistral", "vocab_size": 256, "hidden_size": 64,
+                                     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+                                     "intermediate_size": 96, "sliding_window": 8, "max_position_embeddings": 64,
+                                     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}),
+              64, 8 * 9 / 2 + 16 * 8)]
+    problems = []
+    for model, wide, scores in table:
+        found, wrong = report("attention", "--model", model, "--seq", 24, "--micro-batch", 3, fields=ATTENTION_FIELDS)
+        for name, products in (("forward", 2), ("backward", 5)):
+            if wrong:
+                break
+            done = found[name]
+            wrong += wrong_fields(name, done, PASS_FIELDS)
+            wrong += unequal(name, done["seconds"] * done["flops_per_s"], 2 * products * 3 * wide * scores)
+            wrong += unequal(name, done["of_products"], done["flops_per_s"] / found["products_flops_per_s"])
+        problems += [f"{model}: {problem}" for problem in wrong]
+    return problems
+
+
 def every_precision():
     """What the CPU cannot multiply is measured beside fp32, and the text says so."""
     problems = []
@@ -234,7 +274,7 @@ def every_precision():
             continue
         if found["precision"] != precision or found["bound_precision"] not in (precision, "fp32"):
             problems.append(f"{precision}: beside {found['bound_precision']}")
-        readable = program.run("bench", *arguments, "--rounds", 2).out
+        readable = program.run("bench", *arguments, "--rounds", 2, "--device", "cpu").out
         said = f"oneDNN has no {precision} products on this CPU" in readable
         if said != (found["bound_precision"] != precision):
             problems.append(f"{precision} beside {found['bound_precision']}: {readable[:300]!r}")
@@ -245,8 +285,9 @@ def readable_reports():
     problems = []
     for arguments, lines in ((("copy", "--size", "64KiB"), 3), (("update", "--precision", "bf16"), 3),
                              (("gemm", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 15 + 3),
+                             (("attention", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 2),
                              (("compute", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 2 + 4)):
-        ended = program.run("bench", *arguments, "--rounds", 1)
+        ended = program.run("bench", *arguments, "--rounds", 1, "--device", "cpu")
         if ended.code != 0 or ended.err or len(ended.out.splitlines()) != lines:
             problems.append(f"{arguments}: status {ended.code}, {ended.err!r}, {ended.out!r}")
     return problems
@@ -275,11 +316,13 @@ def misuse():
              ("gemm", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("gemm", 1, ("--model", "gpt2-tiny", "--seq", 65), "--seq 65", "64"),
              ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch"),
+             ("attention", 2, ("--device", "tpu"), "--device"), ("attention", 1, ("--model", wide, *huge), "available"),
              ("compute", 2, ("--rounds", 0), "--rounds"), ("compute", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("compute", 1, ("--model", wide, *huge), "available", "--micro-batch")]
     problems = []
     for name, status, arguments, *words in table:
-        ended = program.run("bench", name, *arguments)
+        device = () if "--device" in arguments else ("--device", "cpu")
+        ended = program.run("bench", name, *arguments, *device)
         problems += program.wrong_refusal(f"{name} {arguments}", ended, status, words, [f"bench {name}"])
     for arguments, word in (([], "usage"), (["nothing"], "'nothing'")):
         ended = program.run("bench", *arguments)
@@ -288,5 +331,5 @@ def misuse():
     return problems
 
 
-script_test.run(copies, updates, loads, matrix_products, arithmetic, every_precision, readable_reports,
+script_test.run(copies, updates, loads, matrix_products, arithmetic, attention_passes, every_precision, readable_reports,
                 help_explains_every_flag, misuse)

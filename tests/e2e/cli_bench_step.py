@@ -15,10 +15,10 @@ RATES = os.path.join(SCRATCH, "rates.json")  # measured by the first that needs 
 STEPS, ROUNDS = 2, 3
 FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --recompute --zero
            --device-memory --host-memory --speculate --place --threads --chunk-grains --ring-chunks --nvme
-           --allow-buffered --rates --steps --json"""
+           --allow-buffered --rates --steps --rounds --trace --json"""
 FIELDS = {"bench": str, "device": str, "rounds": int, "model": str, "precision": str, "batch_tokens": int,
           "micro_batch": int, "seq": int, "threads": int, "place": str, "speculated": bool, "peak_bytes": dict,
-          "steps": dict, "busiest": str, "lanes": dict}
+          "steps": dict, "speed": dict, "busiest": str, "lanes": dict}
 LANES = {"compute", "upload", "download", "read", "write", "update"}
 PLACES = [("weights=device,grads=device,optimizer=device,acts=device", "auto"),
           ("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "never"),
@@ -65,6 +65,22 @@ def wrong_lanes(found, planned):
     return problems if found["busiest"] == busiest else problems + [f"{found['busiest']} is not the busiest"]
 
 
+def wrong_speed(found):
+    """Each number follows from others."""
+    speed, step_s = found["speed"], found["steps"]["placed"]["step_s"]
+    light, rate = speed["speed_of_light"], speed["products_flops_per_s"]
+    expected = {"tokens_per_s": found["batch_tokens"] / step_s, "of_products": speed["model_flops_per_s"] / rate}
+    problems = [f"{name}: {speed[name]} instead of {value}" for name, value in expected.items()
+                if abs(speed[name] / value - 1) > 1e-9]
+    if abs(light["share"] * step_s / light["step_s"] - 1) > 1e-9 or light["lane"] not in found["lanes"]:
+        problems.append(f"speed of light: {light}")
+    if light["step_s"] * rate < speed["model_flops_per_s"] * step_s * (1 - 1e-9):
+        problems.append(f"less than the arithmetic takes: {speed}")
+    if found["device"] == "cpu" and (speed["peak_flops_per_s"], speed["of_peak"]) != (None, None):
+        problems.append(f"the peak of a CPU: {speed}")
+    return problems
+
+
 def reports():
     problems = []
     for place, speculate in PLACES:
@@ -84,7 +100,7 @@ def reports():
             wrong.append(f"{found['bench']}, {found['rounds']} rounds, peaks {found['peak_bytes']}")
         if speculate != "auto" and found["speculated"] != (speculate == "always"):
             wrong.append(f"speculated: {found['speculated']}")
-        wrong += wrong_times(found, on_nvme) + wrong_lanes(found, planned)
+        wrong += wrong_times(found, on_nvme) + wrong_lanes(found, planned) + wrong_speed(found)
         wrong += [f"{name} is left" for name in os.listdir(where)]
         problems += [f"{place}, {speculate}: {problem}" for problem in wrong]
     return problems

@@ -2,13 +2,15 @@
 
 #include "core/rng.h"
 #include "core/size.h"
+#include "tests/kernels/mirror.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff };
+enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff, MOST_BUFFERS = 256 };
 
 uint64_t test_seed(void) {
     const char *text = getenv("SW_TEST_SEED");
@@ -22,6 +24,8 @@ void assert_ok(sw_status status) {
 
 static void open_pair(struct pair *pair, const char *name, int threads) {
     assert_ok(sw_device_open(name, threads, &pair->device));
+    if (!sw_device_info(pair->device).host_memory)
+        mirror_begin(pair->device);
     assert_ok(sw_device_open("ref", 0, &pair->ref_device));
     assert_ok(sw_stream_open(pair->device, &pair->stream));
     assert_ok(sw_stream_open(pair->ref_device, &pair->ref));
@@ -32,6 +36,8 @@ static void close_pair(struct pair *pair) {
     assert_ok(sw_stream_synchronize(pair->stream));
     sw_stream_close(pair->stream);
     sw_stream_close(pair->ref);
+    if (!sw_device_info(pair->device).host_memory)
+        mirror_end(pair->device);
     sw_device_close(pair->device);
     sw_device_close(pair->ref_device);
 }
@@ -50,8 +56,9 @@ static bool available(const char *name) {
 
 void for_each_device(void (*body)(struct pair *pair)) {
     static const char *const names[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu", "cuda"};
+    const char *only = getenv("SW_TEST_DEVICE");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (!available(names[i]))
+        if (only != NULL ? strcmp(only, names[i]) != 0 : !available(names[i]))
             continue;
         const int most_threads = strcmp(names[i], "cuda") == 0 ? 1 : 3;
         for (int threads = 1; threads <= most_threads; threads += 2) {
@@ -63,10 +70,63 @@ void for_each_device(void (*body)(struct pair *pair)) {
     }
 }
 
+int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,
+                 size_t other_tests) {
+    const int failed = _cmocka_run_group_tests("of every device", on_devices, device_tests, NULL, NULL);
+    return getenv("SW_TEST_DEVICE") != NULL
+               ? failed
+               : failed + _cmocka_run_group_tests("others", others, other_tests, NULL, NULL);
+}
+
+/* All that are there, from any thread. */
+static struct {
+    pthread_mutex_t mutex;
+    struct {
+        char *base;
+        int64_t bytes;
+    } buffer[MOST_BUFFERS];
+} live = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* The place of the region that begins at `base`; NULL: a free place. */
+static int place_of(const char *base) {
+    int place = 0;
+    while (place < MOST_BUFFERS && live.buffer[place].base != base)
+        place++;
+    assert_true(place < MOST_BUFFERS);
+    return place;
+}
+
+static void note_buffer(char *base, int64_t bytes) {
+    pthread_mutex_lock(&live.mutex);
+    const int place = place_of(NULL);
+    live.buffer[place].base = base;
+    live.buffer[place].bytes = bytes;
+    pthread_mutex_unlock(&live.mutex);
+}
+
+static void forget_buffer(const char *base) {
+    pthread_mutex_lock(&live.mutex);
+    live.buffer[place_of(base)].base = NULL;
+    pthread_mutex_unlock(&live.mutex);
+}
+
+bool buffer_region(const void *at, char **out_base, int64_t *out_bytes) {
+    bool found = false;
+    pthread_mutex_lock(&live.mutex);
+    for (int i = 0; i < MOST_BUFFERS && !found; i++) {
+        *out_base = live.buffer[i].base;
+        *out_bytes = live.buffer[i].bytes;
+        found = *out_base != NULL && (const char *)at >= *out_base && (const char *)at < *out_base + *out_bytes;
+    }
+    pthread_mutex_unlock(&live.mutex);
+    return found;
+}
+
 struct buffer buffer_make(int64_t bytes) {
     const int64_t all = sw_round_up(bytes + 2 * GUARD_BYTES, SW_BUFFER_ALIGN_BYTES);
     char *base = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)all);
     assert_non_null(base);
+    note_buffer(base, all);
     memset(base, GUARD_VALUE, (size_t)all);
     memset(base + GUARD_BYTES, NAN_BYTE, (size_t)bytes);
     return (struct buffer){.data = base + GUARD_BYTES, .bytes = bytes};
@@ -86,6 +146,7 @@ bool buffer_guards_hold(const struct buffer *buffer) {
 }
 
 void buffer_free_unchecked(struct buffer *buffer) {
+    forget_buffer((char *)buffer->data - GUARD_BYTES);
     free((unsigned char *)buffer->data - GUARD_BYTES);
     *buffer = (struct buffer){0};
 }
@@ -115,10 +176,14 @@ struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float
     return buffer;
 }
 
-struct buffer buffer_copy(const struct buffer *from) {
-    struct buffer buffer = buffer_make(from->bytes);
-    memcpy(buffer.data, from->data, (size_t)from->bytes);
+struct buffer buffer_of(const void *from, int64_t bytes) {
+    struct buffer buffer = buffer_make(bytes);
+    memcpy(buffer.data, from, (size_t)bytes);
     return buffer;
+}
+
+struct buffer buffer_copy(const struct buffer *from) {
+    return buffer_of(from->data, from->bytes);
 }
 
 struct buffer buffer_zeros(int64_t bytes) {

@@ -23,9 +23,16 @@ struct pair {
     char label[64];
 };
 
-/* Calls body with every instruction set that this machine has, with 1 and 3 threads, and with a GPU or the emulated
- * one where there is one. */
+/* Calls body with every instruction set that this machine has, with 1 and 3 threads, and with the GPU that the program
+ * is linked for, by way of mirror.h; or only with the device that SW_TEST_DEVICE names. */
 void for_each_device(void (*body)(struct pair *pair));
+
+/* The main function's value: runs the tests of every device, and then those of the CPU or the reference alone, which
+ * are left out where SW_TEST_DEVICE names a device. */
+int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,
+                 size_t other_tests);
+#define RUN_TESTS(on_devices, others)                                                                                  \
+    run_tests_of(on_devices, sizeof(on_devices) / sizeof(on_devices)[0], others, sizeof(others) / sizeof(others)[0])
 
 /* Fails the test with the recorded message where status is an error. */
 void assert_ok(sw_status status);
@@ -37,6 +44,8 @@ struct buffer {
 };
 struct buffer buffer_make(int64_t bytes);
 bool buffer_guards_hold(const struct buffer *buffer);
+/* The whole of the buffer that an address is in, with the guards; false: it is in none. */
+bool buffer_region(const void *at, char **out_base, int64_t *out_bytes);
 /* Checks the guards and frees. */
 void buffer_free(struct buffer *buffer);
 void buffer_free_unchecked(struct buffer *buffer);
@@ -46,6 +55,8 @@ struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float
 /* The same bytes again. */
 struct buffer buffer_copy(const struct buffer *from);
 struct buffer buffer_zeros(int64_t bytes);
+/* As many bytes of any memory. */
+struct buffer buffer_of(const void *from, int64_t bytes);
 
 /* Every compute type. */
 enum { TEST_TYPES = 3 };

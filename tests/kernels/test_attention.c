@@ -356,8 +356,9 @@ static void large(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(gradients_of_reference),
-                                       cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(documents),
-                                       cmocka_unit_test(large)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference), cmocka_unit_test(documents),
+                                            cmocka_unit_test(large)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(gradients_of_reference),
+                                        cmocka_unit_test(same_bits_for_any_threads)};
+    return RUN_TESTS(on_devices, others);
 }

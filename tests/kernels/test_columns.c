@@ -135,7 +135,7 @@ static void embedding_by_hand(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding),
-                                       cmocka_unit_test(embedding_by_hand)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(embedding_by_hand)};
+    return RUN_TESTS(on_devices, others);
 }

@@ -179,26 +179,37 @@ static void tiles(void **state) {
 
 /* A first tile of minus infinities, a maximum that grows by thousands, NaN, a loss alone, a row without a target. */
 static void extreme_tiles(struct pair *pair) {
-    enum { ROWS = 4 };
-    const float first[ROWS][2] = {{-INFINITY, -INFINITY}, {-2e4f, 1e4f}, {NAN, 0.0f}, {NAN, INFINITY}};
-    const float second[ROWS][2] = {{1.0f, 1.0f}, {3e4f, 3e4f}, {1.0f, 2.0f}, {0.0f, 0.0f}};
-    const int32_t targets[ROWS] = {2, 3, 1, -1};
-    float max[ROWS], sum[ROWS], target_logit[ROWS], loss[ROWS], d_logits[ROWS][2];
-    assert_ok(sw_softmax_partial(pair->stream, ROWS, 2, 0, first[0], targets, max, sum, target_logit));
-    assert_ok(sw_softmax_partial(pair->stream, ROWS, 2, 2, second[0], targets, max, sum, target_logit));
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 0, NULL, targets, 1.0f, max, sum, target_logit, loss,
-                                    NULL));
+    enum { ROWS = 4, COLS = 2 };
+    static const float first_values[ROWS][COLS] = {{-INFINITY, -INFINITY}, {-2e4f, 1e4f}, {NAN, 0.0f}, {NAN, INFINITY}};
+    static const float second_values[ROWS][COLS] = {{1.0f, 1.0f}, {3e4f, 3e4f}, {1.0f, 2.0f}, {0.0f, 0.0f}};
+    static const int32_t target_values[ROWS] = {2, 3, 1, -1};
+    struct buffer first = buffer_of(first_values, sizeof first_values),
+                  second = buffer_of(second_values, sizeof second_values),
+                  targets = buffer_of(target_values, sizeof target_values);
+    struct buffer max = buffer_make(ROWS * 4), sum = buffer_make(ROWS * 4), target_logit = buffer_make(ROWS * 4);
+    struct results results = make_results(SW_F32, ROWS, COLS);
+    const float *loss = results.loss.data, *d_logits = results.d_logits.data;
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, 0, first.data, targets.data, max.data, sum.data,
+                                 target_logit.data));
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, second.data, targets.data, max.data, sum.data,
+                                 target_logit.data));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, NULL, targets.data, 1.0f, max.data, sum.data,
+                                    target_logit.data, results.loss.data, NULL));
     assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
     assert_near("loss of growing giants", 1, loss[1], log(2.0), 1e-6);
     assert_true(isnan(loss[2]) && loss[3] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 0, first[0], targets, 1.0f, max, sum, target_logit,
-                                    NULL, d_logits));
-    assert_true(d_logits[0][0] == 0.0f && d_logits[1][1] == 0.0f && isnan(d_logits[2][1]));
-    assert_true(d_logits[3][0] == 0.0f && d_logits[3][1] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, 2, 2, second[0], targets, 1.0f, max, sum, target_logit,
-                                    NULL, d_logits));
-    assert_near("gradient of a late target", 0, d_logits[0][0], -0.5, 1e-6);
-    assert_near("gradient beside it", 0, d_logits[0][1], 0.5, 1e-6);
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, first.data, targets.data, 1.0f, max.data,
+                                    sum.data, target_logit.data, NULL, results.d_logits.data));
+    assert_true(d_logits[0] == 0.0f && d_logits[COLS + 1] == 0.0f && isnan(d_logits[2 * COLS + 1]));
+    assert_true(d_logits[3 * COLS] == 0.0f && d_logits[3 * COLS + 1] == 0.0f);
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, second.data, targets.data, 1.0f, max.data,
+                                    sum.data, target_logit.data, NULL, results.d_logits.data));
+    assert_near("gradient of a late target", 0, d_logits[0], -0.5, 1e-6);
+    assert_near("gradient beside it", 0, d_logits[1], 0.5, 1e-6);
+    free_results(&results);
+    struct buffer *all[] = {&first, &second, &targets, &max, &sum, &target_logit};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
 }
 
 static void tile_extremes(void **state) {
@@ -208,16 +219,24 @@ static void tile_extremes(void **state) {
 
 /* Probabilities down to the least normal numbers keep their digits: two logits, the second far below the first. */
 static void small_probabilities(struct pair *pair) {
-    for (int64_t i = 0; i < 850; i++) {
-        const float logits[2] = {0.0f, -0.1f * (float)i};
-        const int32_t target = 0;
-        float loss = NAN, d_logits[2];
-        assert_ok(sw_cross_entropy(pair->stream, SW_F32, 1, 2, logits, &target, 1.0f, &loss, d_logits));
-        const double power = exp((double)logits[1]), want = power / (1.0 + power);
-        if (!(fabs(d_logits[1] - want) <= 6e-7 * want))
-            fail_msg("the probability of a logit %g below is %.9g on %s, and should be %.9g", (double)-logits[1],
-                     (double)d_logits[1], pair->label, want);
+    enum { ROWS = 850, COLS = 2 };
+    struct buffer logits = buffer_zeros(ROWS * COLS * 4), targets = buffer_zeros(ROWS * 4);
+    struct results results = make_results(SW_F32, ROWS, COLS);
+    float *second = (float *)logits.data + 1;
+    for (int64_t i = 0; i < ROWS; i++)
+        second[COLS * i] = -0.1f * (float)i;
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, logits.data, targets.data, 1.0f, results.loss.data,
+                               results.d_logits.data));
+    for (int64_t i = 0; i < ROWS; i++) {
+        const double found = ((float *)results.d_logits.data)[COLS * i + 1];
+        const double power = exp((double)second[COLS * i]), want = power / (1.0 + power);
+        if (!(fabs(found - want) <= 6e-7 * want))
+            fail_msg("the probability of a logit %g below is %.9g on %s, and should be %.9g", (double)-second[COLS * i],
+                     found, pair->label, want);
     }
+    free_results(&results);
+    buffer_free(&logits);
+    buffer_free(&targets);
 }
 
 static void small(void **state) {
@@ -226,15 +245,23 @@ static void small(void **state) {
 }
 
 static void extreme_logits(struct pair *pair) {
-    const float logits[3][4] = {{1e4f, -1e4f, 0.0f, 1e4f}, {-INFINITY, 0.0f, 0.0f, 0.0f}, {NAN, 0.0f, 1.0f, 2.0f}};
-    const int32_t targets[3] = {0, 1, 1};
-    float loss[3], d_logits[3][4];
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, 3, 4, logits[0], targets, 1.0f, loss, d_logits[0]));
+    enum { ROWS = 3, COLS = 4 };
+    static const float values[ROWS][COLS] = {
+        {1e4f, -1e4f, 0.0f, 1e4f}, {-INFINITY, 0.0f, 0.0f, 0.0f}, {NAN, 0.0f, 1.0f, 2.0f}};
+    static const int32_t target_values[ROWS] = {0, 1, 1};
+    struct buffer logits = buffer_of(values, sizeof values), targets = buffer_of(target_values, sizeof target_values);
+    struct results results = make_results(SW_F32, ROWS, COLS);
+    const float *loss = results.loss.data, *d_logits = results.d_logits.data;
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, logits.data, targets.data, 1.0f, results.loss.data,
+                               results.d_logits.data));
     assert_near("loss of equal giants", 0, loss[0], log(2.0), 1e-6);
-    assert_near("its gradient", 0, d_logits[0][0], -0.5, 1e-6);
+    assert_near("its gradient", 0, d_logits[0], -0.5, 1e-6);
     assert_near("loss beside minus infinity", 1, loss[1], log(3.0), 1e-6);
-    assert_true(d_logits[1][0] == 0.0f);
+    assert_true(d_logits[COLS] == 0.0f);
     assert_true(isnan(loss[2]));
+    free_results(&results);
+    buffer_free(&logits);
+    buffer_free(&targets);
 }
 
 static void extremes(void **state) {
@@ -243,11 +270,9 @@ static void extremes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference),
-                                       cmocka_unit_test(gradient_of_reference),
-                                       cmocka_unit_test(small),
-                                       cmocka_unit_test(extremes),
-                                       cmocka_unit_test(tiles),
-                                       cmocka_unit_test(tile_extremes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference), cmocka_unit_test(small),
+                                            cmocka_unit_test(extremes), cmocka_unit_test(tiles),
+                                            cmocka_unit_test(tile_extremes)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(gradient_of_reference)};
+    return RUN_TESTS(on_devices, others);
 }

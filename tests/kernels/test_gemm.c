@@ -12,6 +12,13 @@ struct shape {
 static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65}, {15, 16, 17},    {64, 64, 64},  {63, 65, 31},
                                       {97, 3, 128}, {5, 257, 9}, {128, 48, 1009}, {1, 4501, 37}, {1, 70, 1009}};
 
+/* fp32 sums of k products of deviation 1 lose a few units times the square root of k. Tensor cores cut sums off instead
+ * of rounding them. */
+static float lost_in_sums(const struct pair *pair, const struct sw_gemm *shape) {
+    const bool cut_off = !sw_device_info(pair->device).host_memory && shape->in != SW_F32;
+    return (cut_off ? 2e-5f : 5e-6f) * sqrtf((float)shape->k);
+}
+
 static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
     struct buffer a = buffer_random(shape->in, shape->m * shape->k, 1, 1.0f);
     struct buffer b = buffer_random(shape->in, shape->k * shape->n, 2, 1.0f);
@@ -30,9 +37,7 @@ static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
     snprintf(what, sizeof what, "%lldx%lldx%lld %c%c%s%s", (long long)shape->m, (long long)shape->n,
              (long long)shape->k, shape->transpose_a ? 'T' : 'N', shape->transpose_b ? 'T' : 'N',
              shape->bias ? " with bias" : "", shape->accumulate ? " accumulated" : "");
-    /* fp32 sums of k products of deviation 1 lose a few units times the square root of k. */
-    assert_close(what, pair, shape->out, shape->m * shape->n, got.data, want.data, 1e-5f,
-                 5e-6f * sqrtf((float)shape->k));
+    assert_close(what, pair, shape->out, shape->m * shape->n, got.data, want.data, 1e-5f, lost_in_sums(pair, shape));
     struct buffer *all[] = {&a, &b, &bias, &before, &got, &want, &scratch};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         buffer_free(all[i]);
@@ -206,8 +211,8 @@ static void two_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(same_bits_for_any_threads),
-                                       cmocka_unit_test(unprepared), cmocka_unit_test(large_sides),
-                                       cmocka_unit_test(two_streams)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(unprepared),
+                                            cmocka_unit_test(large_sides)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(two_streams)};
+    return RUN_TESTS(on_devices, others);
 }

@@ -94,6 +94,7 @@ static void reference_turns_pairs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_reference), cmocka_unit_test(reference_turns_pairs)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(reference_turns_pairs)};
+    return RUN_TESTS(on_devices, others);
 }

@@ -211,9 +211,9 @@ static void scalars_keep_their_digits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_as_reference),     cmocka_unit_test(any_chunks),
-        cmocka_unit_test(runs_of_few_elements),       cmocka_unit_test(skipped_step),
-        cmocka_unit_test(reference_follows_textbook), cmocka_unit_test(scalars_keep_their_digits)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference), cmocka_unit_test(any_chunks),
+                                            cmocka_unit_test(runs_of_few_elements), cmocka_unit_test(skipped_step)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
+                                        cmocka_unit_test(scalars_keep_their_digits)};
+    return RUN_TESTS(on_devices, others);
 }

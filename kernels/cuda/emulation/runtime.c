@@ -42,7 +42,7 @@ struct pinned {
 };
 
 const struct sw_emulation_gpu sw_emulation_default_gpu = {
-    .gpus = 1, .major = 9, .memory_bytes = (size_t)16 << 30, .pinnable_bytes = SIZE_MAX};
+    .driver = CUDART_VERSION, .gpus = 1, .major = 9, .memory_bytes = (size_t)16 << 30, .pinnable_bytes = SIZE_MAX};
 
 /* The machine, which is one: what the operating system would hold for a real GPU. */
 static struct {
@@ -144,6 +144,12 @@ cudaError_t cudaGetDeviceCount(int *count) {
     start();
     *count = machine.gpu.gpus;
     return machine.gpu.start;
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    start();
+    *version = machine.gpu.driver;
+    return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {

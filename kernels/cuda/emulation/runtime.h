@@ -17,6 +17,7 @@ extern "C" {
 /* What the machine has. The default is one GPU of compute capability 9.0 with 16 GiB, and all may be pinned. */
 struct sw_emulation_gpu {
     cudaError_t start; /* what the first call says */
+    int driver;        /* the CUDA that the driver is for, as CUDART_VERSION is; 0: there is no driver */
     int gpus, major, minor;
     size_t memory_bytes, held_bytes; /* of each; by other processes */
     size_t pinnable_bytes;

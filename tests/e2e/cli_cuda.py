@@ -1,0 +1,174 @@
+"""The commands on CUDA, by a program whose GPU is the emulated one: every command that computes has --device, and says
+what is wrong with a GPU that cannot be used before it writes anything; inference and the benches run there. No speed is
+asserted."""
+
+import json
+import math
+import os
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))
+RUN = os.path.join(SCRATCH, "run")
+SHAPE = ("--seq", 32, "--micro-batch", 2, "--batch-tokens", 128, "--threads", 1, "--chunk-grains", 2)
+MODEL = ("--model", "gpt2-tiny", "--seq", 16, "--micro-batch", 1)
+# What SW_EMULATED_GPU says is wrong, and the words that name it and its mending.
+DEFECTS = {
+    "no-driver": ("driver is not installed", "--device cpu"),
+    "old-driver": ("driver", "CUDA 12.2", "CUDA 13.0", "newer driver", "--device cpu"),
+    "no-gpu": ("no GPU of NVIDIA", "CUDA_VISIBLE_DEVICES", "--device cpu"),
+    "too-old": ("compute capability 7.0", "8.0", "--device cpu"),
+    "held": ("another process", "nvidia-smi"),
+}
+ROUNDING = 1e-3  # relative, of a bf16 loss by another device
+
+
+def on_cuda(*arguments):
+    return program.must(*arguments, "--device", "cuda")
+
+
+def train(run, *more, place="optimizer=host"):
+    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", run, "--steps", 3, *SHAPE,
+            "--place", place, "--device", "cuda", *more]
+
+
+def trained():
+    if not os.path.isdir(RUN):
+        program.must(*train(RUN))
+    return RUN
+
+
+def commands():
+    """One of each that computes."""
+    return [train(os.path.join(SCRATCH, "refused")), ["plan", "--model", "gpt2-tiny", *SHAPE, "--device", "cuda"],
+            ["eval", trained(), "--data", DATA, "--seq", 32, "--device", "cuda"],
+            ["generate", trained(), "--prompt", "a", "--device", "cuda"],
+            *(["bench", name, "--device", "cuda"] for name in ("copy", "update")),
+            *(["bench", name, *MODEL, "--device", "cuda"] for name in ("gemm", "attention", "compute")),
+            ["bench", "step", "--model", "gpt2-tiny", *SHAPE, "--device", "cuda"]]
+
+
+def with_defect(defect, arguments):
+    return program.run(*arguments, env={**os.environ, "SW_EMULATED_GPU": defect})
+
+
+def name_of(arguments):
+    return " ".join(arguments[:2]) if arguments[0] == "bench" else arguments[0]
+
+
+def gpus_that_cannot_be_used():
+    problems, before = [], set(os.listdir(SCRATCH)) | {"run"}
+    for arguments in commands():
+        for defect, words in DEFECTS.items():
+            ended = with_defect(defect, arguments)
+            problems += program.wrong_refusal(f"{name_of(arguments)}, {defect}", ended, 1, words, [name_of(arguments)])
+    return problems + [f"{name} is left" for name in set(os.listdir(SCRATCH)) - before]
+
+
+def memory_that_is_not_there():
+    """A small GPU, one whose memory others have, and a driver that pins little."""
+    run, resident = os.path.join(SCRATCH, "refused"), "optimizer=device"
+    table = [("small", train(run, place=resident), "--device-memory"),
+             ("small", ["eval", trained(), "--data", DATA, "--seq", 32, "--device", "cuda"], "--device-memory"),
+             ("mostly-held", train(run, "--device-memory", "64MiB", place=resident), "nvidia-smi", "--device-memory"),
+             ("cannot-pin", train(run), "pin", "--host-memory"),
+             ("cannot-pin", ["eval", trained(), "--data", DATA, "--seq", 32, "--device", "cuda"], "pin",
+              "--host-memory")]
+    problems = []
+    for defect, arguments, *words in table:
+        ended = with_defect(defect, arguments)
+        last = (ended.err.splitlines() or [""])[-1]
+        if ended.code != 1 or ended.out or not last.startswith(f"spillway {arguments[0]}: "):
+            problems.append(f"{arguments[0]}, {defect}: status {ended.code}, {ended.err!r}")
+        problems += [f"{arguments[0]}, {defect}: the message lacks '{word}': {last}" for word in words
+                     if word not in last]
+        if os.path.exists(run):
+            return problems + [f"{defect}: the refused run is left"]
+    return problems
+
+
+def auto_takes_what_works():
+    """Without a word where there is no GPU, with one where there is and another process has it."""
+    problems = []
+    for defect, device, said in (("", "Emulated GPU", False), ("no-gpu", "cpu", False), ("held", "cpu", True)):
+        ended = with_defect(defect, ["plan", "--model", "gpt2-tiny", *SHAPE, "--rates", os.path.join(SCRATCH, device)])
+        if ended.code != 0 or ("another process" in ended.err) != said:
+            problems.append(f"'{defect}': status {ended.code}, {ended.err!r}")
+        if device not in ended.out:
+            problems.append(f"'{defect}': {ended.out[:300]!r}")
+    return problems
+
+
+def losses_and_texts():
+    """As on the CPU: weights resident, and read from a drive at every pass."""
+    problems, loss = [], {}
+    for what, more in (("cpu", ("--device", "cpu")), ("cuda", ("--device", "cuda")),
+                       ("drive", ("--device", "cuda", "--device-memory", "1MiB", "--host-memory", "4MiB"))):
+        found = json.loads(program.must("eval", trained(), "--data", DATA, "--seq", 32, "--micro-batch", 2, "--tokens",
+                                        256, "--precision", "bf16", "--json", *more).out)
+        loss[what] = found["loss"]
+    if not math.isclose(loss["cpu"], loss["cuda"], rel_tol=ROUNDING) or loss["cuda"] != loss["drive"]:
+        problems.append(f"losses {loss}")
+    texts = [program.must("generate", trained(), "--prompt", "the ", "--max-tokens", 24, "--temperature", 0,
+                          "--precision", "fp32", "--device", device).out for device in ("cpu", "cuda")]
+    return problems if texts[0] == texts[1] else problems + [f"texts {texts}"]
+
+
+def positive(what, found, *names):
+    return [f"{what}: {name} is {found.get(name)!r}" for name in names
+            if not isinstance(found.get(name), float) or not 0 < found[name] < math.inf]
+
+
+def report(*arguments):
+    ended = on_cuda("bench", *arguments, "--json")
+    found = json.loads(ended.out)
+    return found, [] if (found["bench"], found["device"]) == (arguments[0], "cuda") else [f"{found}"]
+
+
+def benches_of_parts():
+    found, problems = report("copy", "--size", "64KiB", "--rounds", 1, "--threads", 1)
+    problems += positive("both ways", found["sizes"][0]["both"], "upload_bytes_per_s", "download_bytes_per_s",
+                         "of_upload", "of_download")
+    found, wrong = report("update", "--precision", "bf16", "--rounds", 1, "--threads", 1)
+    problems += wrong + positive("update", found["precisions"][0], "bytes_per_s", "of_triad")
+    problems += positive("update there", found["precisions"][0]["on_device"], "bytes_per_s", "parameters_per_s",
+                         "copy_bytes_per_s", "of_copy")
+    found, wrong = report("gemm", *MODEL, "--rounds", 1)
+    problems += wrong + positive("gemm", found["totals"]["all"], "seconds", "flops_per_s")
+    if "bound_precision" in found or any("of_own_layouts" in product for product in found["products"]):
+        problems.append("a GPU's products are compared with the CPU's library")
+    flops = sum(2 * p["m"] * p["n"] * p["k"] * p["times"] for p in found["products"])
+    if not math.isclose(flops / found["totals"]["all"]["seconds"], found["totals"]["all"]["flops_per_s"]):
+        problems.append(f"the rate of all products: {found['totals']}")
+    found, wrong = report("attention", *MODEL, "--rounds", 1)
+    for name in ("forward", "backward"):
+        wrong += positive(f"attention {name}", found[name], "seconds", "flops_per_s", "of_products")
+    problems += wrong
+    found, wrong = report("compute", *MODEL, "--rounds", 1)
+    return problems + wrong + positive("compute", found["totals"]["block"], "forward_s", "backward_s", "products_s")
+
+
+def bench_of_steps():
+    """Beside the resident step in the same memory; where the two do not fit together, alone."""
+    trace = os.path.join(SCRATCH, "trace.json")
+    rates = ("--rates", os.path.join(SCRATCH, "step-rates.json"))
+    shape = ("step", "--model", "gpt2-tiny", "--seq", 16, "--micro-batch", 1, "--batch-tokens", 32, "--steps", 1,
+             "--rounds", 1, "--threads", 1, "--place", "optimizer=host", *rates)
+    found, problems = report(*shape, "--trace", trace)
+    speed = found["speed"]
+    problems += positive("speed", speed, "tokens_per_s", "model_flops_per_s", "products_flops_per_s", "of_products")
+    problems += positive("speed of light", speed["speed_of_light"], "step_s", "share")
+    if speed["peak_flops_per_s"] is not None or "resident" not in found["steps"]:
+        problems.append(f"{speed}, {sorted(found['steps'])}")
+    if not any(event.get("ph") == "X" for event in program.read_json(trace)["traceEvents"]):
+        problems.append("the trace has no ops")
+    ended = with_defect("small", ["bench", *shape, "--device", "cuda", "--json"])
+    if ended.code != 0 or "resident" in json.loads(ended.out)["steps"] or "the GPU's memory" not in ended.err:
+        problems.append(f"on a small GPU: {ended.err!r}")
+    return problems
+
+
+script_test.run(gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts,
+                benches_of_parts, bench_of_steps)
