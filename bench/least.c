@@ -30,34 +30,44 @@ static int visits_of(const struct sw_least_shape *shape, int64_t unit) {
     return unit == 0 || unit >= head - 1 ? 1 : 2;
 }
 
+static bool streams(const struct sw_least_shape *shape, int64_t unit) {
+    return shape->streams_update != NULL && shape->streams_update[unit] &&
+           shape->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
+}
+
+static bool updated_on_device(const struct sw_least_shape *shape, int64_t unit) {
+    return shape->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || streams(shape, unit);
+}
+
 static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes,
                         int64_t bytes[SW_LANES]) {
     const struct sw_unit_placement at = shape->placement[unit];
-    const bool updated_on_device = at.tier[SW_OPTIMIZER] == SW_DEVICE;
+    const bool on_device = updated_on_device(shape, unit);
     const int64_t fetched_bytes = unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : typed_bytes;
     if (at.tier[SW_WEIGHTS] == SW_DEVICE) {
-        bytes[SW_LANE_UPLOAD] += updated_on_device ? 0 : typed_bytes;
+        bytes[SW_LANE_UPLOAD] += on_device ? 0 : typed_bytes;
         return;
     }
-    /* The update makes the forward pass's weights, where it runs. */
+    /* The update makes the forward pass's weights, where it runs. A speculated one leaves a tied table on the device,
+     * from the embedding's backward to its next forward, and what else it makes there does not stay until then. */
     const int later = visits_of(shape, unit) - 1;
+    const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
     bytes[SW_LANE_UPLOAD] += later * fetched_bytes;
-    bytes[SW_LANE_UPLOAD] += updated_on_device ? 0 : fetched_bytes;
-    bytes[SW_LANE_DOWNLOAD] += updated_on_device ? typed_bytes : 0;
+    bytes[SW_LANE_UPLOAD] += on_device && feeds ? 0 : fetched_bytes;
+    bytes[SW_LANE_DOWNLOAD] += on_device ? typed_bytes : 0;
     if (at.tier[SW_WEIGHTS] != SW_NVME)
         return;
     bytes[SW_LANE_WRITE] += typed_bytes;
-    /* A speculated update leaves a tied table on the device, from the embedding's backward to its next forward. */
-    const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
     bytes[SW_LANE_READ] += (later + (feeds ? 0 : 1)) * fetched_bytes;
 }
 
 static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t elems, int64_t typed_bytes,
                        int64_t bytes[SW_LANES]) {
     const struct sw_unit_placement at = shape->placement[unit];
-    const bool on_device = at.tier[SW_OPTIMIZER] == SW_DEVICE, kept = at.tier[SW_GRADS] == SW_DEVICE;
-    bytes[SW_LANE_DOWNLOAD] += kept && on_device ? 0 : typed_bytes;
-    bytes[SW_LANE_UPLOAD] += !kept && on_device ? typed_bytes : 0;
+    const bool on_device = updated_on_device(shape, unit), kept = at.tier[SW_GRADS] == SW_DEVICE;
+    const int64_t streamed_bytes = streams(shape, unit) ? MASTER_AND_MOMENTS_BYTES * elems : 0;
+    bytes[SW_LANE_DOWNLOAD] += streamed_bytes + (kept && on_device ? 0 : typed_bytes);
+    bytes[SW_LANE_UPLOAD] += streamed_bytes + (!kept && on_device && !shape->speculated ? typed_bytes : 0);
     if (at.tier[SW_GRADS] == SW_NVME) {
         bytes[SW_LANE_WRITE] += typed_bytes;
         bytes[SW_LANE_READ] += shape->speculated ? 0 : typed_bytes;

@@ -5,7 +5,8 @@
  * pass, the last block's and the head's once, because there the passes meet; a tied table once; of an untied one no
  * more than the rows that the step's tokens can name. Each gradient leaves the device once, each record is read and
  * written once, new weights feed the next forward pass without a detour. Boundaries that are not resident go out and
- * come back once; their gradients need not leave the device. (Zero-Infinity, sections 4 and 5; see bench/README.md) */
+ * come back once; their gradients need not leave the device. Records whose update runs on the device, and that do not
+ * live there, cross the link both ways. (Zero-Infinity, sections 4 and 5; see bench/README.md) */
 #ifndef SW_BENCH_LEAST_H
 #define SW_BENCH_LEAST_H
 
@@ -21,6 +22,7 @@ struct sw_least_shape {
     const bool *shares_input;                  /* of each unit: its backward reads the kept input of one before it */
     sw_dtype type;
     int64_t micro_batches, tokens, seq;
+    const bool *streams_update; /* of each unit, as struct sw_plan has it; NULL: none does */
     bool speculated; /* updates run in the backward pass: the forward pass reads weights from where they live */
 };
 

@@ -78,21 +78,14 @@ void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what
 struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
     const struct sw_plan_index *index = b->index;
     const int32_t slots[RINGS] = {
-        [RING_GRADS_DOWN] = index->grads_down,
-        [RING_GRADS_OUT] = index->grads_out,
-        [RING_GRADS_IN] = index->grads_in,
-        [RING_GRADS_UP] = index->grads_up,
-        [RING_RECORDS] = index->optimizer_ring,
-        [RING_WEIGHTS] = index->weights_ring,
-        [RING_WEIGHTS_IN] = index->weights_in,
-        [RING_WEIGHTS_DOWN] = index->weights_down,
-        [RING_ROWS] = index->rows_ring,
-        [RING_BOUNDARY] = index->boundary_ring,
-        [RING_BOUNDARY_BACK] = index->boundary_back,
-        [RING_BOUNDARY_OUT] = index->boundary_out,
-        [RING_BOUNDARY_IN] = index->boundary_in,
-        [RING_ACC_OUT] = index->acc_out,
-        [RING_ACC_IN] = index->acc_in,
+        [RING_GRADS_DOWN] = index->grads_down,     [RING_GRADS_OUT] = index->grads_out,
+        [RING_GRADS_IN] = index->grads_in,         [RING_GRADS_UP] = index->grads_up,
+        [RING_RECORDS] = index->optimizer_ring,    [RING_RECORDS_UP] = index->optimizer_up,
+        [RING_WEIGHTS] = index->weights_ring,      [RING_WEIGHTS_IN] = index->weights_in,
+        [RING_WEIGHTS_DOWN] = index->weights_down, [RING_ROWS] = index->rows_ring,
+        [RING_BOUNDARY] = index->boundary_ring,    [RING_BOUNDARY_BACK] = index->boundary_back,
+        [RING_BOUNDARY_OUT] = index->boundary_out, [RING_BOUNDARY_IN] = index->boundary_in,
+        [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
     };
     assert(slots[ring] >= 0);
     return (struct sw_place){slots[ring], b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};

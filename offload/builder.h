@@ -10,6 +10,7 @@ enum sw_ring {
     RING_GRADS_IN,
     RING_GRADS_UP,
     RING_RECORDS,
+    RING_RECORDS_UP,
     RING_WEIGHTS,
     RING_WEIGHTS_IN,
     RING_WEIGHTS_DOWN,
@@ -95,9 +96,16 @@ int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 /* What a program does with the update that the step before left. */
 typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
 
-/* The update of a unit with the gradients of the step before, or its redo. feed: its new weights also go to where
- * sw_build_fetch will find them. */
-void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
+/* The update of a unit with the gradients of the step before, or its redo, which is written down in parts. */
+struct sw_unit_update {
+    int64_t unit, chunks, next; /* in all, and the first that is not written down yet */
+    bool redo, gathers;         /* rows are gathered from its new weights */
+    int32_t slot;               /* device slot that its new weights also go to, or -1 */
+};
+/* feed: its new weights also go to where sw_build_fetch will find them. */
+struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
+/* The chunks up to `end`. */
+void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end);
 void sw_build_commit(struct sw_builder *b);
 
 /* A finished gradient goes to where gradients live and, where the program speculates, into the update at once. */

@@ -91,6 +91,21 @@ static bool holds(const struct piece_view *view, const struct piece_view *expect
            view->stage == expected->stage && view->made_in_step == expected->made_in_step;
 }
 
+/* Each lane's ops read in the memory of one tier and write in that of one. The norm is no memory of a tier's, and a
+ * commit moves nothing. */
+static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_tier tier) {
+    static const struct {
+        sw_tier read, write;
+    } sides[SW_LANES] = {
+        [SW_LANE_COMPUTE] = {SW_DEVICE, SW_DEVICE}, [SW_LANE_UPLOAD] = {SW_HOST, SW_DEVICE},
+        [SW_LANE_DOWNLOAD] = {SW_DEVICE, SW_HOST},  [SW_LANE_READ] = {SW_NVME, SW_HOST},
+        [SW_LANE_WRITE] = {SW_HOST, SW_NVME},       [SW_LANE_UPDATE] = {SW_HOST, SW_HOST},
+    };
+    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT)
+        return true;
+    return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
+}
+
 static sw_status check_access(struct checker *c, const struct sw_op *op, const struct sw_access *access, int step,
                               const struct clock *start, int32_t own) {
     const int32_t number = sw_access_slot(access, step);
@@ -99,6 +114,11 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
         access->first + access->count > slot->pieces)
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d uses pieces outside slot %d", sw_op_name(op->kind),
                        op->unit, access->slot);
+    if (!reaches(op, access, slot->tier))
+        return sw_fail(SW_ERR_INTERNAL,
+                       "plan check: %s of unit %d, on the lane %s, cannot %s the %s tier's slot %d (%s)",
+                       sw_op_name(op->kind), op->unit, sw_lane_name(op->lane), access->write ? "write" : "read",
+                       sw_tier_name(slot->tier), number, slot->name);
     for (int32_t k = access->first; k < access->first + access->count; k++) {
         struct piece_view *view = &c->piece[slot->first_piece + k];
         /* What the op itself just did to the piece needs no order. */

@@ -273,7 +273,7 @@ static void lay_sums(struct layout *layout) {
 /* Which ways chunks of a unit go, over all units. */
 struct traffic {
     bool grads_down, grads_out, grads_in, grads_up;
-    bool records, weights, weights_in, weights_down;
+    bool records, records_up, weights, weights_in, weights_down;
 };
 
 static struct traffic traffic_of(const struct layout *layout) {
@@ -284,13 +284,15 @@ static struct traffic traffic_of(const struct layout *layout) {
             continue;
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
         const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
+        const bool on_device = sw_plan_updates_on_device(layout->plan, u);
         t.grads_down |= grads != SW_DEVICE;
         t.grads_out |= grads == SW_NVME;
-        t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && optimizer != SW_DEVICE);
-        t.grads_up |= grads != SW_DEVICE && optimizer == SW_DEVICE;
+        t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
+        t.grads_up |= grads != SW_DEVICE && on_device;
         t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
-        t.weights |= (optimizer != SW_DEVICE && weights != SW_HOST) || weights == SW_NVME;
-        t.weights_down |= optimizer == SW_DEVICE && weights != SW_DEVICE;
+        t.records_up |= sw_plan_streams(layout->plan, u);
+        t.weights |= (!on_device && weights != SW_HOST) || weights == SW_NVME;
+        t.weights_down |= on_device && weights != SW_DEVICE;
     }
     return t;
 }
@@ -300,17 +302,20 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const int64_t records = spec->chunk_grains * SW_RECORD_BYTES;
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
-    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed, device_ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
+                             t.records_up ? layout->plan->stream_chunks : device_ring);
     index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
+    index->optimizer_up =
+        add_if(layout, t.records_up, "optimizer ring", SW_DEVICE, records, layout->plan->stream_chunks);
     index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
     index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
     index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
     /* Loading and saving pass through these two, so they always exist. */
     index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
-    index->optimizer_ring =
-        add_pieces(layout, "optimizer ring", SW_HOST, spec->chunk_grains * SW_RECORD_BYTES, t.records ? ring : 1);
+    index->optimizer_ring = add_pieces(layout, "optimizer ring", SW_HOST, records, t.records ? ring : 1);
 }
 
 /* Two generations where every step commits; else the plan updates one in place, and the engine knows which. */

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
 
@@ -55,6 +56,14 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
     return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
+}
+
+bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
 }
 
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -200,10 +209,18 @@ static int64_t most_ring_chunks(const struct sw_plan *plan) {
     return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
 }
 
-/* What is left of the host's budget goes to the rings: the drive can then work ahead of the arithmetic. */
-static sw_status grow_rings(struct sw_plan *plan) {
-    const int64_t most = most_ring_chunks(plan);
-    int64_t *chunks = &plan->spec.ring_chunks;
+/* Chunks that stream through the device between two micro-batches: with room for these, the link need not wait for the
+ * arithmetic. */
+static int64_t most_stream_chunks(const struct sw_plan *plan) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (plan->spec.train && sw_plan_streams(plan, u))
+            most = sw_max_i64(most, sw_div_up(sw_plan_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
+    return sw_min_i64(SW_RING_CHUNKS_MOST, most);
+}
+
+/* Doubles the chunks of rings while the budgets have room. */
+static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most) {
     while (plan->spec.ring_auto && *chunks < most) {
         const int64_t before = *chunks;
         *chunks = sw_min_i64(2 * before, most);
@@ -288,13 +305,20 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
     plan->spec = *spec;
     plan->placement = calloc((size_t)spec->units->count, sizeof *plan->placement);
     plan->recompute = calloc((size_t)spec->units->count, sizeof *plan->recompute);
+    plan->streams_update = calloc((size_t)spec->units->count, sizeof *plan->streams_update);
     plan->index = calloc(1, sizeof *plan->index);
-    if (plan->placement == NULL || plan->recompute == NULL || plan->index == NULL) {
+    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL || plan->index == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory for a plan");
         goto fail;
     }
+    if (spec->streams_update != NULL)
+        memcpy(plan->streams_update, spec->streams_update, (size_t)spec->units->count * sizeof *plan->streams_update);
+    plan->spec.streams_update = NULL;
+    plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(place(plan), fail);
-    SW_TRY_GOTO(grow_rings(plan), fail);
+    /* What is left of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
+    SW_TRY_GOTO(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)), fail);
+    SW_TRY_GOTO(grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan)), fail);
     SW_TRY_GOTO(make_programs(plan), fail);
     *out = plan;
     return SW_OK;
@@ -322,6 +346,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
     free(plan->index);
     free(plan->slot);
     free(plan->recompute);
+    free(plan->streams_update);
     free(plan->placement);
     free(plan);
 }

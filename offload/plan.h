@@ -206,10 +206,14 @@ struct sw_plan_spec {
     int64_t gathered_bytes;
     bool recompute_auto;    /* keep the intermediates of as many blocks as fit */
     sw_recompute recompute; /* else, of all */
-    bool one_generation;    /* of the optimizer in the store: only a clean end commits */
+    /* Of each unit: its update runs on the device even where its optimizer lives elsewhere; records, and gradients that
+     * are not there, then stream through the device in chunks. Copied by sw_plan_create. NULL: none does. */
+    const bool *streams_update;
+    bool one_generation; /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;              /* rings on the host grow towards SW_RING_CHUNKS_MOST where the budget has room */
+    bool ring_auto;              /* rings on the host, and those that updates pass through on the device, grow towards
+                                  * SW_RING_CHUNKS_MOST where the budget has room */
     int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
     const double *forward_flops; /* of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
@@ -219,6 +223,8 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
+    bool *streams_update;                /* of each unit, as specified */
+    int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
@@ -241,6 +247,9 @@ sw_status sw_plan_check(const struct sw_plan *plan);
 
 /* A readable table of tiers, placement, lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
+
+/* Whether a unit's update runs on the device: always where its optimizer lives there, else by streams_update. */
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 
 /* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);

@@ -33,6 +33,7 @@ struct sw_plan_index {
     int32_t grads_in;       /* host ring: chunks for an update */
     int32_t grads_up;       /* device ring: chunks for an update on the device */
     int32_t optimizer_ring; /* host ring: records read, updated, written */
+    int32_t optimizer_up;   /* device ring: records that pass through it for their update */
     int32_t weights_ring;   /* host ring: new weights on their way to device or NVMe */
     int32_t weights_in;     /* host ring: weights read from NVMe */
     int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
@@ -41,6 +42,9 @@ struct sw_plan_index {
 /* Micro-batches of the largest group, and number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
+
+/* Whether a unit's records pass through the device for their update. */
+bool sw_plan_streams(const struct sw_plan *plan, int64_t unit);
 
 /* Whether rows of the embedding are gathered on the host. */
 bool sw_plan_gathers(const struct sw_plan *plan);

@@ -57,6 +57,15 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
     }
 }
 
+/* Where the updates run, in the columns of the tiers. */
+static void print_updates(const struct sw_plan *plan, FILE *out) {
+    int64_t on_device = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        on_device += sw_plan_updates_on_device(plan, u);
+    fprintf(out, "  %-18s%8lld units%8lld units\n", "updates run", (long long)on_device,
+            (long long)(plan->spec.units->count - on_device));
+}
+
 const char *sw_plan_commits(const struct sw_plan *plan) {
     if (plan->spec.one_generation)
         return "only a clean end commits";
@@ -127,6 +136,7 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out) {
     fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
     print_placement(plan, out);
     if (plan->spec.train) {
+        print_updates(plan, out);
         print_store(plan, out);
         print_lanes(plan, out);
     }

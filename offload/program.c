@@ -80,6 +80,9 @@ struct group {
     bool train;          /* boundaries are kept for the backward pass */
     bool caches;         /* what units leave for later passes is read and added to */
     bool speculate;      /* finished gradients go into the update at once */
+    /* Of the next unit, where it streams through the device: between the micro-batches of this unit, so that the
+     * compute lane need not wait for the link. */
+    struct sw_unit_update ahead;
 };
 
 /* Where a unit's output goes: to the home of the next unit's input if that is on the device, else into the ring. */
@@ -130,6 +133,7 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
         group->at[w] = out;
         if (group->train)
             emit_keep(b, unit, w, micro, out);
+        sw_build_update_to(b, &group->ahead, group->ahead.chunks * (w + 1) / group->count);
     }
 }
 
@@ -281,6 +285,23 @@ static void emit_backward_units(struct sw_builder *b, const struct group *group,
     }
 }
 
+/* The first group's way forward, each unit once it is updated. */
+static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_waiting waiting) {
+    for (int64_t u = 0; u <= head_of(b); u++) {
+        if (group->ahead.chunks == 0) {
+            struct sw_unit_update whole = sw_build_update_begin(b, u, waiting, true);
+            sw_build_update_to(b, &whole, whole.chunks);
+        }
+        if (u == head_of(b))
+            break;
+        sw_build_fetch(b, u);
+        group->ahead = sw_plan_streams(b->plan, u + 1) ? sw_build_update_begin(b, u + 1, waiting, true)
+                                                       : (struct sw_unit_update){0};
+        emit_forward_unit(b, group, u);
+    }
+    group->ahead = (struct sw_unit_update){0};
+}
+
 static void emit_train(struct sw_builder *b, struct group *group, sw_waiting waiting) {
     const int64_t micros = b->plan->spec.micro_batches;
     b->state_age = waiting == SW_WAITING_NOTHING ? 1 : 0;
@@ -288,13 +309,10 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
     for (group->first = 0; group->first < micros; group->first += group->count) {
         const bool updates = waiting != SW_WAITING_NOTHING && group->first == 0;
         group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
-        for (int64_t u = 0; u < head_of(b); u++) {
-            if (updates)
-                sw_build_update(b, u, waiting, true);
-            emit_forward_unit(b, group, u);
-        }
         if (updates)
-            sw_build_update(b, head_of(b), waiting, true);
+            emit_updated_forward(b, group, waiting);
+        for (int64_t u = 0; !updates && u < head_of(b); u++)
+            emit_forward_unit(b, group, u);
         if (updates && (b->plan->commit_every_step || b->saves))
             sw_build_commit(b);
         emit_backward_units(b, group, emit_head(b, group));
@@ -303,8 +321,10 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
 }
 
 static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
-    for (int64_t u = 0; u < b->plan->spec.units->count; u++)
-        sw_build_update(b, u, waiting, false);
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+        struct sw_unit_update update = sw_build_update_begin(b, u, waiting, false);
+        sw_build_update_to(b, &update, update.chunks);
+    }
     if (b->plan->commit_every_step)
         sw_build_commit(b);
 }

@@ -51,7 +51,7 @@ static struct sw_what weights_what(const struct chunk_update *u) {
 /* Gradients that live on NVMe, or on the device while their update runs on the host, pass through a ring. */
 static bool grads_pass(const struct sw_builder *b, int64_t unit) {
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
-    return tier == SW_NVME || (tier == SW_DEVICE && tier_of(b, SW_OPTIMIZER, unit) != SW_DEVICE);
+    return tier == SW_NVME || (tier == SW_DEVICE && !sw_plan_updates_on_device(b->plan, unit));
 }
 
 static struct sw_place bring_grads(struct sw_builder *b, int64_t unit, int64_t chunk, int age) {
@@ -119,9 +119,8 @@ static struct sw_place take(struct sw_builder *b, sw_state state) {
 /* Where the update of the step before finds a chunk's gradients. */
 static struct sw_place grads_of_update(struct sw_builder *b, int64_t unit, int64_t chunk) {
     const struct sw_place home = {b->index->grads[unit], chunk};
-    const bool on_device = tier_of(b, SW_OPTIMIZER, unit) == SW_DEVICE;
     const struct sw_place at = grads_pass(b, unit) ? take(b, SW_GRADS) : home;
-    if (!on_device || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
+    if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
     const struct sw_place stage = sw_build_ring(b, RING_GRADS_UP);
     sw_build_transfer(b, at, stage, grads_what(unit, chunk, 1), -1, sw_build_typed_bytes(b, unit, chunk));
@@ -136,8 +135,8 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
     op->bytes = op->grains * (2 * SW_RECORD_BYTES) + 2 * sw_build_typed_bytes(b, u->unit, u->chunk);
     op->speculates = u->speculative;
-    if (!u->speculative)
-        sw_build_read_norm(b);
+    /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
+    sw_build_read_norm(b);
     sw_build_read(b, u->grads, grads_what(u->unit, u->chunk, u->speculative ? 0 : 1));
     sw_build_read(b, records, before);
     sw_build_write(b, records, after);
@@ -189,44 +188,58 @@ static void save_records(struct sw_builder *b, const struct chunk_update *u, str
 
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, u->unit);
-    const bool on_device = tier == SW_DEVICE;
+    const bool on_device = sw_plan_updates_on_device(b->plan, u->unit), streams = sw_plan_streams(b->plan, u->unit);
     const struct sw_place home = {b->index->optimizer[u->unit], u->chunk};
     const int64_t record_bytes = sw_plan_chunk_grains(b->plan, u->unit, u->chunk) * SW_RECORD_BYTES;
     struct sw_place records = home;
     if (tier == SW_NVME)
         records = u->speculative ? bring_records(b, u) : take(b, SW_OPTIMIZER);
+    const struct sw_place at = streams ? sw_build_ring(b, RING_RECORDS_UP) : records;
+    if (streams)
+        sw_build_transfer(b, records, at, records_what(b, u, false), -1, record_bytes);
     const struct sw_place weights = weights_target(b, u, on_device);
-    update_op(b, u, on_device, records, weights);
+    update_op(b, u, on_device, at, weights);
     spread_weights(b, u, weights);
+    if (streams)
+        sw_build_transfer(b, at, records, records_what(b, u, true), -1, record_bytes);
     if (tier == SW_NVME)
         sw_build_transfer(b, records, home, records_what(b, u, true), -1, record_bytes);
     else if (b->saves)
         save_records(b, u, home, record_bytes);
 }
 
-void sw_build_update(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
+struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
     const bool redo = waiting == SW_WAITING_REDO;
-    const bool streams = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
     /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
      * tied table, which has a slot of its own, where the speculation has left them. */
     const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
-    const bool feeds = feed && streams && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
-    const int32_t slot = feeds ? sw_build_unit_slot(b, unit) : -1;
-    b->redo = redo;
-    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        struct chunk_update u = {.unit = unit, .chunk = c, .slot = slot, .gathered = gathers && feed && !redo};
+    const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    return (struct sw_unit_update){.unit = unit,
+                                   .chunks = sw_plan_chunks(b->plan, unit),
+                                   .redo = redo,
+                                   .gathers = gathers && feed && !redo,
+                                   .slot = feeds ? sw_build_unit_slot(b, unit) : -1};
+}
+
+void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end) {
+    const int64_t unit = update->unit;
+    b->redo = update->redo;
+    for (; update->next < end; update->next++) {
+        struct chunk_update u = {
+            .unit = unit, .chunk = update->next, .slot = update->slot, .gathered = update->gathers};
         /* Records first: the gradients of the step before may not all be there yet. */
         if (passes(b, SW_OPTIMIZER, unit))
             bring_ahead(b, SW_OPTIMIZER);
         if (passes(b, SW_GRADS, unit))
             bring_ahead(b, SW_GRADS);
-        u.grads = grads_of_update(b, unit, c);
+        u.grads = grads_of_update(b, unit, u.chunk);
         update_chunk(b, &u);
     }
     b->redo = false;
 }
 
-/* Returns where the chunk is on the host, if it went there. */
+/* Returns where an update finds the chunk; slot -1: it is on the device, and the update runs on the host. */
 static struct sw_place finish_chunk(struct sw_builder *b, int64_t unit, int64_t chunk, int32_t acc, int64_t stage) {
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
     const struct sw_place home = {b->index->grads[unit], chunk};
@@ -239,13 +252,14 @@ static struct sw_place finish_chunk(struct sw_builder *b, int64_t unit, int64_t 
     sw_build_write(b, on_device, grads);
     sw_build_write(b, (struct sw_place){b->index->sums_device, unit},
                    (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
+    const bool updated_there = sw_plan_updates_on_device(b->plan, unit);
     if (tier == SW_DEVICE)
-        return (struct sw_place){-1, 0};
+        return updated_there ? on_device : (struct sw_place){-1, 0};
     const struct sw_place on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
     sw_build_transfer(b, on_device, on_host, grads, -1, bytes);
     if (tier == SW_NVME)
         sw_build_transfer(b, on_host, home, grads, -1, bytes);
-    return on_host;
+    return updated_there ? on_device : on_host;
 }
 
 void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {

@@ -68,6 +68,18 @@ static void print_writes(const struct sw_planned *p) {
            sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all));
 }
 
+/* Why updates run where they do. */
+static void print_update_prices(const struct sw_planned *p) {
+    const struct sw_update_prices *prices = &p->update;
+    if (!prices->known)
+        return;
+    printf("updates by price: %.3f s a step; %.3f s with all on the host, ", prices->chosen_s, prices->host_s);
+    if (isfinite(prices->device_s))
+        printf("%.3f s with all on the device\n", prices->device_s);
+    else
+        puts("and the chunks of all do not fit on the device");
+}
+
 static void print_prediction(const struct sw_planned *p) {
     printf("predicted step, by %s\n", p->settings.rates != NULL ? p->settings.rates : "rates measured now");
     print_simulation(p, "update under forward", &p->prediction.plain);
@@ -90,6 +102,7 @@ static void print_text(const struct sw_planned *p) {
     sw_plan_print(p->plan, stdout);
     print_recompute_price(p);
     print_writes(p);
+    print_update_prices(p);
     print_prediction(p);
 }
 
@@ -115,6 +128,14 @@ static json_t *placement_json(const struct sw_plan *plan) {
         json_object_set_new(placement, sw_state_name((sw_state)state), tiers);
     }
     return placement;
+}
+
+static json_t *updates_json(const struct sw_plan *plan) {
+    json_t *sides = json_array();
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        json_array_append_new(sides,
+                              json_string(sw_tier_name(sw_plan_updates_on_device(plan, u) ? SW_DEVICE : SW_HOST)));
+    return sides;
 }
 
 static json_t *recompute_json(const struct sw_plan *plan) {
@@ -145,15 +166,22 @@ static json_t *prediction_json(const struct sw_planned *p) {
 }
 
 /* Null where there is nothing of it. */
+static json_t *real_or_null(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *update_prices_json(const struct sw_planned *p) {
+    if (!p->update.known)
+        return json_null();
+    return json_pack("{s:f, s:f, s:o}", "chosen_s", p->update.chosen_s, "host_s", p->update.host_s, "device_s",
+                     real_or_null(p->update.device_s));
+}
+
 static json_t *saves_json(const struct sw_planned *p) {
     if (!p->may_save)
         return json_null();
     return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->writes.save_every, "cost_s", p->save.cost_s,
                      "share", save_share(p));
-}
-
-static json_t *real_or_null(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
 }
 
 static json_t *writes_json(const struct sw_planned *p) {
@@ -171,14 +199,15 @@ static json_t *writes_json(const struct sw_planned *p) {
 static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:i, s:i, s:o, s:o, s:o}", "model",
-        p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)), "batch_tokens",
-        (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:o, s:o}",
+        "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
+        "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
-        placement_json(plan), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
+        placement_json(plan), "updates", updates_json(plan), "update_prices", update_prices_json(p), "lanes",
+        lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
     if (root == NULL)

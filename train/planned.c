@@ -1,6 +1,7 @@
 #include "train/planned.h"
 
 #include "core/log.h"
+#include "train/update_choice.h"
 
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
@@ -47,6 +48,8 @@ sw_status sw_planned_predict(struct sw_planned *p) {
         SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
     else
         SW_TRY(measure_rates(p, &target));
+    if (sw_update_choice_is_open(&p->settings, &p->devices, p->plan))
+        SW_TRY(sw_update_choose(&p->settings, p->model, &p->rates.rates, &p->update, &p->plan));
     p->writes = sw_writes_of(p->plan, p->settings.save_every);
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;

@@ -16,6 +16,7 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
+    struct sw_update_prices update; /* of where updates run */
     struct sw_prediction prediction;
     struct sw_writes writes;
     bool may_save; /* not every step commits, and the drives' rates are known */

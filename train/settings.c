@@ -117,6 +117,14 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .choices = "never|auto|always",                                                                               \
          .what = "start updates in backward, redone where a step is clipped (optimizer all on NVMe); auto: where "     \
                  "few are and it is faster"},                                                                          \
+        {.name = "--update",                                                                                           \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         AT(update),                                                                                                   \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|host|device",                                                                                \
+         .what =                                                                                                       \
+             "where updates run whose optimizer is not on the device; device: it streams through there in chunks; "    \
+             "auto: by price, for each unit"},                                                                         \
         {.name = "--place",                                                                                            \
          .kind = SW_OPTION_STRING,                                                                                     \
          AT(place),                                                                                                    \

@@ -13,6 +13,7 @@
 
 enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32 };
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
+enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
 
 /* Members hold SW_OPTION_AUTO where "auto" was given and not yet resolved. */
@@ -28,7 +29,7 @@ struct sw_settings {
     int64_t seed;
     int precision;
     bool init;
-    int device, recompute, durability, speculate;
+    int device, recompute, durability, speculate, update;
     char *order;
     int64_t zero, tiles;
     int64_t device_memory, host_memory;

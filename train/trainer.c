@@ -3,12 +3,13 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/size.h"
 #include "train/files.h"
 #include "train/loading.h"
 #include "train/new_store.h"
 #include "train/progress.h"
+#include "train/room.h"
 #include "train/trace_file.h"
+#include "train/update_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,22 +38,38 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
+/* What updates are priced by; NULL: they are where the settings say. */
+struct pricing {
+    const struct sw_rates *rates;
+    struct sw_update_prices *prices;
+};
+
 /* Creates the plan with the units' flops, which its ops then have. */
-static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings *settings, struct sw_plan **out) {
+static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
+                             const struct pricing *pricing, struct sw_plan **out) {
     double *flops = calloc((size_t)spec->units->count, sizeof *flops);
-    if (flops == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
-    for (int64_t u = 0; u < spec->units->count; u++)
+    bool *streams = calloc((size_t)spec->units->count, sizeof *streams);
+    sw_status status = SW_OK;
+    if (flops == NULL || streams == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
+    for (int64_t u = 0; u < spec->units->count; u++) {
         flops[u] = forward_flops(spec->units, u, settings);
+        streams[u] = settings->update == SW_UPDATE_DEVICE;
+    }
     spec->forward_flops = flops;
-    const sw_status status = sw_plan_create(spec, out);
+    spec->streams_update = streams;
+    status = pricing == NULL ? sw_plan_create(spec, out)
+                             : sw_plan_create_by_price(spec, pricing->rates, pricing->prices, out);
     if (status == SW_OK)
         (*out)->spec.forward_flops = NULL;
+end:
     free(flops);
+    free(streams);
     return status;
 }
 
-sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+static sw_status make_plan(const struct sw_settings *settings, const struct sw_model *model,
+                           const struct pricing *pricing, struct sw_plan **out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     struct sw_plan_spec spec = {
         .units = sw_model_get_units(model),
@@ -77,13 +94,23 @@ sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_mo
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    SW_TRY(create_plan(&spec, settings, out));
+    SW_TRY(create_plan(&spec, settings, pricing, out));
     const sw_status status = sw_plan_check(*out);
     if (status != SW_OK) {
         sw_plan_destroy(*out);
         *out = NULL;
     }
     return status;
+}
+
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    return make_plan(settings, model, NULL, out);
+}
+
+sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
+                                   const struct sw_rates *rates, struct sw_update_prices *out_prices,
+                                   struct sw_plan **out) {
+    return make_plan(settings, model, &(struct pricing){rates, out_prices}, out);
 }
 
 static sw_status open_data(struct sw_trainer *trainer) {
@@ -97,32 +124,6 @@ static sw_status open_data(struct sw_trainer *trainer) {
     };
     SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
     return sw_data_open(&spec, &trainer->data);
-}
-
-static sw_status check_gpu_memory(const struct sw_plan *plan, const struct sw_device_info *gpu) {
-    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    if (gpu->host_memory || plan->tier_bytes[SW_DEVICE] <= gpu->memory_bytes)
-        return SW_OK;
-    return sw_fail(
-        SW_ERR_BUDGET,
-        "the plan takes %s of the GPU's memory and %s has %s free; lower --device-memory to that, or end what "
-        "else uses this GPU (`nvidia-smi` lists it)",
-        sw_format_size(plan->tier_bytes[SW_DEVICE], need), gpu->model, sw_format_size(gpu->memory_bytes, have));
-}
-
-/* The host tier, and a CPU's device tier too, are this machine's memory, which may be less than the budgets allow. */
-static sw_status check_memory(const struct sw_plan *plan, const struct sw_device_info *device) {
-    struct sw_machine machine;
-    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
-    SW_TRY(check_gpu_memory(plan, device));
-    SW_TRY(sw_machine_read(&machine));
-    if (need_bytes <= machine.available_bytes)
-        return SW_OK;
-    return sw_fail(SW_ERR_BUDGET,
-                   "the plan takes %s of memory and this machine has %s available; lower --device-memory and "
-                   "--host-memory to that, or --micro-batch",
-                   sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
 }
 
 /* Device, model, data and plan: what can be refused before anything is written. */
@@ -142,7 +143,7 @@ static sw_status prepare(struct sw_trainer *trainer) {
                                          .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
-    return check_memory(trainer->plan, &info);
+    return sw_room_check(trainer->plan, &info);
 }
 
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
@@ -223,6 +224,14 @@ static sw_status create_store(struct sw_trainer *trainer) {
     return status;
 }
 
+/* The cheapest plan may take more of the device than the one that was checked. */
+static sw_status choose_updates(struct sw_trainer *trainer) {
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    SW_TRY(sw_update_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
+                                     &trainer->plan));
+    return sw_room_check(trainer->plan, &info);
+}
+
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_folder_must_be_free(trainer->folder));
@@ -235,6 +244,7 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->made_folder = access(trainer->folder, F_OK) != 0;
     /* What a run learns, its exports included, is its user's. */
     SW_TRY(sw_folder_make(trainer->folder, 0700));
+    SW_TRY(choose_updates(trainer));
     SW_TRY(create_store(trainer));
     sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
@@ -307,6 +317,7 @@ static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, 
     SW_TRY(prepare(trainer));
     if (sw_data_digest(trainer->data) != trainer->run.data_digest)
         return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
+    SW_TRY(choose_updates(trainer));
     SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, NULL, &trainer->store));
     SW_TRY(check_store(trainer));
     SW_TRY(

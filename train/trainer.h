@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "offload/engine.h"
+#include "offload/update_price.h"
 #include "train/costs.h"
 #include "train/data.h"
 #include "train/devices.h"
@@ -56,8 +57,13 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
 /* Block requests that a lane of the store keeps in flight. */
 enum { SW_TRAINER_IO_DEPTH = 32 };
 
-/* The plan that settings give for a model, checked. Shared with the plan command. */
+/* The plan that settings give for a model, checked. Shared with the plan command. Updates whose place they leave open
+ * are on the host. */
 sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
+/* The same with every update where it is cheapest by these rates. */
+sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
+                                   const struct sw_rates *rates, struct sw_update_prices *out_prices,
+                                   struct sw_plan **out);
 /* The devices that settings name. */
 sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out);
 

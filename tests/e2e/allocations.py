@@ -63,6 +63,7 @@ def steps_allocate_nothing(what, *more):
 def updates_under_forward():
     return (steps_allocate_nothing("all on the device", "--place", "auto")
             + steps_allocate_nothing("updates from host", "--place", "optimizer=host,grads=host,weights=host,acts=host")
+            + steps_allocate_nothing("updates on the device", "--place", EVERYWHERE, "--update", "device")
             + steps_allocate_nothing("on every tier, fp32", "--place", EVERYWHERE, "--precision", "fp32", "--order", 2)
             + steps_allocate_nothing("on every tier, fp16", "--place", EVERYWHERE, "--precision", "fp16"))
 

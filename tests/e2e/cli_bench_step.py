@@ -14,7 +14,7 @@ SCRATCH = program.scratch_folder()
 RATES = os.path.join(SCRATCH, "rates.json")  # measured by the first that needs them
 STEPS, ROUNDS = 2, 3
 FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --recompute --zero
-           --device-memory --host-memory --speculate --place --threads --chunk-grains --ring-chunks --nvme
+           --device-memory --host-memory --speculate --update --place --threads --chunk-grains --ring-chunks --nvme
            --allow-buffered --rates --steps --rounds --trace --json"""
 FIELDS = {"bench": str, "device": str, "rounds": int, "model": str, "precision": str, "batch_tokens": int,
           "micro_batch": int, "seq": int, "threads": int, "place": str, "speculated": bool, "peak_bytes": dict,

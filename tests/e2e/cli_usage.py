@@ -11,14 +11,14 @@ from program import script_test
 COMMANDS = {
     "train": """--model --data --run --steps --schedule-steps --batch-tokens --seq --micro-batch --precision --device
         --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
-        --clip --seed --init --durability --val --device-memory --host-memory --place --nvme --eval-every --save-every
+        --clip --seed --init --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
         --export-every --keep
         --endurance --time-limit --allow-buffered""",
-    "resume": """DIR --steps --device-memory --host-memory --place --nvme --eval-every --save-every --export-every --keep
+    "resume": """DIR --steps --device-memory --host-memory --update --place --nvme --eval-every --save-every --export-every --keep
         --endurance --time-limit
         --allow-buffered""",
     "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
-        --zero --device-memory --host-memory --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
+        --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "eval": "DIR|MODEL --data --seq --tokens --micro-batch --precision --threads --json",
     "export": "DIR OUT --dtype --shard-size",
@@ -27,7 +27,7 @@ COMMANDS = {
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
                "recompute": list, "commit_every_step": bool, "store_bytes": int, "peak_bytes": dict,
-               "placement": dict, "lanes": dict, "ops": int, "waits": int, "predicted": dict,
+               "placement": dict, "updates": list, "update_prices": (dict, type(None)), "lanes": dict, "ops": int, "waits": int, "predicted": dict,
                "saves": (dict, type(None)), "writes": dict}
 SIMULATION_FIELDS = {"step_s": float, "tokens_per_second": float, "bottleneck": str, "bottleneck_share": float,
                      "lane_busy_s": dict}

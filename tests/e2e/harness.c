@@ -12,6 +12,7 @@
 
 #define HARNESS_BUDGET_BYTES (4 * SW_GIB)
 #define STORE_FILE_NAME "store.spillway"
+enum { STREAMS_BITS = 64 };
 enum { HARNESS_IO_DEPTH = 16, TOKEN_STREAM = 77, EVALUATION_STEP = 1000000, PATH_CHARS = 512 };
 
 static sw_status head_with_infinity(void *context, const struct sw_unit_call *call) {
@@ -90,8 +91,15 @@ static sw_status open_plan(struct harness *h) {
                          [SW_HOST] = HARNESS_BUDGET_BYTES},
     };
     SW_TRY(sw_placement_parse(h->spec.place, &spec.place));
-    SW_TRY(sw_plan_create(&spec, &h->plan));
-    return sw_plan_check(h->plan);
+    bool *streams = calloc((size_t)spec.units->count, sizeof *streams);
+    if (streams == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the test's plan");
+    for (int64_t u = 0; u < spec.units->count; u++)
+        streams[u] = h->spec.streams_update >> (u % STREAMS_BITS) & 1;
+    spec.streams_update = streams;
+    const sw_status status = sw_plan_create(&spec, &h->plan);
+    free(streams);
+    return status == SW_OK ? sw_plan_check(h->plan) : status;
 }
 
 static sw_status open_store(struct harness *h) {

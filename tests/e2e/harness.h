@@ -13,7 +13,9 @@ struct harness_spec {
     sw_recompute recompute;
     int64_t
         device_bytes; /* a budget within which as little as fits is recomputed; 0: without limit, as `recompute` says */
-    int64_t group;    /* micro-batches; 0: all */
+    /* Bit u % 64: the update of unit u runs on the device wherever its optimizer lives. */
+    uint64_t streams_update;
+    int64_t group;      /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;
     double loss_scale; /* the first; 0: the type's */

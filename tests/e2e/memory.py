@@ -238,7 +238,7 @@ def everything_on_nvme_keeps_its_budgets():
 
 def shares_of_every_tier_keep_their_budgets():
     return trains_within({"place": "weights=host:20%/nvme,grads=host:10%/nvme,optimizer=host:8%/nvme,acts=host",
-                          "order": "layer", "precision": "fp32"})
+                          "order": "layer", "precision": "fp32", "more": ["--update", "device"]})
 
 
 def weights_larger_than_the_group():

@@ -1,6 +1,6 @@
-/* Placement never changes the result: one training with gradients and optimizer on every tier, with and without
- * recompute of some or all of the intermediates, with steps overlapped or not, with the update on any number of
- * threads, stopped and resumed, gives the same bits. */
+/* Placement never changes the result: one training with gradients and optimizer on every tier, with updates on the host
+ * and on the device, with and without recompute of some or all of the intermediates, with steps overlapped or not, with
+ * the update on any number of threads, stopped and resumed, gives the same bits. */
 #include "tests/e2e/same_bits.h"
 
 #include <setjmp.h>
@@ -92,6 +92,46 @@ static void placements_give_the_same_bits_in_fp32(void **state) {
 
 static void placements_give_the_same_bits_in_bf16(void **state) {
     compare_placements(SW_BF16, *state);
+}
+
+/* Updates on the device of every unit, or of every second one, wherever the three states live, speculated where they
+ * can be and clipped in some steps. One in `every` of the variants is run. */
+static void compare_updates_on_the_device(sw_dtype type, const char *directory, int every) {
+    static const char *const optimizers[] = {"host", "nvme", "device:30%/host:30%/nvme"};
+    static const uint64_t streams[] = {UINT64_MAX, 0x5555555555555555};
+    struct same_trace reference = reference_training(type), trace;
+    int runs = 0;
+    for (int variant = 0; variant < SW_TIERS * SW_TIERS * 2; variant += every, runs++) {
+        char place[2 * PLACE_CHARS];
+        struct harness_spec spec = same_spec(type);
+        const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
+        spec.streams_update = streams[variant % 2];
+        snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s",
+                 sw_tier_name((sw_tier)((grads + optimizer + variant % 2) % SW_TIERS)), sw_tier_name((sw_tier)grads),
+                 optimizers[optimizer]);
+        spec.place = place;
+        spec.ring_chunks = 1 + variant % 4;
+        spec.speculation = variant % 4 < 2 ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER;
+        spec.directory = directory;
+        must(same_train(&spec, variant % 3 > 0, &trace));
+        must_equal(&reference, &trace, place);
+        same_free(&trace);
+    }
+    printf("# %s: %d runs with equal bits\n", sw_dtype_name(type), runs);
+    same_free(&reference);
+}
+
+static void updates_on_the_device_give_the_same_bits_in_fp32(void **state) {
+    compare_updates_on_the_device(SW_F32, *state, 3);
+}
+
+static void updates_on_the_device_give_the_same_bits_in_bf16(void **state) {
+    compare_updates_on_the_device(SW_BF16, *state, 1);
+}
+
+/* Few enough for a slow device. */
+static void some_device_updates_give_the_same_bits_in_bf16(void **state) {
+    compare_updates_on_the_device(SW_BF16, *state, 5);
 }
 
 /* How many units a plan has at each level of recompute. */
@@ -198,9 +238,11 @@ static void other_trainings_give_other_bits(void **state) {
     same_free(&reference);
 }
 
-/* Trains in one store, closing everything after each of the stops; each part has its own placement. */
+/* Trains in one store, closing everything after each of the stops; each part has its own placement, and updates on the
+ * device of no unit, of all, or of every second one. */
 static void train_in_parts(const struct harness_spec *base, const char *const places[], const int stops[], int parts,
                            struct same_trace *trace) {
+    static const uint64_t streams[] = {0, UINT64_MAX, 0x5555555555555555};
     *trace = (struct same_trace){0};
     for (int part = 0; part < parts; part++) {
         struct harness harness;
@@ -208,6 +250,7 @@ static void train_in_parts(const struct harness_spec *base, const char *const pl
         spec.place = places[part];
         spec.resume = part > 0;
         spec.recompute = (sw_recompute)(part % SW_RECOMPUTES);
+        spec.streams_update = streams[part];
         must(harness_open(&spec, &harness));
         assert_int_equal(harness.first_step, part == 0 ? 0 : stops[part - 1]);
         must(same_run(&harness, harness.first_step + 1, stops[part], part % 2 == 0, trace));
@@ -285,11 +328,12 @@ static void run_skipping(const struct harness_spec *spec, struct same_trace *tra
 static void a_step_that_is_not_finite_is_skipped_everywhere(void **state) {
     const char *directory = *state;
     struct same_trace reference = {0};
-    for (int variant = 0; variant < SW_TIERS * SW_TIERS; variant++) {
+    for (int variant = 0; variant < 2 * SW_TIERS * SW_TIERS; variant++) {
         char place[PLACE_CHARS];
         struct same_trace trace = {0};
         struct harness_spec spec = same_spec(SW_BF16);
-        spec.place = place_text(place, variant / SW_TIERS, variant % SW_TIERS);
+        spec.place = place_text(place, variant / 2 / SW_TIERS, variant / 2 % SW_TIERS);
+        spec.streams_update = variant % 2 == 1 ? UINT64_MAX : 0;
         spec.infinite_step = INFINITE_STEP;
         spec.directory = directory;
         run_skipping(&spec, &trace);
@@ -343,6 +387,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         in_directory(placements_give_the_same_bits_in_fp32),
         in_directory(placements_give_the_same_bits_in_bf16),
+        in_directory(updates_on_the_device_give_the_same_bits_in_fp32),
+        in_directory(updates_on_the_device_give_the_same_bits_in_bf16),
+        in_directory(some_device_updates_give_the_same_bits_in_bf16),
         in_directory(another_description_has_the_same_bits_too),
         cmocka_unit_test(what_fits_is_kept_with_the_same_bits),
         in_directory(update_threads_give_the_same_bits),

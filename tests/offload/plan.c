@@ -128,11 +128,14 @@ static void need_weights(struct need *need, int64_t unit) {
 static void need_update(struct need *need, int64_t unit) {
     const sw_tier weights = tier_of(need, SW_WEIGHTS, unit), grads = tier_of(need, SW_GRADS, unit);
     const sw_tier optimizer = tier_of(need, SW_OPTIMIZER, unit);
-    const bool here = optimizer == SW_DEVICE;
+    const bool streams = optimizer != SW_DEVICE && need->plan->streams_update[unit];
+    const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
     need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE, SW_CONTENT_NONE, unit, 0, 1);
     need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
     need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
+    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
     need_unit(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
@@ -296,11 +299,25 @@ static void check_caches(const struct sw_plan *plan, uint64_t seed) {
     }
 }
 
+/* Every update comes after the norm of the step before, even where it speculates: it counts the steps applied. */
+static void check_norms(const struct sw_plan *plan, uint64_t seed) {
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        for (int32_t i = 0; i < plan->program[p].op_count; i++) {
+            const struct sw_op *op = &plan->program[p].op[i];
+            bool reads = op->kind != SW_OP_UPDATE && op->kind != SW_OP_UPDATE_ON_DEVICE;
+            for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++)
+                reads |= plan->program[p].access[a].content == SW_CONTENT_NORM && plan->program[p].access[a].age == 1;
+            if (!reads)
+                fail_msg("seed %llu: an update in program %d does not read the norm", (unsigned long long)seed, p);
+        }
+}
+
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
     must(sw_plan_check(plan), seed);
     check_request(plan, seed);
     check_room(plan, seed);
     check_caches(plan, seed);
+    check_norms(plan, seed);
     if (plan->spec.train)
         check_work(plan, seed);
     for (int p = 0; (judged || !plan->spec.train) && p < SW_PROGRAMS; p++) {
@@ -321,7 +338,7 @@ static void draw_budgets(struct plans_random *random, const struct sw_plan *unli
 }
 
 struct tally {
-    int models, plans, refused, mixed, commits;
+    int models, plans, refused, mixed, commits, streams;
     int32_t ops[PLANS]; /* of the program that trains step after step */
 };
 
@@ -345,10 +362,19 @@ static bool is_mixed(const struct sw_plan *plan) {
     return false;
 }
 
+/* Whether records of some unit pass through the device. */
+static bool streams_any(const struct sw_plan *plan) {
+    for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
+        if (plan->streams_update[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
+            return true;
+    return false;
+}
+
 static void count_plan(struct tally *tally, const struct sw_plan *plan) {
     tally->ops[tally->plans++] = plan->program[plan->spec.train ? SW_PROGRAM_UPDATE : SW_PROGRAM_LOSS].op_count;
     tally->mixed += is_mixed(plan);
     tally->commits += plan->commit_every_step;
+    tally->streams += streams_any(plan);
 }
 
 static void try_random_model(uint64_t seed, struct tally *tally) {
@@ -381,10 +407,13 @@ static void random_plans_are_sound(void **state) {
         try_random_model(SEED + (uint64_t)tally->models, tally);
     qsort(tally->ops, PLANS, sizeof tally->ops[0], ascending);
     printf("# %d plans: median %d ops in a training step, most %d; %d with units placed differently, %d that commit "
-           "every step; %d budgets refused, each with sizes that then worked\n",
-           tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->refused);
+           "every step, %d that update on the device what lives elsewhere; %d budgets refused, each with sizes that "
+           "then worked\n",
+           tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->streams,
+           tally->refused);
     assert_true(tally->ops[PLANS / 2] >= LEAST_MEDIAN_OPS);
     assert_true(tally->refused > MODELS / 50 && tally->mixed > PLANS / 50 && tally->commits > PLANS / 50);
+    assert_true(tally->streams > PLANS / 10);
     free(tally);
 }
 

@@ -60,6 +60,14 @@ static void draw_inference(struct plans_random *random, struct sw_plan_spec *spe
         random->cache_bytes[u] = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20);
 }
 
+/* Updates on the device of all units, of some, or in half of the plans of none but those that live there. */
+static const bool *draw_streams(struct plans_random *random, int64_t units) {
+    const int64_t choice = plans_draw(random, 0, 3);
+    for (int64_t u = 0; u < units; u++)
+        random->streams_update[u] = choice == 0 || plans_draw(random, 0, 1) == 1;
+    return choice < 2 ? random->streams_update : NULL;
+}
+
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     if (most_units > PLANS_MOST_UNITS)
@@ -108,6 +116,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         spec.place.share[SW_OPTIMIZER][SW_NVME] = 1.0;
     }
     spec.one_generation = plans_draw(random, 0, 7) == 0;
+    spec.streams_update = draw_streams(random, units->count);
     return spec;
 }
 

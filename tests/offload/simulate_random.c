@@ -13,9 +13,12 @@
 
 #include "core/size.h"
 #include "offload/simulate.h"
+#include "offload/update_price.h"
 
 enum { MODELS = 400, MOST_UNITS = 8, MOST_GRAINS = 12, SEED = 1, TRACED_STEPS = 6, IN_FLIGHT = 2 };
 #define ROUNDING 1e-6
+/* By how much longer a step may be than one with all updates on the device, for which it is not worth to go there. */
+#define WORTH 1.006
 
 struct made_up {
     struct sw_rates rates;
@@ -385,11 +388,76 @@ static void predicts_every_plan(void **state) {
     }
 }
 
+/* Budgets that hold the plan with updates on the host, and often little more. */
+static void draw_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
+    struct sw_plan *on_host;
+    spec->streams_update = NULL;
+    must(sw_plan_create(spec, &on_host), random->seed);
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        spec->budget_bytes[t] = on_host->tier_bytes[t] + plans_draw(random, 0, 3) * SW_RECORD_BYTES;
+    sw_plan_destroy(on_host);
+}
+
+/* Sums over all models, to see that each side is sometimes the cheaper one. */
+struct chosen {
+    int host, device, mixed, no_choice, no_room;
+};
+
+static void count_choice(const struct sw_plan *plan, const struct sw_update_prices *prices, struct chosen *chosen) {
+    int64_t open = 0, streams = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        open += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE;
+        streams += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[u];
+    }
+    chosen->no_choice += !prices->known;
+    chosen->no_room += prices->known && isinf(prices->device_s);
+    chosen->host += prices->known && streams == 0;
+    chosen->device += prices->known && streams == open;
+    chosen->mixed += streams > 0 && streams < open;
+}
+
+/* What is chosen is a sound plan within the budgets, takes as long as is said, and longer than no side alone. */
+static void updates_run_where_they_are_cheapest(void **state) {
+    (void)state;
+    struct chosen chosen = {0};
+    for (uint64_t seed = SEED; seed < SEED + MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct made_up m;
+        struct sw_simulation s;
+        struct sw_update_prices prices;
+        struct sw_plan_spec spec = draw_spec(&random, &units);
+        draw_machine(&random, &m);
+        point_at_units(&m);
+        draw_budgets(&random, &spec);
+        must(sw_plan_create_by_price(&spec, &m.rates, &prices, &plan), seed);
+        must(sw_plan_check(plan), seed);
+        must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s), seed);
+        if (prices.known != sw_plan_has_update_choice(plan) ||
+            (prices.known && (prices.chosen_s != s.step_s || prices.chosen_s > prices.host_s ||
+                              prices.chosen_s > WORTH * prices.device_s)))
+            fail_msg("seed %llu: %g s of %g on the host and %g on the device, simulated %g", (unsigned long long)seed,
+                     prices.chosen_s, prices.host_s, prices.device_s, s.step_s);
+        count_choice(plan, &prices, &chosen);
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+    printf("# of %d machines, %d update on the host, %d on the device, %d on both; %d have no choice, %d no room for "
+           "all chunks\n",
+           MODELS, chosen.host, chosen.device, chosen.mixed, chosen.no_choice, chosen.no_room);
+    assert_true(chosen.host > 0 && chosen.device > 0 && chosen.mixed > 0 && chosen.no_choice > 0 && chosen.no_room > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(within_bounds),           cmocka_unit_test(one_core_takes_the_sum),
-        cmocka_unit_test(scales_with_the_machine), cmocka_unit_test(faster_parts_make_no_slower_steps),
-        cmocka_unit_test(obeys_the_plan),          cmocka_unit_test(predicts_every_plan),
+        cmocka_unit_test(within_bounds),
+        cmocka_unit_test(one_core_takes_the_sum),
+        cmocka_unit_test(scales_with_the_machine),
+        cmocka_unit_test(faster_parts_make_no_slower_steps),
+        cmocka_unit_test(obeys_the_plan),
+        cmocka_unit_test(predicts_every_plan),
+        cmocka_unit_test(updates_run_where_they_are_cheapest),
     };
     return cmocka_run_group_tests_name("offload simulate_random", tests, NULL, NULL);
 }

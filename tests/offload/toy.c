@@ -240,6 +240,10 @@ static sw_status make_plan(struct toy *toy) {
         .ring_chunks = toy->spec.ring_chunks,
         .budget_bytes = {TOY_BUDGET_BYTES, TOY_BUDGET_BYTES},
     };
+    bool streams[TOY_UNITS];
+    for (int u = 0; u < TOY_UNITS; u++)
+        streams[u] = toy->spec.streams_update >> u & 1;
+    spec.streams_update = streams;
     SW_TRY(sw_placement_parse(toy->spec.place, &spec.place));
     SW_TRY(sw_plan_create(&spec, &toy->plan));
     return sw_plan_check(toy->plan);

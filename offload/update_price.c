@@ -1,0 +1,131 @@
+#include "offload/update_price.h"
+
+#include "core/size.h"
+#include "offload/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Plans that are made and simulated at most. */
+enum { MOST_TRIED = 32, MOST_STRIDE = 4 };
+/* What a change must save to be worth it: less than this is within what rates are known to. */
+#define LEAST_SAVED 0.005
+
+struct search {
+    struct sw_plan_spec spec; /* its streams_update is the one that is tried */
+    const struct sw_rates *rates;
+    bool *streams;
+    int tried;
+    struct sw_plan *best;
+    double best_s;
+};
+
+bool sw_plan_has_update_choice(const struct sw_plan *plan) {
+    bool any = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        any |= plan->spec.train && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE;
+    return any;
+}
+
+/* Makes and prices the plan of s->streams and keeps it where it is the cheapest. *out_s is infinite where it does not
+ * fit. */
+static sw_status try_streams(struct search *s, double *out_s) {
+    struct sw_plan *plan;
+    struct sw_simulation step;
+    *out_s = INFINITY;
+    s->tried++;
+    sw_status status = sw_plan_create(&s->spec, &plan);
+    if (status == SW_ERR_BUDGET && s->best != NULL) {
+        sw_error_clear();
+        return SW_OK;
+    }
+    SW_TRY(status);
+    status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, s->rates, NULL, &step);
+    if (status != SW_OK) {
+        sw_plan_destroy(plan);
+        return status;
+    }
+    *out_s = step.step_s;
+    if (s->best != NULL && step.step_s > (1.0 - LEAST_SAVED) * s->best_s) {
+        sw_plan_destroy(plan);
+        return SW_OK;
+    }
+    sw_plan_destroy(s->best);
+    s->best = plan;
+    s->best_s = step.step_s;
+    return SW_OK;
+}
+
+static void set_all(struct search *s, bool streams) {
+    for (int64_t u = 0; u < s->spec.units->count; u++)
+        s->streams[u] = streams;
+}
+
+static void turn(struct search *s, int64_t first, int64_t end) {
+    for (int64_t u = first; u < end; u++)
+        s->streams[u] = !s->streams[u];
+}
+
+/* Every second, third or fourth unit on the one side and the rest on the other, as both then work at once. */
+static sw_status try_strides(struct search *s) {
+    for (int64_t stride = 2; stride <= MOST_STRIDE; stride++)
+        for (int few = 0; few < 2; few++) {
+            double step_s;
+            for (int64_t u = 0; u < s->spec.units->count; u++)
+                s->streams[u] = (u % stride == stride - 1) == (few == 1);
+            SW_TRY(try_streams(s, &step_s));
+        }
+    return SW_OK;
+}
+
+/* From the best so far, runs of neighbours on the other side. */
+static sw_status try_runs(struct search *s) {
+    const int64_t units = s->spec.units->count;
+    for (int64_t u = 0; u < units; u++)
+        s->streams[u] = s->best->streams_update[u];
+    for (int64_t span = sw_div_up(units, 2);; span = sw_div_up(span, 2)) {
+        for (int64_t first = 0; first < units && s->tried < MOST_TRIED; first += span) {
+            const int64_t end = sw_min_i64(units, first + span);
+            const double before_s = s->best_s;
+            double step_s;
+            turn(s, first, end);
+            SW_TRY(try_streams(s, &step_s));
+            if (!(s->best_s < before_s))
+                turn(s, first, end);
+        }
+        if (span == 1)
+            return SW_OK;
+    }
+}
+
+static sw_status search(struct search *s, struct sw_update_prices *out) {
+    set_all(s, false);
+    SW_TRY(try_streams(s, &out->host_s));
+    if (!sw_plan_has_update_choice(s->best))
+        return SW_OK;
+    set_all(s, true);
+    SW_TRY(try_streams(s, &out->device_s));
+    SW_TRY(try_strides(s));
+    SW_TRY(try_runs(s));
+    out->chosen_s = s->best_s;
+    out->known = true;
+    return SW_OK;
+}
+
+sw_status sw_plan_create_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
+                                  struct sw_update_prices *out_prices, struct sw_plan **out) {
+    struct search s = {.spec = *spec, .rates = rates};
+    *out_prices = (struct sw_update_prices){0};
+    s.streams = calloc((size_t)spec->units->count, sizeof *s.streams);
+    if (s.streams == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to price a plan");
+    s.spec.streams_update = s.streams;
+    const sw_status status = search(&s, out_prices);
+    free(s.streams);
+    if (status != SW_OK) {
+        sw_plan_destroy(s.best);
+        return status;
+    }
+    *out = s.best;
+    return SW_OK;
+}
