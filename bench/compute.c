@@ -58,11 +58,12 @@ static sw_status time_products_there(struct sw_compute_bench *bench, int number,
     *out_s = 0.0;
     for (int i = 0; i < bench->of.count; i++) {
         const struct sw_model_product *product = &bench->of.product[i];
+        const int64_t calls = product->times / bench->part[number].times;
         double once_s;
         if (!belongs(product, number))
             continue;
         SW_TRY(sw_bench_product_time(&bench->products, &product->shape, &once_s));
-        *out_s += once_s * (double)(product->times / bench->part[number].times);
+        *out_s += once_s * (double)calls;
     }
     return SW_OK;
 }

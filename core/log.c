@@ -3,6 +3,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+static _Atomic int log_rank;
+
+void sw_log_set_rank(int rank) {
+    log_rank = rank;
+}
+
 static void log_line(const char *prefix, const char *format, va_list args) {
     /* One write per line keeps lines of several threads whole. */
     char line[2048];
@@ -16,6 +22,8 @@ static void log_line(const char *prefix, const char *format, va_list args) {
 }
 
 void sw_log_info(const char *format, ...) {
+    if (log_rank != 0)
+        return;
     va_list args;
     va_start(args, format);
     log_line("", format, args);
@@ -23,8 +31,11 @@ void sw_log_info(const char *format, ...) {
 }
 
 void sw_log_warn(const char *format, ...) {
+    char prefix[32] = "warning: ";
+    if (log_rank != 0)
+        snprintf(prefix, sizeof prefix, "rank %d: warning: ", log_rank);
     va_list args;
     va_start(args, format);
-    log_line("warning: ", format, args);
+    log_line(prefix, format, args);
     va_end(args);
 }

@@ -128,6 +128,12 @@ sw_status sw_rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const str
                               const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
                               float *gamma_acc);
 
+/* sum = a + b as sw_add, and y is the norm of that: as sw_layernorm_forward, or as sw_rmsnorm_forward where beta and
+ * mean are NULL. The bits are those of the two ops in turn, and memory is passed over once. sum may be a or b. */
+sw_status sw_add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                              const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                              float *mean, float *rstd);
+
 /* Rotary positions. Token t of sequence b is row b·seq+t of x, rows are `stride` elements apart, and each of its
  * `heads` side by side is turned in place: of the pair (x[i], x[i + head_dim/2]) the first becomes x[i]·c - x[i +
  * head_dim/2]·s and the second x[i + head_dim/2]·c + x[i]·s, with c = table[t][i] and s = table[t][i + head_dim/2],

@@ -45,6 +45,9 @@ struct sw_device_ops {
     sw_status (*rmsnorm_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
                                   const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
                                   void *dx, float *gamma_acc);
+    sw_status (*add_norm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                                  float *mean, float *rstd);
     sw_status (*rotate)(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
                         void *x);
 

@@ -53,6 +53,15 @@ sw_status sw_rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const str
                                                                gamma_acc));
 }
 
+sw_status sw_add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                              const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                              float *mean, float *rstd) {
+    assert(rows >= 0 && cols > 0 && epsilon >= 0.0f && (beta == NULL) == (mean == NULL));
+    assert(a != NULL && b != NULL && sum != NULL && gamma != NULL && y != NULL && y != sum && rstd != NULL);
+    return record(stream, stream->device->ops.add_norm_forward(stream, type, rows, cols, epsilon, a, b, sum, gamma,
+                                                               beta, y, mean, rstd));
+}
+
 sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
                     void *x) {
     assert(shape->batch >= 0 && shape->seq >= 0 && shape->heads > 0);

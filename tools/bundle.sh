@@ -17,6 +17,8 @@ mkdir -p "$folder/packages" "$tree/libraries"
 
 git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$tree"
 
+git describe --always --dirty --abbrev=12 --exclude='*' >"$tree/COMMIT"
+
 (cd "$folder/packages" && apt-get -qq download "${packages[@]}" 2>/dev/null) ||
     { echo "bundle: packages could not be fetched: apt-get download ${packages[*]}" >&2 && exit 1; }
 for package in "$folder"/packages/*.deb; do

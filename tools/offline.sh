@@ -4,8 +4,8 @@
 libraries=$PWD/libraries/usr
 library_folders=$libraries/lib/x86_64-linux-gnu:$PWD/libraries/lib/x86_64-linux-gnu
 # What the machine has of its own comes first, but for the headers and libraries of this build.
+command -v meson >/dev/null || export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$libraries/lib/python3/dist-packages
 export PATH=$PATH:$libraries/bin
-export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$libraries/lib/python3/dist-packages
 export PKG_CONFIG_PATH=$libraries/lib/x86_64-linux-gnu/pkgconfig
 export CPATH=$libraries/include:$libraries/include/x86_64-linux-gnu${CPATH:+:$CPATH}
 export LIBRARY_PATH=$library_folders${LIBRARY_PATH:+:$LIBRARY_PATH}

@@ -5,7 +5,7 @@ build_packages=(gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libcmocka-dev)
 demo_packages=(bible-kjv bible-kjv-text)
 test_packages=(e2fsprogs mount util-linux)
-optional_test_packages=(fio)
+optional_test_packages=(fio libopenmpi-dev openmpi-bin)
 fmt_packages=(clang-format)
 # clang has OpenMP, and ThreadSanitizer understands it, only with libomp-dev.
 clang_packages=(clang libomp-dev)

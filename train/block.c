@@ -282,14 +282,23 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
     return linear_backward(model, call, LINEAR_UP, UP_WEIGHT, n, wide, dn);
 }
 
+/* The residual is added to and normalised in one pass. */
+static sw_status add_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *added,
+                                  const struct saved *s) {
+    const struct sw_norm_call norm = norm_call(model, call, NORM2_SCALE, s->norm2_mean, s->norm2_rstd);
+    const bool layer = model->config.norm == SW_NORM_LAYER;
+    return sw_add_norm_forward(call->stream, model->shape.type, model->rows, model->config.hidden,
+                               (float)model->config.norm_epsilon, call->in, added, s->residual, norm.scale,
+                               layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd);
+}
+
 /* Everything up to the activated inner layer: what the backward pass needs. */
 static sw_status fill_saved(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
     SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, narrow));
-    SW_TRY(sw_add(call->stream, model->shape.type, model->rows * model->config.hidden, call->in, narrow, s->residual));
-    SW_TRY(sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd));
+    SW_TRY(add_norm_forward(model, call, narrow, s));
     return sw_mlp_forward(model, call, s->norm2_out, s);
 }
 

@@ -59,6 +59,37 @@ SW_INLINE void forward_row(const sw_dtype type, const struct forward *f, int64_t
     }
 }
 
+/* Each row is added up and then, while it is in the first-level cache, normalised. */
+SW_INLINE void add_row(const sw_dtype type, int64_t cols, int64_t row, const void *a, const void *b, void *sum) {
+    for (int64_t i = 0; i < cols; i += SW_LANES) {
+        const int64_t at = row * cols + i, rest = cols - i;
+        sw_store_up_to(type, sum, at, rest,
+                       sw_load_up_to(type, a, at, rest, 0.0f) + sw_load_up_to(type, b, at, rest, 0.0f));
+    }
+}
+
+static void add_norm_row(sw_dtype type, const struct forward *f, int64_t row, const void *a, const void *b, void *sum) {
+    SW_FOR_TYPE(add_row, type, f->shape.cols, row, a, b, sum);
+    if (f->mean != NULL)
+        SW_FOR_TYPE(forward_row, type, f, row, true);
+    else
+        SW_FOR_TYPE(forward_row, type, f, row, false);
+}
+
+static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                                  float *mean, float *rstd) {
+    const int threads = stream->device->info.threads;
+    const struct sw_rmsnorm shape = {
+        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
+    const struct forward f = {
+        .shape = shape, .x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd};
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < rows; row++)
+        add_norm_row(type, &f, row, a, b, sum);
+    return SW_OK;
+}
+
 static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
                                    const void *x, const void *gamma, const void *beta, void *y, float *mean,
                                    float *rstd) {
@@ -85,4 +116,5 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const 
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops) {
     ops->layernorm_forward = layernorm_forward;
     ops->rmsnorm_forward = rmsnorm_forward;
+    ops->add_norm_forward = add_norm_forward;
 }

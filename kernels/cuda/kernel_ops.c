@@ -28,6 +28,17 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const
     return sw_cuda_launched(stream, "rmsnorm_backward");
 }
 
+static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                                  float *mean, float *rstd) {
+    const cudaStream_t handle = sw_cuda_stream_handle(stream);
+    if (mean == NULL)
+        sw_cuda_add_rmsnorm_forward(handle, type, rows, cols, epsilon, a, b, sum, gamma, y, rstd);
+    else
+        sw_cuda_add_layernorm_forward(handle, type, rows, cols, epsilon, a, b, sum, gamma, beta, y, mean, rstd);
+    return sw_cuda_launched(stream, "add_norm_forward");
+}
+
 static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
                         void *x) {
     sw_cuda_rotate(sw_cuda_stream_handle(stream), type, shape, table, x);
@@ -163,6 +174,7 @@ void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->layernorm_backward = layernorm_backward;
     ops->rmsnorm_forward = rmsnorm_forward;
     ops->rmsnorm_backward = rmsnorm_backward;
+    ops->add_norm_forward = add_norm_forward;
     ops->rotate = rotate;
     ops->attention_scratch_bytes = attention_scratch_bytes;
     ops->attention_forward = attention_forward;

@@ -24,6 +24,11 @@ void sw_cuda_rmsnorm_forward(cudaStream_t stream, sw_dtype type, const struct sw
 void sw_cuda_rmsnorm_backward(cudaStream_t stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy,
                               const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
                               float *gamma_acc);
+void sw_cuda_add_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                   const void *a, const void *b, void *sum, const void *gamma, const void *beta,
+                                   void *y, float *mean, float *rstd);
+void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                 const void *a, const void *b, void *sum, const void *gamma, void *y, float *rstd);
 void sw_cuda_rotate(cudaStream_t stream, sw_dtype type, const struct sw_rotation *shape, const float *table, void *x);
 
 int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type);

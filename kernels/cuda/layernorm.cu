@@ -4,12 +4,13 @@
 
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    forward_kernel(int64_t rows, int64_t cols, float epsilon, const T *x, const T *gamma, const T *beta, T *y,
-                   float *mean, float *rstd, bool aligned) {
+    forward_kernel(int64_t rows, int64_t cols, float epsilon, sw_addends<T> add, const T *x, const T *gamma,
+                   const T *beta, T *y, float *mean, float *rstd, bool aligned) {
     const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS;
     if (row >= rows)
         return;
     const T *from = x + row * cols;
+    sw_add_row<THREADS>(add, row * cols, cols, aligned);
     float values[SW_ELEMS], sum = 0.0f, squares = 0.0f;
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(from + col, cols - col, aligned, values);
@@ -41,18 +42,26 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 }
 
 template <typename T>
-static void forward(cudaStream_t stream, int64_t rows, int64_t cols, float epsilon, const void *x, const void *gamma,
-                    const void *beta, void *y, float *mean, float *rstd) {
-    const bool aligned =
-        cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(gamma) && sw_is_aligned(beta) && sw_is_aligned(y);
-    SW_FOR_ROWS(forward_kernel, T, rows, cols, stream, rows, cols, epsilon, (const T *)x, (const T *)gamma,
+static void forward(cudaStream_t stream, int64_t rows, int64_t cols, float epsilon, const void *a, const void *b,
+                    const void *x, void *sum, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
+    const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(a) && sw_is_aligned(b) && sw_is_aligned(x) &&
+                         sw_is_aligned(gamma) && sw_is_aligned(beta) && sw_is_aligned(y);
+    const sw_addends<T> add = {(const T *)a, (const T *)b, (T *)sum};
+    SW_FOR_ROWS(forward_kernel, T, rows, cols, stream, rows, cols, epsilon, add, (const T *)x, (const T *)gamma,
                 (const T *)beta, (T *)y, mean, rstd, aligned);
 }
 
 void sw_cuda_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
                                const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
     if (rows > 0)
-        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, x, gamma, beta, y, mean, rstd);
+        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, NULL, NULL, x, NULL, gamma, beta, y, mean, rstd);
+}
+
+void sw_cuda_add_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                   const void *a, const void *b, void *sum, const void *gamma, const void *beta,
+                                   void *y, float *mean, float *rstd) {
+    if (rows > 0)
+        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, a, b, sum, sum, gamma, beta, y, mean, rstd);
 }
 
 /* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */

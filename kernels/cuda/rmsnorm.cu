@@ -13,12 +13,13 @@ static bool rows_aligned(const sw_rmsnorm *shape, const void *at_x, const void *
 
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    forward_kernel(sw_rmsnorm shape, const T *x, const T *gamma, T *y, float *rstd, bool aligned) {
+    forward_kernel(sw_rmsnorm shape, sw_addends<T> add, const T *x, const T *gamma, T *y, float *rstd, bool aligned) {
     const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS, cols = shape.cols;
     if (row >= shape.rows)
         return;
     const T *from = x + row_at(shape, shape.x_stride, row);
     T *to = y + row_at(shape, shape.y_stride, row);
+    sw_add_row<THREADS>(add, row * cols, cols, aligned);
     float values[SW_ELEMS], squares = 0.0f;
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(from + col, cols - col, aligned, values);
@@ -39,17 +40,26 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 }
 
 template <typename T>
-static void forward(cudaStream_t stream, const sw_rmsnorm *shape, const void *x, const void *gamma, void *y,
-                    float *rstd) {
+static void forward(cudaStream_t stream, const sw_rmsnorm *shape, const void *a, const void *b, const void *x,
+                    void *sum, const void *gamma, void *y, float *rstd) {
     const sw_rmsnorm s = *shape;
-    const bool aligned = rows_aligned(shape, x, y, gamma);
-    SW_FOR_ROWS(forward_kernel, T, s.rows, s.cols, stream, s, (const T *)x, (const T *)gamma, (T *)y, rstd, aligned);
+    const bool aligned = rows_aligned(shape, x, y, gamma) && sw_is_aligned(a) && sw_is_aligned(b);
+    const sw_addends<T> add = {(const T *)a, (const T *)b, (T *)sum};
+    SW_FOR_ROWS(forward_kernel, T, s.rows, s.cols, stream, s, add, (const T *)x, (const T *)gamma, (T *)y, rstd,
+                aligned);
 }
 
 void sw_cuda_rmsnorm_forward(cudaStream_t stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
                              const void *gamma, void *y, float *rstd) {
     if (shape->rows > 0)
-        SW_FOR_TYPE(type, forward, stream, shape, x, gamma, y, rstd);
+        SW_FOR_TYPE(type, forward, stream, shape, NULL, NULL, x, NULL, gamma, y, rstd);
+}
+
+void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                 const void *a, const void *b, void *sum, const void *gamma, void *y, float *rstd) {
+    const sw_rmsnorm shape = {rows, cols, 1, cols, cols, epsilon};
+    if (rows > 0)
+        SW_FOR_TYPE(type, forward, stream, &shape, a, b, sum, sum, gamma, y, rstd);
 }
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */

@@ -29,6 +29,30 @@ template <int THREADS> static __device__ __forceinline__ float sw_row_sum(float 
     return total;
 }
 
+/* What is added up to the row that a kernel is of; NULL: it is there. */
+template <typename T> struct sw_addends {
+    const T *a, *b;
+    T *sum;
+};
+
+/* The row of `cols` elements from `at`, by the THREADS threads that share it. Each of them writes what it then reads.
+ */
+template <int THREADS, typename T>
+static __device__ __forceinline__ void sw_add_row(const sw_addends<T> &add, int64_t at, int64_t cols, bool aligned) {
+    const T *a = add.a + at, *b = add.b + at;
+    T *sum = add.sum + at;
+    if (add.sum == NULL)
+        return;
+    for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += THREADS * SW_ELEMS) {
+        float left[SW_ELEMS], right[SW_ELEMS];
+        sw_load_elems(a + col, cols - col, aligned, left);
+        sw_load_elems(b + col, cols - col, aligned, right);
+        for (int i = 0; i < SW_ELEMS; i++)
+            left[i] += right[i];
+        sw_store_elems(sum + col, cols - col, aligned, left);
+    }
+}
+
 /* SW_FOR_ROWS(kernel, T, rows, cols, stream, arguments...): a warp or a block for each row. */
 #define SW_FOR_ROWS(kernel, T, rows, cols, stream, ...)                                                                \
     do {                                                                                                               \

@@ -26,6 +26,18 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const 
     return SW_OK;
 }
 
+/* What it is by definition: the two ops, of whichever device this is. */
+static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                                  float *mean, float *rstd) {
+    const struct sw_device_ops *ops = &stream->device->ops;
+    const struct sw_rmsnorm shape = {
+        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
+    SW_TRY(ops->add(stream, type, rows * cols, a, b, sum));
+    return mean == NULL ? ops->rmsnorm_forward(stream, type, &shape, sum, gamma, y, rstd)
+                        : ops->layernorm_forward(stream, type, rows, cols, epsilon, sum, gamma, beta, y, mean, rstd);
+}
+
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
 static void row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, const void *x, int64_t x_at,
                    const void *gamma, double rstd, bool add_to_dx, void *dx) {
@@ -58,4 +70,5 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const
 void sw_ref_add_rmsnorm(struct sw_device_ops *ops) {
     ops->rmsnorm_forward = rmsnorm_forward;
     ops->rmsnorm_backward = rmsnorm_backward;
+    ops->add_norm_forward = add_norm_forward;
 }

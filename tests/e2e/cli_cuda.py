@@ -5,9 +5,13 @@ asserted."""
 import json
 import math
 import os
+import sys
 
 import program
 from program import script_test
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(program.HERE)), "tools"))
+from gpu_stages import STAGES  # noqa: E402
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))
@@ -170,5 +174,17 @@ def bench_of_steps():
     return problems
 
 
-script_test.run(gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts,
+def what_a_day_with_a_gpu_runs():
+    """Every command of `./dev gpu` is understood, up to the GPU that is not here."""
+    where, problems = os.path.join(SCRATCH, "gpu-day"), []
+    os.makedirs(os.path.join(where, "build", "gpu"))
+    environment = {**os.environ, "SW_EMULATED_GPU": "no-gpu"}
+    for command in (command for stage in STAGES for command in stage.commands if command.kind == "bench"):
+        ended = program.run(*command.arguments[1:], cwd=where, env=environment)
+        if ended.code != 1 or "no GPU of NVIDIA" not in ended.err:
+            problems.append(f"{command.name}: status {ended.code}, {ended.err!r}")
+    return problems
+
+
+script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts,
                 benches_of_parts, bench_of_steps)

@@ -89,6 +89,13 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const
     return RUN(rmsnorm_backward, type, shape, ON(dy), ON(x), ON(gamma), ON(rstd), add_to_dx, ON(dx), ON(gamma_acc));
 }
 
+static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
+                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
+                                  float *mean, float *rstd) {
+    return RUN(add_norm_forward, type, rows, cols, epsilon, ON(a), ON(b), ON(sum), ON(gamma), ON(beta), ON(y), ON(mean),
+               ON(rstd));
+}
+
 static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
                         void *x) {
     return RUN(rotate, type, shape, ON(table), ON(x));
@@ -228,6 +235,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .layernorm_backward = layernorm_backward,
         .rmsnorm_forward = rmsnorm_forward,
         .rmsnorm_backward = rmsnorm_backward,
+        .add_norm_forward = add_norm_forward,
         .rotate = rotate,
         .attention_forward = attention_forward,
         .attention_backward = attention_backward,

@@ -70,6 +70,49 @@ static void against_reference(void **state) {
     for_each_device(compare_all);
 }
 
+/* The sum and its norm in one pass are what the two ops give, on every device, also where the sum is put in place. */
+static void compare_sum(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols, bool layer, bool in_place) {
+    const struct sw_rmsnorm shape = {
+        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = EPSILON};
+    struct buffer a = buffer_random(type, rows * cols, 21, 1.0f), b = buffer_random(type, rows * cols, 22, 1.0f);
+    struct buffer gamma = buffer_random(type, cols, 23, 1.0f), beta = buffer_random(type, cols, 24, 1.0f);
+    struct buffer sum = buffer_make(a.bytes), placed = in_place ? buffer_copy(&b) : buffer_make(a.bytes);
+    struct sides got = make_sides(type, rows, cols, false), want = make_sides(type, rows, cols, false);
+    assert_ok(sw_add(pair->stream, type, rows * cols, a.data, b.data, sum.data));
+    assert_ok(layer
+                  ? sw_layernorm_forward(pair->stream, type, rows, cols, EPSILON, sum.data, gamma.data, beta.data,
+                                         want.y.data, want.mean.data, want.rstd.data)
+                  : sw_rmsnorm_forward(pair->stream, type, &shape, sum.data, gamma.data, want.y.data, want.rstd.data));
+    assert_ok(sw_add_norm_forward(pair->stream, type, rows, cols, EPSILON, a.data, in_place ? placed.data : b.data,
+                                  placed.data, gamma.data, layer ? beta.data : NULL, got.y.data,
+                                  layer ? got.mean.data : NULL, got.rstd.data));
+    assert_same_bits("sum", pair, sum.bytes, placed.data, sum.data);
+    assert_same_bits("norm of a sum", pair, got.y.bytes, got.y.data, want.y.data);
+    assert_same_bits("rstd of a sum", pair, got.rstd.bytes, got.rstd.data, want.rstd.data);
+    if (layer)
+        assert_same_bits("mean of a sum", pair, got.mean.bytes, got.mean.data, want.mean.data);
+    struct buffer *all[] = {&a, &b, &gamma, &beta, &sum, &placed};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+    free_sides(&got);
+    free_sides(&want);
+}
+
+static void compare_sums(struct pair *pair) {
+    for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
+        for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
+            for (int i = 0; i < 2 * TEST_TYPES; i++)
+                compare_sum(pair, test_types[i % TEST_TYPES], row_counts[r], col_counts[c], i < TEST_TYPES,
+                            (r + c) % 2 == 0);
+        }
+    }
+}
+
+static void a_sum_and_its_norm(void **state) {
+    (void)state;
+    for_each_device(compare_sums);
+}
+
 /* sum of w·layernorm(x) over one row, in double. */
 static double weighted(int64_t cols, const double *x, const double *gamma, const double *beta, const double *w) {
     double mean = 0.0, variance = 0.0, sum = 0.0;
@@ -161,7 +204,7 @@ static void same_bits_for_any_threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference)};
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference), cmocka_unit_test(a_sum_and_its_norm)};
     const struct CMUnitTest others[] = {cmocka_unit_test(gradients_of_reference),
                                         cmocka_unit_test(same_bits_for_any_threads)};
     return RUN_TESTS(on_devices, others);

@@ -31,9 +31,13 @@ static const struct text_case cases[] = {
 static const struct text_case outgrowing[] = {
     {"gpt2-a", 0, 30, 150}, {"llama-a", 0, 100, 140}, {"gpt2-b", 0, 41, 70}, {"qwen2-a", 0, 64, 66}};
 
+/* On the CPU, or on the GPU that the program is linked for. */
 static struct sw_inference_options options_of(int precision) {
-    return (struct sw_inference_options){
-        .precision = precision, .threads = THREADS, .device_memory = SW_OPTION_AUTO, .host_memory = SW_OPTION_AUTO};
+    return (struct sw_inference_options){.precision = precision,
+                                         .device = getenv("SW_TEST_DEVICE") != NULL ? SW_DEVICE_CUDA : SW_DEVICE_CPU,
+                                         .threads = THREADS,
+                                         .device_memory = SW_OPTION_AUTO,
+                                         .host_memory = SW_OPTION_AUTO};
 }
 
 static struct sw_source *open_source(const struct text_case *c) {

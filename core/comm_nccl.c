@@ -1,0 +1,157 @@
+/* NCCL: the transport of GPUs' memory. It is loaded when GPUs are to be joined and not before, so that a machine
+ * without it can do everything else. A round is a group of sends and receives on the caller's stream, which the next
+ * round's begin behind; so nothing here waits. */
+#include "core/comm_private.h"
+#include "core/size.h"
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_MESSAGE_BYTES SW_GIB
+static_assert(sizeof(ncclUniqueId) == SW_COMM_NCCL_ID_BYTES, "NCCL's name of a group of ranks");
+
+#define FUNCTION(name) __typeof__(nccl##name) *name /* NOLINT(bugprone-macro-parentheses): a declaration */
+/* Of the process, as a loaded library is. */
+static struct {
+    pthread_once_t once;
+    char failure[512]; /* empty: it is there */
+    FUNCTION(GetErrorString);
+    FUNCTION(GetUniqueId);
+    FUNCTION(CommInitRank);
+    FUNCTION(CommDestroy);
+    FUNCTION(CommAbort);
+    FUNCTION(CommGetAsyncError);
+    FUNCTION(GroupStart);
+    FUNCTION(GroupEnd);
+    FUNCTION(Send);
+    FUNCTION(Recv);
+} library = {.once = PTHREAD_ONCE_INIT};
+
+/* By its name, where the loader looks; else where it was when this program was built. */
+static void *open_library(void) {
+    void *handle = dlopen(SW_NCCL_NAME, RTLD_NOW | RTLD_LOCAL);
+    return handle != NULL ? handle : dlopen(SW_NCCL_PATH, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void load(void) {
+    void *handle = open_library();
+    const struct {
+        const char *name;
+        void **at;
+    } functions[] = {
+#define ENTRY(name) {"nccl" #name, (void **)&library.name}
+        ENTRY(GetErrorString),    ENTRY(GetUniqueId), ENTRY(CommInitRank), ENTRY(CommDestroy), ENTRY(CommAbort),
+        ENTRY(CommGetAsyncError), ENTRY(GroupStart),  ENTRY(GroupEnd),     ENTRY(Send),        ENTRY(Recv),
+    };
+    if (handle == NULL) {
+        snprintf(library.failure, sizeof library.failure, "%s", dlerror());
+        return;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        *functions[i].at = dlsym(handle, functions[i].name);
+        if (*functions[i].at == NULL && library.failure[0] == '\0')
+            snprintf(library.failure, sizeof library.failure, "%s is not in it", functions[i].name);
+    }
+}
+
+static sw_status require_library(void) {
+    pthread_once(&library.once, load);
+    if (library.failure[0] == '\0')
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED, "NCCL cannot be loaded (%s); install it (%s), or use --device cpu",
+                   library.failure, SW_NCCL_NAME);
+}
+
+static sw_status check(ncclResult_t result, const char *what) {
+    if (result == ncclSuccess)
+        return SW_OK;
+    return sw_fail(SW_ERR_DEVICE, "NCCL cannot %s: %s", what, library.GetErrorString(result));
+}
+
+struct nccl {
+    ncclComm_t comm;
+    cudaStream_t stream;
+};
+
+static sw_status post_messages(struct nccl *nccl, const struct sw_comm_round *round) {
+    for (int i = 0; i < round->receive_count; i++) {
+        const struct sw_comm_message *message = &round->receives[i];
+        SW_TRY(check(
+            library.Recv(message->data, (size_t)message->bytes, ncclInt8, message->peer, nccl->comm, nccl->stream),
+            "receive"));
+    }
+    for (int i = 0; i < round->send_count; i++) {
+        const struct sw_comm_message *message = &round->sends[i];
+        SW_TRY(check(
+            library.Send(message->data, (size_t)message->bytes, ncclInt8, message->peer, nccl->comm, nccl->stream),
+            "send"));
+    }
+    return SW_OK;
+}
+
+static sw_status post(void *state, int group, int64_t sequence, const struct sw_comm_round *round) {
+    (void)group, (void)sequence;
+    struct nccl *nccl = state;
+    SW_TRY(check(library.GroupStart(), "begin a round"));
+    SW_TRY(post_messages(nccl, round));
+    return check(library.GroupEnd(), "start a round");
+}
+
+/* Whatever the stream is given next begins when they are. */
+static sw_status done(void *state, int group, bool *out_done) {
+    (void)state, (void)group;
+    *out_done = true;
+    return SW_OK;
+}
+
+static sw_status poll_errors(void *state) {
+    const struct nccl *nccl = state;
+    ncclResult_t error = ncclSuccess;
+    SW_TRY(check(library.CommGetAsyncError(nccl->comm, &error), "say how it is"));
+    return error == ncclInProgress ? SW_OK : check(error, "go on");
+}
+
+static void close_nccl(void *state, bool orderly) {
+    struct nccl *nccl = state;
+    /* Destroying waits for the other ranks. */
+    if (orderly)
+        library.CommDestroy(nccl->comm);
+    else
+        library.CommAbort(nccl->comm);
+    free(nccl);
+}
+
+static const struct sw_comm_transport transport = {.name = "NCCL",
+                                                   .most_message_bytes = MOST_MESSAGE_BYTES,
+                                                   .post = post,
+                                                   .done = done,
+                                                   .poll = poll_errors,
+                                                   .close = close_nccl};
+
+sw_status sw_comm_nccl_id(void *id) {
+    SW_TRY(require_library());
+    return check(library.GetUniqueId(id), "name the group of ranks");
+}
+
+sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, const struct sw_comm_transport **out,
+                            void **out_state) {
+    SW_TRY(require_library());
+    struct nccl *nccl = calloc(1, sizeof *nccl);
+    if (nccl == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for NCCL's messages");
+    nccl->stream = stream;
+    ncclUniqueId name;
+    memcpy(&name, id, sizeof name);
+    const sw_status status = check(library.CommInitRank(&nccl->comm, ranks, name, rank), "join the ranks' GPUs");
+    if (status != SW_OK) {
+        free(nccl);
+        return status;
+    }
+    *out = &transport;
+    *out_state = nccl;
+    return SW_OK;
+}

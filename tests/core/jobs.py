@@ -1,0 +1,108 @@
+"""Starts the test program tests/core/ranks.c as a job of several ranks and looks at how it ends."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
+import script_test  # noqa: E402
+
+PROGRAM = os.environ["SW_RANKS_PROGRAM"]
+SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
+ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
+LIMIT_S = 60
+TIMEOUT_MS = 1000
+# What is left of the launcher's own time, on busy cores, once the ranks have ended.
+GRACE_S = 10
+VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
+
+
+def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
+    """launcher: mpirun, what it is started by and how it is to reach its hosts."""
+    if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
+        raise script_test.Skip("no MPI")
+    return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]
+
+
+def environment():
+    # MPI keeps memory until its process ends.
+    return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
+
+
+def run(ranks, *arguments, **options):
+    """Status, or None where it ran too long, and what was printed."""
+    job = Job(ranks, *arguments, **options)
+    _, code, err = job.end(LIMIT_S)
+    return code, job.printed(), err
+
+
+def passed(ranks, *arguments, **options):
+    code, out, err = run(ranks, *arguments, **options)
+    if code == 0 and out.split() == ["ok"]:
+        return []
+    return [f"{ranks} ranks, {' '.join(map(str, arguments))}: status {code}, {out!r}, {err[-1500:]}"]
+
+
+class Job:
+    """A job that runs, with what it prints in files: what a launcher leaves behind could hold pipes open for ever."""
+
+    def __init__(self, ranks, *arguments, **options):
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            self.process = subprocess.Popen(command(ranks, *arguments, **options), env=environment(),
+                                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+            self.out, self.err = os.dup(out.fileno()), os.dup(err.fileno())
+        self.ranks = ranks
+        self.processes = {}
+
+    def printed(self):
+        return read_all(self.out)
+
+    def begin(self):
+        """Waits until every rank has said its process."""
+        deadline = time.monotonic() + LIMIT_S
+        while len(self.processes) < self.ranks and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            said = re.findall(r"rank (\d+) is process (\d+)\n", self.printed())
+            self.processes = {int(rank): int(process) for rank, process in said}
+        if len(self.processes) < self.ranks:
+            raise RuntimeError(f"the job has not begun: {self.end(0.1)}")
+        return self
+
+    def kill(self):
+        """The launcher with all that it started here, and the ranks, wherever they are."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        for process in self.processes.values():
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def end(self, limit_s):
+        """Seconds until the job had ended by itself, its status (None: it has not) and its standard error."""
+        started = time.monotonic()
+        try:
+            code = self.process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.process.wait()
+            code = None
+        return time.monotonic() - started, code, read_all(self.err)
+
+
+def read_all(file):
+    return os.pread(file, 1 << 20, 0).decode(errors="replace")
+
+
+def judged(what, ended, expected):
+    """The job has ended by itself, and said why once."""
+    seconds, code, err = ended
+    said = VERDICT.findall(err)
+    if code not in (None, 0) and len(said) == 1 and re.search(expected, said[0]):
+        return []
+    return [f"{what}: status {code} after {seconds:.1f} s, expected /{expected}/, seed {SEED}: {err[-1500:]}"]

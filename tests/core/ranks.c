@@ -1,0 +1,71 @@
+/* A rank of a test job. Its arguments say which test; rank 0 prints "ok" at the end of one that passed. */
+#include "tests/core/ranks.h"
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void require(sw_status status) {
+    if (status == SW_OK)
+        return;
+    fprintf(stderr, "%s\n", sw_error_message(status));
+    exit(1);
+}
+
+/* Each argument is a claim "equal:what:value" or "distinct:what:value", of the rank named before it ("2=...") or all.
+ */
+static sw_status agree(struct sw_comm *comm, int count, char **arguments) {
+    struct sw_comm_claim claim = {.remedy = "start them alike"};
+    for (int i = 0; i < count; i++) {
+        char *text = arguments[i], *colon = strchr(text, ':'), *second = strchr(colon + 1, ':');
+        const char *equals = strchr(text, '=');
+        if (equals != NULL && atoi(text) != sw_comm_place(comm)->rank)
+            continue;
+        *colon = *second = '\0';
+        claim.kind = strcmp(equals != NULL ? equals + 1 : text, "equal") == 0 ? SW_CLAIM_EQUAL : SW_CLAIM_DISTINCT;
+        claim.what = colon + 1;
+        claim.shown = claim.value = second[1] != '\0' ? second + 1 : NULL;
+        claim.bytes = (int64_t)strlen(second + 1);
+    }
+    const sw_status status = sw_comm_agree(comm, &claim, 1);
+    /* Every rank has the same message; all print it, so that the test can see that. */
+    if (status != SW_OK)
+        fprintf(stderr, "refused: %s\n", sw_error_message(status));
+    sw_error_clear();
+    return SW_OK;
+}
+
+int main(int argc, char **argv) {
+    const char *test = argc > 1 ? argv[1] : "";
+    const char *const *rest = (const char *const *)argv + 2;
+    const int given = argc - 2;
+    struct sw_comm *comm = NULL;
+    require(sw_comm_open(&comm));
+    const struct sw_comm_place *place = sw_comm_place(comm);
+    if (strcmp(test, "nccl_collectives") == 0)
+        ranks_use_emulated_gpu(comm);
+    if (strstr(test, "collectives") != NULL && given == 2)
+        ranks_check_collectives(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
+    else if (strcmp(test, "large") == 0)
+        ranks_check_large(comm);
+    else if (strcmp(test, "values") == 0)
+        ranks_check_values(comm);
+    else if (strcmp(test, "agree") == 0)
+        require(agree(comm, argc - 2, argv + 2));
+    else if (strcmp(test, "go_on") == 0 && given == 3)
+        ranks_go_on(comm, atoll(rest[0]), atoi(rest[1]), atoi(rest[2]));
+    else if (strcmp(test, "hang") == 0 && given == 3)
+        ranks_hang(comm, atoll(rest[0]), atoi(rest[1]), rest[2]);
+    else if (strcmp(test, "log") == 0)
+        sw_log_info("hello"), sw_log_warn("a stone on the way");
+    else if (strcmp(test, "place") == 0)
+        fprintf(stderr, "%d of %d, local %d of %d, node %d of %d, %s\n", place->rank, place->ranks, place->local_rank,
+                place->local_ranks, place->node, place->nodes, sw_comm_transport_name(comm));
+    else
+        require(sw_fail(SW_ERR_ARG, "no test '%s' with %d arguments", test, given));
+    require(sw_comm_barrier(comm, "the end"));
+    if (place->rank == 0)
+        puts("ok");
+    sw_comm_close(comm);
+    return 0;
+}

@@ -1,0 +1,35 @@
+/* A rank of a test job: ranks.py starts these by mpirun. */
+#ifndef SW_TESTS_CORE_RANKS_H
+#define SW_TESTS_CORE_RANKS_H
+
+#include "core/comm.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* Says what went wrong on this rank and ends it. */
+#define RANKS_REQUIRE(truth, ...)                                                                                      \
+    do {                                                                                                               \
+        if (!(truth)) {                                                                                                \
+            fprintf(stderr, "rank %d: %s:%d: not %s (%s): ", sw_comm_place(comm)->rank, __FILE__, __LINE__, #truth,    \
+                    sw_error_message(SW_ERR_INTERNAL));                                                                \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+/* Random collectives against what one rank computes for itself, bit by bit. */
+void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases);
+/* From then on collectives go by an emulated NCCL. */
+void ranks_use_emulated_gpu(struct sw_comm *comm);
+/* More bytes than 32 bits count. */
+void ranks_check_large(struct sw_comm *comm);
+/* Host reductions. */
+void ranks_check_values(struct sw_comm *comm);
+/* Collectives until the end comes: from outside, or from a rank that reports a failure after so many. */
+void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after);
+/* A rank that stops doing collectives while the others go on, and computes, sleeps or leaves. */
+void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how);
+
+#endif

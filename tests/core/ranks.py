@@ -1,0 +1,126 @@
+"""Jobs of several ranks under mpirun: their collectives, what they must agree on, and how they end when a rank does not."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+from jobs import GRACE_S, LIMIT_S, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
+
+
+def collectives_give_the_serial_bits():
+    wrong = []
+    for ranks, cases in ((1, 40), (2, 60), (3, 60), (4, 60), (8, 40)):
+        wrong += passed(ranks, "collectives", SEED + ranks, cases)
+    return wrong
+
+
+def collectives_of_nccl_give_the_serial_bits():
+    """Where NCCL's header is, without a GPU: its functions are emulated over MPI."""
+    program = os.environ["SW_NCCL_RANKS_PROGRAM"]
+    if not program:
+        raise script_test.Skip("no GPU")
+    return [problem for ranks in (2, 3, 4)
+            for problem in passed(ranks, "nccl_collectives", SEED + ranks, 60, program=program)]
+
+
+def host_reductions_are_in_rank_order():
+    return [problem for ranks in (1, 2, 3, 5) for problem in passed(ranks, "values")]
+
+
+def shares_beyond_two_gibibytes_arrive():
+    return passed(2, "large")
+
+
+def one_rank_needs_no_launcher():
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
+    done = subprocess.run([PROGRAM, "place"], env=alone, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    expected = "0 of 1, local 0 of 1, node 0 of 1, self\n"
+    return [] if (done.returncode, done.stdout, done.stderr) == (0, "ok\n", expected) else [str(done)]
+
+
+def ranks_know_their_places():
+    code, out, err = run(3, "place")
+    expected = [f"{rank} of 3, local {rank} of 3, node 0 of 1, MPI" for rank in range(3)]
+    return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
+
+
+def rank_0_speaks_for_all():
+    code, out, err = run(3, "log")
+    expected = ["hello", "rank 1: warning: a stone on the way", "rank 2: warning: a stone on the way",
+                "warning: a stone on the way"]
+    return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
+
+
+def disagreement_is_refused_on_all_ranks():
+    table = [
+        (3, ["equal:program:a"], None),
+        (3, ["equal:program:a", "1=equal:program:b"], "rank 1 has another program than rank 0; start them alike"),
+        (4, ["equal:data:a", "0=equal:data:b"], "ranks 1, 2 and 3 have another data than rank 0; start them alike"),
+        (3, ["0=distinct:folder:a", "1=distinct:folder:b", "2=distinct:folder:c"], None),
+        (3, ["distinct:folder:/a", "1=distinct:folder:/b"], "ranks 0 and 2 have the same folder /a; start them alike"),
+        (3, ["distinct:folder:"], None),
+    ]
+    wrong = []
+    for ranks, claims, expected in table:
+        code, _, err = run(ranks, "agree", *claims)
+        lines = [f"refused: {expected}"] * ranks if expected else []
+        if code != 0 or err.splitlines() != lines:
+            wrong.append(f"{ranks} ranks, {claims}: status {code}, {err}")
+    return wrong
+
+
+def one_that_is_hit(draw, hit):
+    ranks = draw.randint(2, 4)
+    job = Job(ranks, "go_on", TIMEOUT_MS, -1, -1).begin()
+    victim = draw.randrange(ranks)
+    time.sleep(draw.random() * 0.3)
+    os.kill(job.processes[victim], hit)
+    said = rf"^rank {victim} \(process {job.processes[victim]} on .+\) "
+    said += "has died$" if hit == signal.SIGKILL else r"has not answered for \d+\.\d s"
+    return judged(f"{hit.name} to rank {victim} of {ranks}", job.end(TIMEOUT_MS / 1000 + GRACE_S), said)
+
+
+def a_killed_rank_ends_the_job():
+    draw = random.Random(SEED)
+    return [problem for _ in range(2 * ROUNDS) for problem in one_that_is_hit(draw, signal.SIGKILL)]
+
+
+def a_stopped_rank_ends_the_job():
+    draw = random.Random(SEED + 1)
+    return [problem for _ in range(ROUNDS) for problem in one_that_is_hit(draw, signal.SIGSTOP)]
+
+
+def a_failed_rank_ends_the_job():
+    wrong = []
+    draw = random.Random(SEED + 2)
+    for failing in range(3):
+        job = Job(3, "go_on", 20000, failing, draw.randint(0, 30))
+        wrong += judged(f"rank {failing} fails", job.end(GRACE_S), f"^rank {failing}: the drive is full$")
+    return wrong
+
+
+def a_hanging_rank_is_named_with_what_it_lacks():
+    wrong = []
+    table = [
+        (1, "sleeps", r"^rank 1 .* has done nothing for .*it has not entered 'gradients 2', where rank [02] waits; "
+                      r"its lane compute was in 'backward 5'$"),
+        (0, "sleeps", r"^rank 0 .* has done nothing for .*it has not entered 'gradients 2', where rank [12] waits; "),
+        (2, "leaves", r"^rank 2 .* has ended and not waited"),
+    ]
+    for rank, how, expected in table:
+        wrong += judged(f"rank {rank} {how}", Job(3, "hang", TIMEOUT_MS, rank, how).end(TIMEOUT_MS / 1000 + GRACE_S),
+                        expected)
+    return wrong
+
+
+def a_rank_that_works_long_is_left_alone():
+    code, out, err = run(3, "hang", TIMEOUT_MS, 1, "works")
+    return [] if code == 0 and "ok" in out.split("\n") and not VERDICT.search(err) else [f"status {code}: {out} {err}"]
+
+
+script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
+                one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
+                a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
+                a_hanging_rank_is_named_with_what_it_lacks, a_rank_that_works_long_is_left_alone)

@@ -1,0 +1,101 @@
+/* Jobs that end badly: what the watch says is printed by the rank that is asked to, and ends the process. */
+#include "core/clock.h"
+#include "core/size.h"
+#include "core/watch.h"
+#include "tests/core/ranks.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ELEMS = 50000, COMPUTE = 1 };
+
+static void ended(void *context, const char *text, bool print) {
+    (void)context;
+    if (print)
+        dprintf(STDERR_FILENO, "verdict: %s\n", text);
+    _exit(1);
+}
+
+static struct sw_watch *open_watch(struct sw_comm *comm, int64_t timeout_ms) {
+    static const char *const lanes[] = {"compute"};
+    struct sw_watch *watch = NULL;
+    /* As the program does, which ends a step before it obeys; so the launcher cannot be faster than the message. */
+    signal(SIGTERM, SIG_IGN);
+    const struct sw_watch_spec spec = {
+        .rank_timeout_ns = timeout_ms * 1000000, .lanes = lanes, .lane_count = 1, .ended = ended};
+    RANKS_REQUIRE(sw_watch_open(comm, &spec, &watch) == SW_OK, "watch");
+    dprintf(STDOUT_FILENO, "rank %d is process %d\n", sw_comm_place(comm)->rank, (int)getpid());
+    return watch;
+}
+
+static void give_staging(struct sw_comm *comm) {
+    const int64_t bytes = sw_comm_least_staging_bytes(sw_comm_place(comm)->ranks) * 16;
+    void *staging = malloc((size_t)bytes);
+    RANKS_REQUIRE(staging != NULL && sw_comm_use_staging(comm, staging, bytes) == SW_OK, "staging");
+}
+
+static void compute(struct sw_watch *watch, int64_t index, int64_t ns) {
+    sw_watch_enter(watch, COMPUTE, "forward", index);
+    for (const int64_t until_ns = sw_now_ns() + ns; sw_now_ns() < until_ns;)
+        usleep(100);
+    sw_watch_leave(watch, COMPUTE);
+}
+
+/* An error here means that the watch knows; it ends the process. */
+static void wait_for_the_end(sw_status status) {
+    if (status == SW_OK)
+        return;
+    sleep(20);
+    dprintf(STDERR_FILENO, "nothing has ended this rank: %s\n", sw_error_message(status));
+    _exit(2);
+}
+
+static void all_reduce(struct sw_comm *comm, float *data, int64_t index) {
+    struct sw_comm_request *request;
+    const struct sw_comm_all_reduce reduce = {
+        .what = "gradients", .index = index, .data = data, .elems = ELEMS, .type = SW_F32};
+    sw_status status = sw_comm_all_reduce(comm, &reduce, &request);
+    if (status == SW_OK)
+        status = sw_comm_wait(request);
+    wait_for_the_end(status);
+}
+
+void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after) {
+    static float data[ELEMS];
+    give_staging(comm);
+    struct sw_watch *watch = open_watch(comm, timeout_ms);
+    for (int64_t i = 0;; i++) {
+        if (sw_comm_place(comm)->rank == failing_rank && i == failing_after) {
+            if (!sw_watch_fail(watch, "the drive is full"))
+                dprintf(STDERR_FILENO, "nobody has heard of the failure\n");
+            sleep(20);
+        }
+        compute(watch, i, 1000000);
+        all_reduce(comm, data, i);
+    }
+}
+
+void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
+    static float data[ELEMS];
+    give_staging(comm);
+    struct sw_watch *watch = open_watch(comm, timeout_ms);
+    const bool hangs = sw_comm_place(comm)->rank == hanging_rank;
+    all_reduce(comm, data, 1);
+    if (hangs && strcmp(how, "sleeps") == 0) {
+        sw_watch_enter(watch, COMPUTE, "backward", 5);
+        sleep(20);
+    }
+    /* Long, but with signs of progress: nothing is wrong with that. */
+    for (int i = 0; hangs && strcmp(how, "works") == 0 && i < 8; i++)
+        compute(watch, i, timeout_ms * 1000000 / 4);
+    if (hangs && strcmp(how, "leaves") == 0) {
+        sw_watch_close(watch);
+        sleep(20);
+    }
+    all_reduce(comm, data, 2);
+    RANKS_REQUIRE(sw_comm_barrier(comm, "all came") == SW_OK, "barrier");
+    sw_watch_close(watch);
+}

@@ -1,0 +1,29 @@
+/* A GPU whose memory is the host's and whose stream is done a little later than it is asked. */
+#include "core/comm_private.h"
+#include "tests/core/ranks.h"
+
+static int times_asked[SW_COMM_REQUESTS];
+
+static sw_status sum(void *context, const struct sw_comm_sum *sum) {
+    (void)context;
+    sw_comm_sum_host(sum);
+    return SW_OK;
+}
+
+static sw_status mark(void *context, int number) {
+    (void)context;
+    times_asked[number] = 0;
+    return SW_OK;
+}
+
+static sw_status reached(void *context, int number, bool *out_reached) {
+    (void)context;
+    *out_reached = ++times_asked[number] > 2;
+    return SW_OK;
+}
+
+void ranks_use_emulated_gpu(struct sw_comm *comm) {
+    const struct sw_comm_device device = {.sum = sum, .mark = mark, .reached = reached};
+    RANKS_REQUIRE(sw_comm_use_nccl(comm, &device) == SW_OK, "NCCL");
+    RANKS_REQUIRE(sw_comm_transport_name(comm)[0] == 'N', "the transport is %s", sw_comm_transport_name(comm));
+}
