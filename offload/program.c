@@ -294,7 +294,7 @@ static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_w
         }
         if (u == head_of(b))
             break;
-        sw_build_fetch(b, u);
+        sw_build_fetch(b, u); /* before the next unit takes a slot */
         group->ahead = sw_plan_streams(b->plan, u + 1) ? sw_build_update_begin(b, u + 1, waiting, true)
                                                        : (struct sw_unit_update){0};
         emit_forward_unit(b, group, u);
