@@ -52,9 +52,8 @@ sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes
 /* The least that does for so many ranks. */
 int64_t sw_comm_least_staging_bytes(int ranks);
 
-/* Contributions of all ranks to a part of a slice, to be added in the order of the ranks: out[i] = round(x0[i] + x1[i]
- * +
- * ...), in fp32. The own one lies apart; those of the others, in their order, are stride_bytes apart. */
+/* Contributions of all ranks to a part of a slice, to be added in fp32 in the order of the ranks and rounded once. The
+ * own one lies apart; those of the others, in their order, are stride_bytes apart. */
 struct sw_comm_sum {
     sw_dtype type, to_type;
     int64_t elems;

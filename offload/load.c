@@ -1,6 +1,5 @@
 /* The initial state into the tiers: masters from outside, moments of zero. Boxes of grains go round in the staging
- * rings: while the drive takes some, the cores make the
- * next. */
+ * rings: while the drive takes some, the cores make the next. */
 #include "core/dtype.h"
 #include "core/size.h"
 #include "offload/engine_private.h"
