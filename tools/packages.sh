@@ -5,7 +5,7 @@ build_packages=(gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libcmocka-dev)
 demo_packages=(bible-kjv bible-kjv-text)
 test_packages=(e2fsprogs mount util-linux)
-optional_test_packages=(fio libopenmpi-dev openmpi-bin)
+optional_test_packages=(fio libopenmpi-dev openmpi-bin iproute2)
 fmt_packages=(clang-format)
 # clang has OpenMP, and ThreadSanitizer understands it, only with libomp-dev.
 clang_packages=(clang libomp-dev)
@@ -14,6 +14,8 @@ optional_sanitizer_packages=(libclang-rt-dev)
 check_packages=(clang-tidy)
 bundle_packages=(git xz-utils tar)
 golden_packages=(python3 python3-venv ca-certificates)
+
+packages_came=false
 
 is_installed() {
     [[ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null)" == ?i* ]]
@@ -35,6 +37,7 @@ apt_install() {
     local install=("${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y
         --no-install-recommends install "$@")
     echo "installing: $*"
+    packages_came=true
     # Package lists are refreshed only where they are missing or too old to install from.
     "${install[@]}" </dev/null >/dev/null 2>&1 && return 0
     "${become[@]}" apt-get -o DPkg::Lock::Timeout=300 -qq update </dev/null

@@ -9,7 +9,8 @@ fixture is "not ok 0".
 import re
 from dataclasses import dataclass, field
 
-SKIP_REASONS = ("no GPU", "no root or loop device", "no memory cgroup", "no blkio cgroup", "no fio", "no MPI")
+SKIP_REASONS = ("no GPU", "no root or loop device", "no memory cgroup", "no blkio cgroup", "no fio", "no MPI",
+                "no network namespaces")
 
 PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*skip\b(.*))?$", re.IGNORECASE)
 POINT = re.compile(r"(not ok|ok) (\d+)(?: - | (?=#))(.*)$")

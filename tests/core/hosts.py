@@ -43,11 +43,11 @@ class Hosts:
         if self.made:
             return
         if os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("ip", "unshare")):
-            raise script_test.Skip("no root or loop device")
+            raise script_test.Skip("no network namespaces")
         self.folder = tempfile.mkdtemp(prefix="spillway-hosts-", dir=os.environ.get("TMPDIR", "."))
         if any(ip("netns", "add", name).returncode for name in self.names):
             self.remove()
-            raise script_test.Skip("no root or loop device")
+            raise script_test.Skip("no network namespaces")
         atexit.register(self.remove)
         near, far = self.names
         ip("link", "add", "wire", "netns", near, "type", "veth", "peer", "name", "wire", "netns", far)
