@@ -1,6 +1,8 @@
 /* NCCL's functions as far as the comm uses them, over MPI: a group's messages are done when the group ends. Loaded in
  * NCCL's place. With a stream, the memory is of a GPU, emulated in the program that loads this: what is sent is taken
  * behind the stream's work so far, and what is received is given to the stream. */
+#include "core/dtype.h"
+
 #include <mpi.h>
 #include <nccl.h>
 #include <stdlib.h>
@@ -103,6 +105,30 @@ ncclResult_t ncclSend(const void *data, size_t elems, ncclDataType_t type, int p
 
 ncclResult_t ncclRecv(void *data, size_t elems, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     return type == ncclInt8 && peer < comm->ranks ? add(data, elems, peer, 1, stream) : ncclInvalidArgument;
+}
+
+static sw_dtype type_of(ncclDataType_t type) {
+    return type == ncclFloat32 ? SW_F32 : type == ncclBfloat16 ? SW_BF16 : SW_F16;
+}
+
+/* Of host memory, and at once. From the last rank to the first, rounding each time, as no order is promised. */
+ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+    int rank = -1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    const sw_dtype own = type_of(type);
+    const int64_t bytes = (int64_t)elems * sw_dtype_bytes(own);
+    char *all = malloc((size_t)(bytes * comm->ranks));
+    if (op != ncclSum || stream != NULL || all == NULL)
+        return ncclInvalidArgument;
+    MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+    for (int64_t i = 0; rank == root && i < (int64_t)elems; i++) {
+        sw_dtype_store(own, to, i, sw_dtype_load(own, all + (comm->ranks - 1) * bytes, i));
+        for (int other = comm->ranks - 2; other >= 0; other--)
+            sw_dtype_store(own, to, i, sw_dtype_load(own, to, i) + sw_dtype_load(own, all + other * bytes, i));
+    }
+    free(all);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd(void) {
