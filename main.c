@@ -1,8 +1,7 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
 #include "core/status.h"
-#include "train/commands.h"
-#include "train/ranks.h"
+#include "train/cmd_ranks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,8 +15,8 @@ static const struct {
 } commands[] = {
     {.name = "doctor", .what = "what this machine has and what limits it", .run = sw_command_doctor},
     {.name = "plan", .what = "where everything would live and what a step would move", .run = sw_command_plan},
-    {.name = "train", .what = "train a model", .run = sw_command_train},
-    {.name = "resume", .what = "go on with a run from its last commit", .run = sw_command_resume},
+    {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
+    {.name = "resume", .what = "go on with a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval},
     {.name = "generate", .what = "continue a text", .run = sw_command_generate},
     {.name = "export", .what = "write a Hugging Face folder", .run = sw_command_export},

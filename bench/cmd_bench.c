@@ -1,7 +1,6 @@
 #include "bench/commands.h"
 
-#include "train/commands.h"
-#include "train/ranks.h"
+#include "train/cmd_ranks.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,13 +6,15 @@
 #include "bench/options.h"
 #include "core/size.h"
 #include "offload/measure_comm.h"
-#include "train/commands.h"
+#include "train/cmd_ranks.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define LEAST_BYTES (4 * SW_KIB)
 #define LARGEST_BYTES (256 * SW_MIB)
+/* For what a rank does alone, which is little. */
+enum { RANK_TIMEOUT_S = 60 };
 
 struct comm_options {
     struct sw_option_list sizes;
@@ -210,9 +212,8 @@ static sw_status open_bench(struct comm_bench *bench) {
     return take_memory(bench);
 }
 
-/* The comm's memory goes after it. */
+/* After the comm, whose memory it is. */
 static void close_bench(struct comm_bench *bench) {
-    sw_comm_close(bench->comm);
     sw_measure_comm_close(bench->measure);
     sw_memory_close(bench->staging);
     sw_memory_close(bench->from);
@@ -223,25 +224,33 @@ static void close_bench(struct comm_bench *bench) {
     json_decref(bench->results);
 }
 
-static sw_status run(const void *target) {
-    struct comm_bench bench = {.given = target, .results = json_array()};
-    sw_status status = SW_OK;
-    SW_TRY_GOTO(sw_comm_open(&bench.comm), end);
-    bench.place = sw_comm_place(bench.comm);
-    SW_TRY_GOTO(open_bench(&bench), end);
-    if (bench.place->ranks > 1)
-        SW_TRY_GOTO(measure_sizes(&bench), end);
-    else if (!bench.given->json)
+static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
+    bench->comm = ranks->comm;
+    bench->place = sw_comm_place(ranks->comm);
+    SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
+    SW_TRY(open_bench(bench));
+    if (bench->place->ranks > 1)
+        SW_TRY(measure_sizes(bench));
+    else if (!bench->given->json)
         puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
-    SW_TRY_GOTO(sw_comm_barrier(bench.comm, "the end"), end);
-    if (bench.place->rank == 0 && bench.given->json)
-        status = sw_bench_print_json(sw_comm_report_json(&bench.report, bench.results));
-end:
-    close_bench(&bench);
-    return status;
+    return bench->place->rank == 0 && bench->given->json
+               ? sw_bench_print_json(sw_comm_report_json(&bench->report, bench->results))
+               : SW_OK;
 }
 
 int sw_bench_comm(int argc, char **argv) {
     struct comm_options given = {0};
-    return sw_command_run(&line, argc, argv, &given, run);
+    struct comm_bench bench = {.given = &given, .results = json_array()};
+    struct sw_ranks ranks;
+    int code;
+    if (sw_command_begin(&ranks, line.command, &code)) {
+        if (sw_command_parse_ranks(&ranks, &line, argc, argv, &given, &code)) {
+            const sw_status status = run(&bench, &ranks);
+            code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
+        }
+        sw_command_end(&ranks, code);
+    }
+    close_bench(&bench);
+    sw_options_release(&line, &given);
+    return code;
 }
