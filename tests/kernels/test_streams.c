@@ -5,28 +5,7 @@
 
 #include <string.h>
 
-/* Device memory, host memory of as many bytes, and two streams. */
-struct things {
-    struct sw_memory *on_device, *on_host;
-    struct sw_stream *stream[2];
-};
-enum { BYTES = 1 << 20, MARK = 0x5a };
-
-static struct things open_things(struct sw_device *device) {
-    struct things t = {0};
-    assert_ok(sw_memory_open(device, "device", SW_MEMORY_DEVICE, BYTES, &t.on_device));
-    assert_ok(sw_memory_open(device, "host", SW_MEMORY_HOST, BYTES, &t.on_host));
-    for (int i = 0; i < 2; i++)
-        assert_ok(sw_stream_open(device, &t.stream[i]));
-    return t;
-}
-
-static void close_things(struct things *t) {
-    for (int i = 0; i < 2; i++)
-        sw_stream_close(t->stream[i]);
-    sw_memory_close(t->on_device);
-    sw_memory_close(t->on_host);
-}
+enum { BYTES = THINGS_BYTES, MARK = 0x5a };
 
 static void assert_all(const char *memory, int64_t from, int64_t to, int value) {
     for (int64_t i = from; i < to; i++)
