@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "offload/placement.h"
+#include "offload/shard.h"
 #include "offload/unit.h"
 
 #include <stdbool.h>
@@ -257,6 +258,8 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
 const char *sw_plan_commits(const struct sw_plan *plan);
 /* Bytes of the optimizer in the store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
+/* The grains that this rank has of a unit's state. */
+struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* Chunks of a unit; grains and bounds of one. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);
