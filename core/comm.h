@@ -69,6 +69,7 @@ struct sw_comm_device {
     void *context;
     void *stream; /* a cudaStream_t, used for nothing else while a request is open */
     sw_status (*sum)(void *context, const struct sw_comm_sum *sum);
+    sw_status (*copy)(void *context, void *to, const void *from, int64_t bytes);
     /* Notes the stream's work so far under a number below SW_COMM_REQUESTS, and asks whether it is done. */
     sw_status (*mark)(void *context, int number);
     sw_status (*reached)(void *context, int number, bool *out_reached);
@@ -83,11 +84,12 @@ void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bou
 /* In all of these `what` (a literal) and `index` say what it is in messages about ranks that hang. What they point to
  * stays valid until the request is done. `out` is set where SW_OK comes back. */
 
-/* Every rank's share to every rank. The own share is in its place already. */
+/* Every rank's share to every rank. */
 struct sw_comm_gather {
     const char *what;
     int64_t index;
     void *data;
+    const void *own;             /* the own share, which is copied into its place; NULL: it is there already */
     const int64_t *bounds_bytes; /* ranks + 1 */
 };
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out);

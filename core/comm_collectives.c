@@ -9,7 +9,12 @@ sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *
     struct sw_comm_request *request;
     SW_TRY(sw_comm_new_request(comm, gather->what, gather->index, false, &request));
     request->phases[0] = (struct sw_comm_phase){
-        .kind = SW_PHASE_GATHER, .data = gather->data, .bounds = gather->bounds_bytes, .unit_bytes = 1};
+        .kind = SW_PHASE_GATHER,
+        .data = gather->data,
+        .own = gather->own,
+        .bounds = gather->bounds_bytes,
+        .unit_bytes = 1,
+    };
     request->phase_count = 1;
     *out = request;
     return sw_comm_begin_request(request);

@@ -53,6 +53,7 @@ typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE } sw_comm_phas
 struct sw_comm_phase {
     sw_comm_phase_kind kind;
     char *data;            /* gather, scatter: the whole; reduce: what is summed */
+    const char *own;       /* gather: where the own share lies apart; NULL: in its place */
     const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
     int64_t unit_bytes;
     int root; /* scatter */

@@ -62,6 +62,13 @@ static void add(struct sw_comm_message *messages, int *count, int peer, char *da
         messages[(*count)++] = (struct sw_comm_message){.peer = peer, .data = data, .bytes = bytes};
 }
 
+/* What a gather gives to the others; messages that are sent are only read. */
+static char *own_part(const struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
+    const int64_t in_share = own.first - phase->bounds[comm->place.rank];
+    return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes
+                              : phase->data + own.first * phase->unit_bytes;
+}
+
 void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                         struct sw_comm_round *round) {
     const int self = comm->place.rank, ranks = comm->place.ranks;
@@ -74,7 +81,7 @@ void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase,
         const int64_t unit = phase->unit_bytes;
         switch (phase->kind) {
         case SW_PHASE_GATHER:
-            add(round->sends, &round->send_count, to, phase->data + own.first * unit, own.units * unit);
+            add(round->sends, &round->send_count, to, own_part(comm, phase, own), own.units * unit);
             add(round->receives, &round->receive_count, from, phase->data + theirs.first * unit, theirs.units * unit);
             break;
         case SW_PHASE_SCATTER:
@@ -91,10 +98,17 @@ void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase,
     }
 }
 
-sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
-    const struct part own = part_of(phase, number, comm->place.rank);
-    if (phase->kind != SW_PHASE_REDUCE || own.units == 0)
-        return SW_OK;
+static sw_status copy_part(struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
+    char *to = phase->data + own.first * phase->unit_bytes;
+    const char *from = own_part(comm, phase, own);
+    const int64_t bytes = own.units * phase->unit_bytes;
+    if (comm->device.copy != NULL)
+        return comm->device.copy(comm->device.context, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return SW_OK;
+}
+
+static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, struct part own) {
     const struct sw_comm_sum sum = {
         .type = phase->type,
         .to_type = phase->to_type,
@@ -111,4 +125,13 @@ sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase 
         return comm->device.sum(comm->device.context, &sum);
     sw_comm_sum_host(&sum);
     return SW_OK;
+}
+
+sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
+    const struct part own = part_of(phase, number, comm->place.rank);
+    if (own.units == 0)
+        return SW_OK;
+    if (phase->kind == SW_PHASE_REDUCE)
+        return sum_part(comm, phase, number, own);
+    return phase->own != NULL ? copy_part(comm, phase, own) : SW_OK;
 }

@@ -241,6 +241,10 @@ sw_status sw_sum_losses(struct sw_stream *stream, int64_t rows, const float *los
  * element i to partial i mod 256 by fused multiply-add in index order, then halves added pairwise (128, 64, ... 1). */
 sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums);
+/* The two halves of that, for gradients that are summed over ranks in between: the rounded values, with the bits of
+ * sw_cast_from_f32, and the sums of squares of what `grads` holds. */
+sw_status sw_round_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads);
+sw_status sw_square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums);
 
 /* round(from) to type. */
 sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);

@@ -89,6 +89,7 @@ struct sw_device_ops {
     sw_status (*sum_losses)(struct sw_stream *stream, int64_t rows, const float *losses, double *total);
     sw_status (*finish_gradient)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                                  double *sums);
+    sw_status (*square_sums)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums);
     sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
     /* For ops that are made from others; the interface has no need of it. */
     sw_status (*cast_to_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to);

@@ -193,6 +193,16 @@ sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t el
     return record(stream, stream->device->ops.finish_gradient(stream, type, elems, acc, grads, sums));
 }
 
+sw_status sw_round_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads) {
+    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL);
+    return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, acc, grads));
+}
+
+sw_status sw_square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && grads != NULL && sums != NULL);
+    return record(stream, stream->device->ops.square_sums(stream, type, elems, grads, sums));
+}
+
 sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
     assert(elems >= 0 && from != NULL && to != NULL);
     return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, from, to));

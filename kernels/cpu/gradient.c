@@ -20,13 +20,24 @@ static double sum_in_halves(double *partial) {
     return partial[0];
 }
 
+static void add_tile(sw_dtype type, const void *grads, int64_t at, double *restrict partial) {
+    struct sw_tile tile;
+    add_squares(sw_tile_load(type, grads, at, SW_GRAIN_PARTIAL_SUMS, &tile), partial);
+}
+
 static double finish_grain(sw_dtype type, const float *restrict acc, void *grads, int64_t at) {
     _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
     for (int64_t i = at; i < at + SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS) {
-        struct sw_tile tile;
         sw_narrow(type, grads, i, SW_GRAIN_PARTIAL_SUMS, acc + i);
-        add_squares(sw_tile_load(type, grads, i, SW_GRAIN_PARTIAL_SUMS, &tile), partial);
+        add_tile(type, grads, i, partial);
     }
+    return sum_in_halves(partial);
+}
+
+static double sum_grain(sw_dtype type, const void *grads, int64_t at) {
+    _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
+    for (int64_t i = at; i < at + SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS)
+        add_tile(type, grads, i, partial);
     return sum_in_halves(partial);
 }
 
@@ -39,6 +50,15 @@ static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_
     return SW_OK;
 }
 
+static sw_status square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+    const int threads = stream->device->info.threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t grain = 0; grain < elems / SW_GRAIN_ELEMS; grain++)
+        sums[grain] = sum_grain(type, grads, grain * SW_GRAIN_ELEMS);
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops) {
     ops->finish_gradient = finish_gradient;
+    ops->square_sums = square_sums;
 }

@@ -1,4 +1,4 @@
-/* The end of a gradient: rounds it and sums the squares of every grain, in the order of kernels/device.h. */
+/* The end of a gradient: rounds it, and sums the squares of every grain in the order of kernels/device.h. */
 #include "kernels/cuda/grid.cuh"
 #include "kernels/tiling.h"
 
@@ -19,9 +19,33 @@ static __device__ __forceinline__ double add_halves(double *partial, int thread)
 }
 static_assert((int)GRAIN_THREADS == (int)SW_WARP, "a grain's threads wait for each other as a warp");
 
-template <typename T>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    finish_kernel(int64_t grains, const float *acc, T *grads, double *sums, bool aligned) {
+/* Where the values of a grain come from: rounded on the way, */
+template <typename T> struct rounding {
+    const float *acc;
+    T *grads;
+    bool aligned;
+    __device__ __forceinline__ void operator()(int64_t at, float values[SW_ELEMS]) const {
+        sw_load_elems(acc + at, SW_ELEMS, aligned, values);
+        for (int e = 0; e < SW_ELEMS; e++) {
+            T rounded;
+            sw_round(values[e], &rounded);
+            values[e] = sw_widen(rounded);
+        }
+        sw_store_elems(grads + at, SW_ELEMS, aligned, values);
+    }
+};
+
+/* or as they are. */
+template <typename T> struct reading {
+    const T *grads;
+    bool aligned;
+    __device__ __forceinline__ void operator()(int64_t at, float values[SW_ELEMS]) const {
+        sw_load_elems(grads + at, SW_ELEMS, aligned, values);
+    }
+};
+
+template <typename Source>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS) sums_kernel(int64_t grains, Source source, double *sums) {
     SW_SHARED(double, partial, [GRAINS_PER_BLOCK][SW_GRAIN_PARTIAL_SUMS]);
     const int64_t grain = (int64_t)blockIdx.x * GRAINS_PER_BLOCK + threadIdx.y;
     const int thread = (int)threadIdx.x;
@@ -29,16 +53,10 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         return;
     double squares[SW_ELEMS] = {0};
     for (int64_t i = thread * SW_ELEMS; i < SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS) {
-        const int64_t at = grain * SW_GRAIN_ELEMS + i;
         float values[SW_ELEMS];
-        sw_load_elems(acc + at, SW_ELEMS, aligned, values);
-        T rounded[SW_ELEMS];
-        for (int e = 0; e < SW_ELEMS; e++) {
-            sw_round(values[e], &rounded[e]);
-            values[e] = sw_widen(rounded[e]);
+        source(grain * SW_GRAIN_ELEMS + i, values);
+        for (int e = 0; e < SW_ELEMS; e++)
             squares[e] = fma((double)values[e], (double)values[e], squares[e]);
-        }
-        sw_store_elems(grads + at, SW_ELEMS, aligned, values);
     }
     for (int e = 0; e < SW_ELEMS; e++)
         partial[threadIdx.y][thread * SW_ELEMS + e] = squares[e];
@@ -48,14 +66,29 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         sums[grain] = total;
 }
 
+template <typename Source>
+static void sum_grains(cudaStream_t stream, int64_t grains, const Source &source, double *sums) {
+    if (grains > 0)
+        SW_LAUNCH(sums_kernel<Source>, sw_blocks(grains, GRAINS_PER_BLOCK), dim3(GRAIN_THREADS, GRAINS_PER_BLOCK), 0,
+                  stream, grains, source, sums);
+}
+
 template <typename T>
 static void finish(cudaStream_t stream, int64_t grains, const float *acc, void *grads, double *sums) {
-    SW_LAUNCH(finish_kernel<T>, sw_blocks(grains, GRAINS_PER_BLOCK), dim3(GRAIN_THREADS, GRAINS_PER_BLOCK), 0, stream,
-              grains, acc, (T *)grads, sums, sw_is_aligned(acc) && sw_is_aligned(grads));
+    const rounding<T> source = {acc, (T *)grads, sw_is_aligned(acc) && sw_is_aligned(grads)};
+    sum_grains(stream, grains, source, sums);
+}
+
+template <typename T> static void sum_given(cudaStream_t stream, int64_t grains, const void *grads, double *sums) {
+    const reading<T> source = {(const T *)grads, sw_is_aligned(grads)};
+    sum_grains(stream, grains, source, sums);
 }
 
 void sw_cuda_finish_gradient(cudaStream_t stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, finish, stream, elems / SW_GRAIN_ELEMS, acc, grads, sums);
+    SW_FOR_TYPE(type, finish, stream, elems / SW_GRAIN_ELEMS, acc, grads, sums);
+}
+
+void sw_cuda_square_sums(cudaStream_t stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+    SW_FOR_TYPE(type, sum_given, stream, elems / SW_GRAIN_ELEMS, grads, sums);
 }

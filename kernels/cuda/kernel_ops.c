@@ -161,6 +161,11 @@ static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_
     return sw_cuda_launched(stream, "finish_gradient");
 }
 
+static sw_status square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+    sw_cuda_square_sums(sw_cuda_stream_handle(stream), type, elems, grads, sums);
+    return sw_cuda_launched(stream, "square_sums");
+}
+
 static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                               int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                               float *records, void *weights) {
@@ -192,6 +197,7 @@ void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->cross_entropy_tile = cross_entropy_tile;
     ops->sum_losses = sum_losses;
     ops->finish_gradient = finish_gradient;
+    ops->square_sums = square_sums;
     ops->update_adamw = update_adamw;
     ops->cast_from_f32 = cast_from_f32;
     ops->cast_to_f32 = cast_to_f32;

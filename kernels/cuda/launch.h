@@ -70,6 +70,7 @@ void sw_cuda_sum_losses(cudaStream_t stream, int64_t rows, const float *losses, 
 
 void sw_cuda_finish_gradient(cudaStream_t stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
                              double *sums);
+void sw_cuda_square_sums(cudaStream_t stream, sw_dtype type, int64_t elems, const void *grads, double *sums);
 void sw_cuda_update_adamw(cudaStream_t stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                           int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                           float *records, void *weights);

@@ -19,7 +19,7 @@ struct work {
     sw_dtype type, to_type;
     int64_t elems;
     int root;
-    bool in_place;
+    bool in_place; /* a gather's own share, a reduction's result */
     uint64_t seed, number;
     int64_t bounds[MOST_RANKS + 1], bounds_bytes[MOST_RANKS + 1];
     char *data, *to; /* with a guard behind each */
@@ -67,7 +67,7 @@ static struct work draw_work(struct sw_comm *comm, uint64_t seed, uint64_t numbe
     work.to_type = draw(seed, number, 2) % 3;
     work.elems = draw_size(draw(seed, number, 3));
     work.root = (int)(draw(seed, number, 4) % (uint64_t)ranks);
-    work.in_place = work.type == work.to_type && draw(seed, number, 5) % 2 == 0;
+    work.in_place = (work.kind == GATHER || work.type == work.to_type) && draw(seed, number, 5) % 2 == 0;
     draw_bounds(&work, ranks, draw(seed, number, 6));
     for (int rank = 0; rank <= ranks; rank++)
         work.bounds_bytes[rank] = work.bounds[rank] * sw_dtype_bytes(work.type);
@@ -86,9 +86,12 @@ static void fill(const struct work *work, int rank) {
     memset(work->to, GUARD, (size_t)work->elems * 4 + GUARD_BYTES);
     for (int64_t i = 0; i < work->elems; i++) {
         /* In a gather only the own share counts, in a broadcast only the root's; the rest is to be overwritten. */
-        const bool own = work->kind != GATHER || (i >= work->bounds[rank] && i < work->bounds[rank + 1]);
-        const bool counts = work->kind == BROADCAST ? rank == work->root : own;
-        sw_dtype_store(work->type, work->data, i, counts ? value_of(work, rank, i) : -77.0f);
+        const bool own = i >= work->bounds[rank] && i < work->bounds[rank + 1];
+        const bool counts = work->kind == BROADCAST ? rank == work->root : work->kind != GATHER || own;
+        const bool apart = work->kind == GATHER && !work->in_place;
+        sw_dtype_store(work->type, work->data, i, counts && !apart ? value_of(work, rank, i) : -77.0f);
+        if (own && apart)
+            sw_dtype_store(work->type, work->to, i - work->bounds[rank], value_of(work, rank, i));
     }
 }
 
@@ -97,9 +100,12 @@ static sw_status begin(struct sw_comm *comm, struct work *work) {
     char *share = work->data + work->bounds_bytes[rank];
     switch (work->kind) {
     case GATHER:
-        return sw_comm_all_gather(
-            comm, &(struct sw_comm_gather){.what = "gather", .data = work->data, .bounds_bytes = work->bounds_bytes},
-            &work->request);
+        return sw_comm_all_gather(comm,
+                                  &(struct sw_comm_gather){.what = "gather",
+                                                           .data = work->data,
+                                                           .own = work->in_place ? NULL : work->to,
+                                                           .bounds_bytes = work->bounds_bytes},
+                                  &work->request);
     case REDUCE_SCATTER:
         return sw_comm_reduce_scatter(comm,
                                       &(struct sw_comm_reduce){.what = "reduce",
@@ -175,9 +181,10 @@ static void check(struct sw_comm *comm, const struct work *work) {
     for (int i = 0; i < GUARD_BYTES; i++) {
         RANKS_REQUIRE(work->data[out_bytes(work) + i] == GUARD, "case %llu writes behind its data",
                       (unsigned long long)work->number);
-        const int64_t taken = work->kind == REDUCE_SCATTER && !work->in_place ? end - first : 0;
-        RANKS_REQUIRE(work->to[taken * sw_dtype_bytes(work->to_type) + i] == GUARD, "case %llu writes behind its share",
-                      (unsigned long long)work->number);
+        const sw_dtype type = work->kind == GATHER ? work->type : work->to_type;
+        const bool taken = (work->kind == REDUCE_SCATTER || work->kind == GATHER) && !work->in_place;
+        RANKS_REQUIRE(work->to[(taken ? end - first : 0) * sw_dtype_bytes(type) + i] == GUARD,
+                      "case %llu writes behind its share", (unsigned long long)work->number);
     }
 }
 

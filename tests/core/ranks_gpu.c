@@ -2,11 +2,19 @@
 #include "core/comm_private.h"
 #include "tests/core/ranks.h"
 
+#include <string.h>
+
 static int times_asked[SW_COMM_REQUESTS];
 
 static sw_status sum(void *context, const struct sw_comm_sum *sum) {
     (void)context;
     sw_comm_sum_host(sum);
+    return SW_OK;
+}
+
+static sw_status copy(void *context, void *to, const void *from, int64_t bytes) {
+    (void)context;
+    memcpy(to, from, (size_t)bytes);
     return SW_OK;
 }
 
@@ -23,7 +31,7 @@ static sw_status reached(void *context, int number, bool *out_reached) {
 }
 
 void ranks_use_emulated_gpu(struct sw_comm *comm) {
-    const struct sw_comm_device device = {.sum = sum, .mark = mark, .reached = reached};
+    const struct sw_comm_device device = {.sum = sum, .copy = copy, .mark = mark, .reached = reached};
     RANKS_REQUIRE(sw_comm_use_nccl(comm, &device) == SW_OK, "NCCL");
     RANKS_REQUIRE(sw_comm_transport_name(comm)[0] == 'N', "the transport is %s", sw_comm_transport_name(comm));
 }

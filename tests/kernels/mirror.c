@@ -194,6 +194,10 @@ static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_
     return RUN(finish_gradient, type, elems, ON(acc), ON(grads), ON(sums));
 }
 
+static sw_status square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+    return RUN(square_sums, type, elems, ON(grads), ON(sums));
+}
+
 static sw_status cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
     return RUN(cast_from_f32, type, elems, ON(from), ON(to));
 }
@@ -252,6 +256,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .cross_entropy_tile = cross_entropy_tile,
         .sum_losses = sum_losses,
         .finish_gradient = finish_gradient,
+        .square_sums = square_sums,
         .cast_from_f32 = cast_from_f32,
         .cast_to_f32 = cast_to_f32,
         .update_adamw = update_adamw,

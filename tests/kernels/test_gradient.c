@@ -185,6 +185,15 @@ static double grain_sum(sw_dtype type, const void *grads, int64_t grain) {
     return tree(partial, 0, 1, PARTIALS);
 }
 
+static void assert_same_elements(const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
+                                 const void *want) {
+    const int64_t size = sw_dtype_bytes(type);
+    for (int64_t i = 0; i < elems; i++)
+        if (!any_nan(pair) || !isnan(element(type, got, i)) || !isnan(element(type, want, i)))
+            assert_same_bits("a rounded gradient", pair, size, (const char *)got + i * size,
+                             (const char *)want + i * size);
+}
+
 static void finish(struct pair *pair, sw_dtype type) {
     struct buffer acc = buffer_random(SW_F32, ELEMS, 1, 3.0f);
     struct buffer got = buffer_make(ELEMS * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
@@ -193,12 +202,7 @@ static void finish(struct pair *pair, sw_dtype type) {
     ((float *)acc.data)[3 * SW_GRAIN_ELEMS + 77] = NAN;
     assert_ok(sw_finish_gradient(pair->stream, type, ELEMS, acc.data, got.data, got_sums.data));
     assert_ok(sw_finish_gradient(pair->ref, type, ELEMS, acc.data, want.data, want_sums.data));
-    for (int64_t i = 0; i < ELEMS; i++) {
-        const int64_t size = sw_dtype_bytes(type);
-        if (!any_nan(pair) || !isnan(element(type, got.data, i)) || !isnan(element(type, want.data, i)))
-            assert_same_bits("a rounded gradient", pair, size, (char *)got.data + i * size,
-                             (char *)want.data + i * size);
-    }
+    assert_same_elements(pair, type, ELEMS, got.data, want.data);
     for (int64_t grain = 0; grain < GRAINS; grain++) {
         const double sum = ((double *)got_sums.data)[grain], direct = grain_sum(type, got.data, grain);
         if (grain == 3) {
@@ -223,8 +227,76 @@ static void finish_gradient(void **state) {
     for_each_device(finish_types);
 }
 
+/* Grains of a kind each, and then ordinary ones. */
+enum { ORDINARY, BF16_SUBNORMAL, F16_SUBNORMAL, F16_OVERFLOW, NOT_A_NUMBER, KINDS };
+
+static struct buffer grains_of_all_kinds(int64_t grains) {
+    struct buffer acc = buffer_random(SW_F32, grains * SW_GRAIN_ELEMS, 2, 1.0f);
+    float *values = acc.data;
+    for (int64_t i = 0; i < grains * SW_GRAIN_ELEMS; i++) {
+        if (i / SW_GRAIN_ELEMS == BF16_SUBNORMAL)
+            values[i] = ldexpf(values[i], -130);
+        if (i / SW_GRAIN_ELEMS == F16_SUBNORMAL)
+            values[i] = ldexpf(values[i], -20);
+    }
+    if (grains > F16_OVERFLOW)
+        values[F16_OVERFLOW * SW_GRAIN_ELEMS + 16383] = -65520.0f;
+    if (grains > NOT_A_NUMBER)
+        values[NOT_A_NUMBER * SW_GRAIN_ELEMS + 300] = NAN;
+    return acc;
+}
+
+static void assert_kinds(sw_dtype type, int64_t grains, const double *sums) {
+    for (int64_t grain = 0; grain < grains; grain++) {
+        if (grain == NOT_A_NUMBER)
+            assert_true(isnan(sums[grain]));
+        else if (grain == F16_OVERFLOW && type == SW_F16)
+            assert_true(isinf(sums[grain]));
+        else if (grain == BF16_SUBNORMAL && type == SW_F16)
+            assert_true(sums[grain] == 0.0);
+        else
+            assert_true(sums[grain] > 0.0 && isfinite(sums[grain]));
+    }
+}
+
+/* Rounded and summed apart: what doing both at once gives. */
+static void halves(struct pair *pair, sw_dtype type, int64_t grains) {
+    const int64_t elems = grains * SW_GRAIN_ELEMS;
+    struct buffer acc = grains_of_all_kinds(grains);
+    struct buffer got = buffer_make(elems * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
+    struct buffer got_sums = buffer_make(grains * 8), want_sums = buffer_make(grains * 8);
+    assert_ok(sw_finish_gradient(pair->ref, type, elems, acc.data, want.data, want_sums.data));
+    assert_ok(sw_round_gradient(pair->stream, type, elems, acc.data, got.data));
+    assert_same_elements(pair, type, elems, got.data, want.data);
+    assert_ok(sw_square_sums(pair->stream, type, elems, got.data, got_sums.data));
+    assert_kinds(type, grains, got_sums.data);
+    for (int64_t grain = 0; grain < grains; grain++) {
+        const double sum = ((double *)got_sums.data)[grain], direct = grain_sum(type, got.data, grain);
+        if (grain == NOT_A_NUMBER)
+            continue;
+        assert_same_bits("a given grain's sum", pair, 8, &sum, &((double *)want_sums.data)[grain]);
+        assert_same_bits("a given grain's sum, taken directly", pair, 8, &sum, &direct);
+    }
+    struct buffer *all[] = {&acc, &got, &want, &got_sums, &want_sums};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void halves_of_types(struct pair *pair) {
+    static const int64_t grains[] = {1, KINDS, 9};
+    for (int t = 0; t < TEST_TYPES; t++)
+        for (size_t g = 0; g < sizeof grains / sizeof grains[0]; g++)
+            halves(pair, test_types[t], grains[g]);
+}
+
+static void finish_in_halves(void **state) {
+    (void)state;
+    for_each_device(halves_of_types);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(rounding_to_f16),
-                                       cmocka_unit_test(widening), cmocka_unit_test(finish_gradient)};
+                                       cmocka_unit_test(widening), cmocka_unit_test(finish_gradient),
+                                       cmocka_unit_test(finish_in_halves)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
