@@ -1,8 +1,7 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
 #include "core/status.h"
-#include "train/commands.h"
-#include "train/ranks.h"
+#include "train/cmd_ranks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,16 +11,17 @@ static const struct {
     const char *name;
     const char *what;
     int (*run)(int argc, char **argv);
+    bool by_ranks; /* several processes may run it together, and it says so to itself */
 } commands[] = {
-    {"doctor", "what this machine has and what limits it", sw_command_doctor},
-    {"plan", "where everything would live and what a step would move", sw_command_plan},
-    {"train", "train a model", sw_command_train},
-    {"resume", "go on with a run from its last commit", sw_command_resume},
-    {"eval", "loss and perplexity on a file", sw_command_eval},
-    {"generate", "continue a text", sw_command_generate},
-    {"export", "write a Hugging Face folder", sw_command_export},
-    {"verify", "read all of a run's store and check every sum", sw_command_verify},
-    {"bench", "what this machine does, beside its own limits", sw_command_bench},
+    {.name = "doctor", .what = "what this machine has and what limits it", .run = sw_command_doctor},
+    {.name = "plan", .what = "where everything would live and what a step would move", .run = sw_command_plan},
+    {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
+    {.name = "resume", .what = "go on with a run from its last commit", .run = sw_command_resume, .by_ranks = true},
+    {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval},
+    {.name = "generate", .what = "continue a text", .run = sw_command_generate},
+    {.name = "export", .what = "write a Hugging Face folder", .run = sw_command_export},
+    {.name = "verify", .what = "read all of a run's store and check every sum", .run = sw_command_verify},
+    {.name = "bench", .what = "what this machine does, beside its own limits", .run = sw_command_bench},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -56,9 +56,11 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < COMMAND_COUNT; i++) {
         int code;
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return sw_command_is_alone(argv[1], &code) ? end_output(argv[1], commands[i].run(argc - 2, argv + 2))
-                                                       : code;
+        if (strcmp(argv[1], commands[i].name) != 0)
+            continue;
+        if (!commands[i].by_ranks && !sw_command_is_alone(argv[1], &code))
+            return code;
+        return end_output(argv[1], commands[i].run(argc - 2, argv + 2));
     }
     fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[1]);
     return SW_EXIT_USAGE;

@@ -1,5 +1,6 @@
 /* Shards: which grains of a unit each rank has. Ranks split every unit evenly, in their order, so that all links and
- * drives carry the same; the first ranks have one grain more where it does not come out even, the last may have none. */
+ * drives carry the same; the first ranks have one grain more where it does not come out even, the last may have none.
+ */
 #ifndef SW_OFFLOAD_SHARD_H
 #define SW_OFFLOAD_SHARD_H
 

@@ -1,3 +1,4 @@
+#include "train/cmd_ranks.h"
 #include "train/cmd_run.h"
 #include "train/commands.h"
 
@@ -15,23 +16,27 @@ static sw_status apply_change(void *context, struct sw_settings *settings) {
     return sw_options_parse(&sw_resume_command, change->argc, change->argv, settings, &help);
 }
 
+static int resume(struct sw_ranks *ranks, const char *folder, struct change *change) {
+    struct sw_trainer *trainer = NULL;
+    sw_signals_catch(sw_ranks_rank(ranks) == 0);
+    const sw_status status = sw_trainer_resume(folder, ranks, apply_change, change, &trainer);
+    if (status != SW_OK)
+        return sw_command_fail_ranks(ranks, status);
+    const int code = sw_run_to_end(ranks, trainer);
+    sw_trainer_close(trainer);
+    return code;
+}
+
 int sw_command_resume(int argc, char **argv) {
     struct sw_settings asked = {0};
     struct change change = {.argc = argc, .argv = argv};
-    struct sw_trainer *trainer = NULL;
+    struct sw_ranks ranks;
     int code;
-    if (!sw_command_parse(&sw_resume_command, argc, argv, &asked, &code)) {
-        sw_options_release(&sw_resume_command, &asked);
+    if (!sw_command_begin(&ranks, "resume", &code))
         return code;
-    }
-    sw_signals_catch();
-    const sw_status status = sw_trainer_resume(asked.run, apply_change, &change, &trainer);
-    if (status != SW_OK) {
-        code = sw_command_fail("resume", status);
-    } else {
-        code = sw_run_to_end("resume", trainer);
-        sw_trainer_close(trainer);
-    }
+    if (sw_command_parse_ranks(&ranks, &sw_resume_command, argc, argv, &asked, &code))
+        code = resume(&ranks, asked.run, &change);
     sw_options_release(&sw_resume_command, &asked);
+    sw_command_end(&ranks, code);
     return code;
 }

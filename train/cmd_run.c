@@ -2,7 +2,7 @@
 
 #include "core/log.h"
 #include "core/size.h"
-#include "train/commands.h"
+#include "train/cmd_ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,22 +12,26 @@
 enum { BASELINE_VOCAB = 4096 };
 
 /* A signal handler can reach nothing but global state. */
-static volatile sig_atomic_t stop_requested;
+static volatile sig_atomic_t stop_requested, speaking;
 
 static void on_signal(int number) {
-    if (stop_requested)
+    if (stop_requested && number != SIGUSR1)
         _exit(128 + number);
-    stop_requested = 1;
     static const char text[] = "\nending as soon as nothing is lost by it; once more ends at once\n";
-    const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
-    (void)ignored;
+    if (!stop_requested && speaking) {
+        const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
+    }
+    stop_requested = 1;
 }
 
-const volatile sig_atomic_t *sw_signals_catch(void) {
+const volatile sig_atomic_t *sw_signals_catch(bool speaks) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    speaking = speaks;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaction(numbers[i], &action, NULL);
     return &stop_requested;
 }
 
@@ -80,13 +84,13 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
                 bits < to_beat->bigram_bits ? "below" : "above");
 }
 
-int sw_run_to_end(const char *command, struct sw_trainer *trainer) {
+int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     sw_run_end end;
     say_start(trainer);
     const struct baselines to_beat = say_baselines(trainer);
     const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
     if (status != SW_OK)
-        return sw_command_fail(command, status);
+        return sw_command_fail_ranks(ranks, status);
     say_result(trainer, &to_beat);
     sw_costs_say_end(trainer);
     static const char *const endings[] = {[SW_END_DONE] = "all steps are done",

@@ -1,3 +1,4 @@
+#include "train/cmd_ranks.h"
 #include "train/cmd_run.h"
 #include "train/commands.h"
 #include "train/config.h"
@@ -6,19 +7,25 @@
 #include <stdio.h>
 #include <string.h>
 
+static int train(struct sw_ranks *ranks, struct sw_settings *settings) {
+    struct sw_trainer *trainer = NULL;
+    const sw_status status = sw_trainer_create(settings, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), &trainer);
+    if (status != SW_OK)
+        return sw_command_fail_ranks(ranks, status);
+    const int code = sw_run_to_end(ranks, trainer);
+    sw_trainer_close(trainer);
+    return code;
+}
+
 int sw_command_train(int argc, char **argv) {
     struct sw_settings settings = {0};
+    struct sw_ranks ranks;
     int code;
-    if (!sw_command_parse(&sw_train_command, argc, argv, &settings, &code)) {
-        sw_options_release(&sw_train_command, &settings);
+    if (!sw_command_begin(&ranks, "train", &code))
         return code;
-    }
-    struct sw_trainer *trainer = NULL;
-    const sw_status status = sw_trainer_create(&settings, sw_signals_catch(), &trainer);
+    if (sw_command_parse_ranks(&ranks, &sw_train_command, argc, argv, &settings, &code))
+        code = train(&ranks, &settings);
     sw_options_release(&sw_train_command, &settings);
-    if (status != SW_OK)
-        return sw_command_fail("train", status);
-    code = sw_run_to_end("train", trainer);
-    sw_trainer_close(trainer);
+    sw_command_end(&ranks, code);
     return code;
 }

@@ -45,6 +45,7 @@ struct sw_option {
     bool allow_auto;           /* "auto" gives SW_OPTION_AUTO */
     bool required;
     bool transient; /* belongs to one invocation: not in the JSON */
+    bool own;       /* each rank may have a value of its own */
 };
 
 struct sw_command_line {
@@ -80,6 +81,9 @@ void sw_options_help(const struct sw_command_line *line, FILE *to);
 
 /* All options with a flag that are not transient: "--micro-batch" is "micro_batch". The caller releases the object. */
 sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out);
+
+/* The same of those that all ranks must have alike. */
+sw_status sw_options_common_json(const struct sw_command_line *line, const void *target, json_t **out);
 
 /* Reads what sw_options_to_json wrote; origin names it in messages. Options that are missing keep their value; unknown
  * ones are refused. Values are checked as those of flags are. */

@@ -53,12 +53,17 @@ static json_t *value_to_json(const struct sw_option *option, const void *target)
     return NULL;
 }
 
-sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out) {
+static bool is_common(const struct sw_option *option) {
+    return is_kept(option) && !option->own;
+}
+
+static sw_status to_json(const struct sw_command_line *line, const void *target,
+                         bool (*wanted)(const struct sw_option *), json_t **out) {
     json_t *object = json_object();
     for (int i = 0; i < line->option_count; i++) {
         const struct sw_option *option = &line->options[i];
         char key[KEY_CHARS];
-        if (!is_kept(option))
+        if (!wanted(option))
             continue;
         if (json_object_set_new(object, key_of(option, key), value_to_json(option, target)) != 0) {
             json_decref(object);
@@ -67,6 +72,14 @@ sw_status sw_options_to_json(const struct sw_command_line *line, const void *tar
     }
     *out = object;
     return SW_OK;
+}
+
+sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out) {
+    return to_json(line, target, is_kept, out);
+}
+
+sw_status sw_options_common_json(const struct sw_command_line *line, const void *target, json_t **out) {
+    return to_json(line, target, is_common, out);
 }
 
 /* The text that the flag would have been given, so that one set of checks serves both. NULL: not of the right kind. */

@@ -1,11 +1,61 @@
-/* Several ranks of a command. */
+/* The ranks that train one run together, as its start and its loop see them. NULL is a process alone. */
 #ifndef SW_TRAIN_RANKS_H
 #define SW_TRAIN_RANKS_H
 
-#include <stdbool.h>
+#include "core/comm.h"
+#include "core/watch.h"
+#include "offload/plan.h"
 
-/* Whether this process is the only one of its job. Several would write one run at once: they are refused, by one
- * message, and *out_exit is the exit status. */
-bool sw_command_is_alone(const char *command, int *out_exit);
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The watch's lane of what the program itself does between steps, behind those of the engine. */
+enum { SW_RANKS_LANE = 1 + SW_LANES };
+
+struct sw_ranks {
+    struct sw_comm *comm;
+    struct sw_watch *watch;                                   /* NULL alone, and before the ranks have agreed */
+    const char *command;                                      /* for messages */
+    void (*ended)(void *ranks, const char *text, bool print); /* as struct sw_watch_spec has it */
+    bool told;          /* every rank has the same error, which is rank 0's to print */
+    atomic_bool keeps;  /* what is there is worth keeping: a failure ends the process at once */
+    atomic_bool undone; /* until then: what was made has been removed again */
+};
+
+int sw_ranks_count(const struct sw_ranks *ranks);
+int sw_ranks_rank(const struct sw_ranks *ranks);
+/* Of this machine. */
+int sw_ranks_local_count(const struct sw_ranks *ranks);
+
+/* What an engine is given: NULL alone. */
+struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks);
+struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks);
+
+/* Between two parts of a start that each rank does for itself: goes on only where all have succeeded. Else every rank
+ * gets the error of the first that failed, so that it is said once. */
+sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
+/* The same, of a part that rank 0 does for all. */
+#define sw_ranks_first(ranks, part) sw_ranks_gate(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
+
+/* Claims as sw_comm_agree has them. */
+sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
+/* Of each value the least over the ranks. */
+sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
+/* Rank 0's bytes to all. */
+sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes);
+/* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */
+sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
+
+/* From now on ranks that die or hang are noticed, and end the others. The time is the same on all. */
+sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
+
+/* What a rank does alone while others may wait for it: begun, gone on with, done. */
+void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index);
+void sw_ranks_tick(struct sw_ranks *ranks);
+void sw_ranks_leave(struct sw_ranks *ranks);
+
+/* The run has begun: from now on a rank's failure leaves everything as it is. */
+void sw_ranks_keep(struct sw_ranks *ranks);
 
 #endif

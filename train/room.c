@@ -14,14 +14,20 @@ static sw_status check_gpu_memory(const struct sw_plan *plan, const struct sw_de
         sw_format_size(plan->tier_bytes[SW_DEVICE], need), gpu->model, sw_format_size(gpu->memory_bytes, have));
 }
 
-sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device) {
+sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device, int local_ranks) {
     struct sw_machine machine;
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
+    const int64_t rank_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
+    const int64_t need_bytes = rank_bytes * local_ranks;
     SW_TRY(check_gpu_memory(plan, device));
     SW_TRY(sw_machine_read(&machine));
     if (need_bytes <= machine.available_bytes)
         return SW_OK;
+    if (local_ranks > 1)
+        return sw_fail(SW_ERR_BUDGET,
+                       "the plans of the %d ranks on this machine take %s of memory and it has %s available; lower "
+                       "--device-memory and --host-memory, which are those of each rank, or --micro-batch",
+                       local_ranks, sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, have));
     return sw_fail(SW_ERR_BUDGET,
                    "the plan takes %s of memory and this machine has %s available; lower --device-memory and "
                    "--host-memory to that, or --micro-batch",

@@ -27,7 +27,7 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
      AT(batch_tokens),                                                                                                 \
      .initial = "auto",                                                                                                \
      .value = "tokens",                                                                                                \
-     .what = "tokens of a step",                                                                                       \
+     .what = "tokens of a step, of all ranks",                                                                         \
      .int_min = 1,                                                                                                     \
      .allow_auto = true},                                                                                              \
         {.name = "--seq",                                                                                              \
@@ -83,15 +83,9 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
              "cut attention and MLP of each block into N tiles each, fetched one at a time (for very wide layers)",    \
          .int_min = 1,                                                                                                 \
          .int_max = SW_CONFIG_MAX_WIDTH},                                                                              \
-        {.name = "--recompute",                                                                                        \
-         .kind = SW_OPTION_CHOICE,                                                                                     \
-         AT(recompute),                                                                                                \
-         .initial = "auto",                                                                                            \
-         .choices = "auto|all|none",                                                                                   \
-         .what = "compute a block's intermediates again in the backward pass, or keep them"},                          \
     {                                                                                                                  \
-        .name = "--zero", .kind = SW_OPTION_INT, AT(zero), .initial = "0", .value = "STAGE",                           \
-        .what = "ZeRO stage; one rank, stage 0, in this version", .int_min = 0, .int_max = 3                           \
+        .name = "--recompute", .kind = SW_OPTION_CHOICE, AT(recompute), .initial = "auto", .choices = "auto|all|none", \
+        .what = "compute a block's intermediates again in the backward pass, or keep them"                             \
     }
 
 /* Flags that may differ from one start of a run to the next. */
@@ -101,14 +95,26 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
      AT(device_memory),                                                                                                \
      .initial = "auto",                                                                                                \
      .value = "SIZE",                                                                                                  \
-     .what = "budget of the device tier",                                                                              \
-     .allow_auto = true},                                                                                              \
+     .what = "budget of the device tier, of each rank",                                                                \
+     .allow_auto = true,                                                                                               \
+     .own = true},                                                                                                     \
         {.name = "--host-memory",                                                                                      \
          .kind = SW_OPTION_SIZE,                                                                                       \
          AT(host_memory),                                                                                              \
          .initial = "auto",                                                                                            \
          .value = "SIZE",                                                                                              \
-         .what = "budget of the host tier",                                                                            \
+         .what = "budget of the host tier, of each rank",                                                              \
+         .allow_auto = true,                                                                                           \
+         .own = true},                                                                                                 \
+        {.name = "--zero",                                                                                             \
+         .kind = SW_OPTION_INT,                                                                                        \
+         AT(zero),                                                                                                     \
+         .initial = "auto",                                                                                            \
+         .value = "STAGE",                                                                                             \
+         .what = "what ranks share out (ZeRO): 0 nothing, 1 optimizer, 2 and gradients, 3 and weights; auto: 2 where " \
+                 "each device can hold all weights, else 3",                                                           \
+         .int_min = 0,                                                                                                 \
+         .int_max = 3,                                                                                                 \
          .allow_auto = true},                                                                                          \
         {.name = "--speculate",                                                                                        \
          .kind = SW_OPTION_CHOICE,                                                                                     \
@@ -136,10 +142,11 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          AT(threads),                                                                                                  \
          .initial = "auto",                                                                                            \
          .value = "N",                                                                                                 \
-         .what = "threads of the CPU device; auto: all cores",                                                         \
+         .what = "threads of each rank on the CPU; auto: all cores, shared by the ranks of a machine",                 \
          .int_min = 1,                                                                                                 \
          .int_max = 4096,                                                                                              \
-         .allow_auto = true},                                                                                          \
+         .allow_auto = true,                                                                                           \
+         .own = true},                                                                                                 \
         {.name = "--chunk-grains",                                                                                     \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(chunk_grains),                                                                                             \
@@ -176,7 +183,8 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
      AT(nvme),                                                                                                         \
      .value = "DIR[:SIZE]",                                                                                            \
      .what = "folder for the store's file, or a block device for all of it, and what the store may take there; "       \
-             "repeatable: striped, with as much in each; default: the run's own folder"},                              \
+             "repeatable: striped, with as much in each; default: the run's own folder",                               \
+     .own = true},                                                                                                     \
         {.name = "--eval-every",                                                                                       \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(eval_every),                                                                                               \
@@ -213,6 +221,13 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "FILE",                                                                                              \
          .what = "write what each lane did in the first steps, for Perfetto or chrome://tracing",                      \
          .transient = true},                                                                                           \
+        {.name = "--rank-timeout",                                                                                     \
+         .kind = SW_OPTION_DURATION,                                                                                   \
+         AT(rank_timeout),                                                                                             \
+         .initial = "60",                                                                                              \
+         .value = "TIME",                                                                                              \
+         .what = "a rank that gives no sign of life for so long, or does nothing while others wait for it, ends all",  \
+         .int_min = 1},                                                                                                \
     {                                                                                                                  \
         .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
         .what = "accept a file system without O_DIRECT, through the page cache"                                        \
@@ -341,6 +356,14 @@ static const struct sw_option train_options[] = {
      .what = "of the data's order and of --init",
      .int_min = 0},
     {.name = "--init", .kind = SW_OPTION_FLAG, AT(init), .what = "start from random weights"},
+    {.name = "--reduce",
+     .kind = SW_OPTION_CHOICE,
+     AT(reduce),
+     .initial = "ordered",
+     .choices = "ordered|library",
+     .what =
+         "how gradients of ranks are added: in the order of the ranks, or as MPI or NCCL does, whose order and bits "
+         "depend on the library"},
     {.name = "--val",
      .kind = SW_OPTION_STRING,
      AT(val),
@@ -511,9 +534,8 @@ const struct sw_command_line sw_bench_step_command = {
     .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
-    if (settings->zero != 0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--zero %lld needs several ranks, which this version does not have; use 0",
-                       (long long)settings->zero);
+    if (settings->reduce != SW_REDUCE_ORDERED)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--reduce library is not in this version; use ordered");
     int64_t group;
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));
@@ -525,18 +547,37 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
 }
 
 static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
+    const int64_t ranks = sw_settings_ranks(s);
     if (s->seq == SW_OPTION_AUTO)
         s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
     const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
     if (s->micro_batch == SW_OPTION_AUTO) {
-        const int64_t sequences = batch_auto ? AUTO_BATCH_TOKENS / s->seq : s->batch_tokens / s->seq;
+        const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
         s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
         while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
             s->micro_batch--;
     }
-    const int64_t micro_tokens = s->micro_batch * s->seq;
+    const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
     if (batch_auto)
         s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
+}
+
+/* Every rank computes as many whole micro-batches. */
+static sw_status check_batch(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_ranks(s);
+    int64_t micro_tokens;
+    const bool counts =
+        sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
+    if (counts && s->batch_tokens % micro_tokens == 0)
+        return SW_OK;
+    if (ranks == 1 || !counts)
+        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
+                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    return sw_fail(SW_ERR_ARG,
+                   "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
+                   "ranks; use %lld, another --micro-batch or another number of ranks",
+                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks,
+                   (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
 }
 
 static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
@@ -544,12 +585,12 @@ static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_in
         return SW_OK;
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
+    const double share = (double)machine.available_bytes / (double)sw_max_i64(1, s->local_ranks);
     if (s->device_memory == SW_OPTION_AUTO)
-        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * (double)machine.available_bytes)
+        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share)
                                                : (int64_t)(AUTO_GPU_SHARE * (double)device->memory_bytes);
     if (s->host_memory == SW_OPTION_AUTO)
-        s->host_memory =
-            (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * (double)machine.available_bytes);
+        s->host_memory = (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * share);
     return SW_OK;
 }
 
@@ -559,10 +600,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     if (s->seq > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
                        (long long)config->max_positions);
-    int64_t micro_tokens;
-    if (!sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) || s->batch_tokens % micro_tokens != 0)
-        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
-                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    SW_TRY(check_batch(s));
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
     s->threads = device->threads;
@@ -583,7 +621,11 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
 }
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
-    return settings->batch_tokens / (settings->micro_batch * settings->seq);
+    return settings->batch_tokens / (settings->micro_batch * settings->seq * sw_settings_ranks(settings));
+}
+
+int64_t sw_settings_ranks(const struct sw_settings *settings) {
+    return sw_max_i64(1, settings->ranks);
 }
 
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {

@@ -15,6 +15,8 @@ enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP3
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
+enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY };
+enum { SW_SETTINGS_MOST_RANKS = 4096 };
 
 /* Members hold SW_OPTION_AUTO where "auto" was given and not yet resolved. */
 struct sw_settings {
@@ -32,11 +34,13 @@ struct sw_settings {
     int device, recompute, durability, speculate, update;
     char *order;
     int64_t zero, tiles;
+    int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
+    int reduce;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
     char *place;
     char *val;
-    int64_t eval_every, save_every, export_every, keep, time_limit;
+    int64_t eval_every, save_every, export_every, keep, time_limit, rank_timeout;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
     double endurance; /* terabytes that the drives are rated for; 0: not known */
@@ -60,7 +64,8 @@ sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_mode
                               const struct sw_device_info *device);
 
 sw_dtype sw_settings_type(const struct sw_settings *settings);
-/* Micro-batches of a step. */
+int64_t sw_settings_ranks(const struct sw_settings *settings);
+/* Micro-batches of a step, of each rank. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 /* Micro-batches that go through a unit before the next unit, by --order. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "train/agreement.h"
 #include "train/files.h"
 #include "train/loading.h"
 #include "train/new_store.h"
@@ -126,16 +127,33 @@ static sw_status open_data(struct sw_trainer *trainer) {
     return sw_data_open(&spec, &trainer->data);
 }
 
-/* Device, model, data and plan: what can be refused before anything is written. */
-static sw_status prepare(struct sw_trainer *trainer) {
+static sw_status check_settings(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
-    SW_TRY(sw_settings_check(settings));
+    settings->ranks = sw_ranks_count(trainer->ranks);
+    settings->local_ranks = sw_ranks_local_count(trainer->ranks);
+    return sw_settings_check(settings);
+}
+
+static sw_status share_cores(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    if (settings->threads != SW_OPTION_AUTO)
+        return sw_ranks_least(trainer->ranks, &settings->threads, 1);
+    return sw_ranks_cores(trainer->ranks, &settings->threads);
+}
+
+static sw_status open_inputs(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_trainer_devices(settings, &trainer->devices));
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     SW_TRY(sw_schedule_check(&schedule));
-    SW_TRY(open_data(trainer));
+    return open_data(trainer);
+}
+
+static sw_status make_model_and_plan(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
     const struct sw_model_shape shape = {.type = sw_settings_type(settings),
                                          .batch = settings->micro_batch,
                                          .seq = settings->seq,
@@ -143,7 +161,30 @@ static sw_status prepare(struct sw_trainer *trainer) {
                                          .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
-    return sw_room_check(trainer->plan, &info);
+    return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
+}
+
+static sw_status refuse_several(const struct sw_trainer *trainer) {
+    return sw_ranks_count(trainer->ranks) == 1
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED,
+                         "%d ranks were started, and sharing the work among ranks is planned, not there yet; start "
+                         "one process, without mpirun or srun",
+                         sw_ranks_count(trainer->ranks));
+}
+
+/* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
+ * itself, all see whether they go on. */
+static sw_status prepare(struct sw_trainer *trainer) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_gate(ranks, check_settings(trainer)));
+    SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
+    SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
+    SW_TRY(share_cores(trainer));
+    SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
+    SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_ranks_gate(ranks, refuse_several(trainer)));
+    return sw_ranks_gate(ranks, make_model_and_plan(trainer));
 }
 
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
@@ -189,12 +230,14 @@ static sw_status open_engine(struct sw_trainer *trainer) {
 /* What is done while a store is made: shown, and watched for the wish to stop. */
 struct making {
     struct sw_progress progress;
+    struct sw_ranks *ranks;
     const volatile sig_atomic_t *stop;
 };
 
 static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
     struct making *making = context;
     sw_progress_at(&making->progress, done_bytes, total_bytes, sw_now_ns());
+    sw_ranks_tick(making->ranks);
     return !*making->stop;
 }
 
@@ -206,8 +249,11 @@ static sw_status create_store_in(struct sw_trainer *trainer, const struct sw_pla
                                         .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
     struct making making = {
         .progress = sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
+        .ranks = trainer->ranks,
         .stop = trainer->stop};
+    sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
     const sw_status status = sw_new_store_create(&wanted, on_progress, &making, &trainer->store);
+    sw_ranks_leave(trainer->ranks);
     if (status == SW_OK)
         sw_progress_end(&making.progress, sw_store_file_bytes(trainer->store), sw_now_ns());
     else
@@ -229,29 +275,45 @@ static sw_status choose_updates(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_update_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
                                      &trainer->plan));
-    return sw_room_check(trainer->plan, &info);
+    return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
+}
+
+static sw_status open_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
+                                &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    return SW_OK;
+}
+
+/* What a run learns, its exports included, is its user's. */
+static sw_status make_folder(struct sw_trainer *trainer) {
+    trainer->made_folder = access(trainer->folder, F_OK) != 0;
+    return sw_folder_make(trainer->folder, 0700);
+}
+
+static sw_status begin_run(struct sw_trainer *trainer) {
+    sw_store_id(trainer->store, trainer->run.store_id);
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
 }
 
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
-    SW_TRY(sw_folder_must_be_free(trainer->folder));
-    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
-                                &trainer->source));
-    trainer->run.config = *sw_source_config(trainer->source);
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_first(ranks, sw_folder_must_be_free(trainer->folder)));
+    SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
-    SW_TRY(sw_settings_make_paths_absolute(settings));
-    trainer->made_folder = access(trainer->folder, F_OK) != 0;
-    /* What a run learns, its exports included, is its user's. */
-    SW_TRY(sw_folder_make(trainer->folder, 0700));
-    SW_TRY(choose_updates(trainer));
-    SW_TRY(create_store(trainer));
-    sw_store_id(trainer->store, trainer->run.store_id);
-    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
-    if (settings->trace != NULL)
-        SW_TRY(sw_trace_file_check(settings->trace));
+    SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
+    SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
+    SW_TRY(sw_ranks_gate(ranks, choose_updates(trainer)));
+    SW_TRY(sw_ranks_gate(ranks, create_store(trainer)));
+    SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(open_engine(trainer));
-    return sw_loading_run(trainer);
+    SW_TRY(sw_loading_run(trainer));
+    sw_ranks_keep(ranks);
+    return SW_OK;
 }
 
 /* A start that failed leaves nothing behind. */
@@ -269,19 +331,21 @@ static void undo_create(struct sw_trainer *trainer) {
         rmdir(trainer->folder);
 }
 
-static sw_status make(const char *folder, struct sw_trainer **out) {
+static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trainer **out) {
     struct sw_trainer *trainer = calloc(1, sizeof *trainer);
     if (trainer == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the run");
     trainer->folder = folder;
+    trainer->ranks = ranks;
     trainer->start_ns = sw_now_ns();
     *out = trainer;
     return SW_OK;
 }
 
-sw_status sw_trainer_create(struct sw_settings *settings, const volatile sig_atomic_t *stop, struct sw_trainer **out) {
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
-    SW_TRY(make(settings->run, &trainer));
+    SW_TRY(make(settings->run, ranks, &trainer));
     trainer->stop = stop;
     trainer->run.settings = *settings;
     *settings = (struct sw_settings){0};
@@ -307,33 +371,55 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-static sw_status resume(struct sw_trainer *trainer, sw_status (*change)(void *, struct sw_settings *), void *context) {
+/* What a resume changes of the run's settings; NULL: nothing. */
+struct change {
+    sw_status (*apply)(void *context, struct sw_settings *settings);
+    void *context;
+};
+
+static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
-    if (change != NULL)
-        SW_TRY(change(context, settings));
-    if (settings->trace != NULL)
-        SW_TRY(sw_trace_file_check(settings->trace));
-    SW_TRY(prepare(trainer));
-    if (sw_data_digest(trainer->data) != trainer->run.data_digest)
-        return sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
-    SW_TRY(choose_updates(trainer));
+    if (change->apply != NULL)
+        SW_TRY(change->apply(change->context, settings));
+    return settings->trace != NULL ? sw_trace_file_check(settings->trace) : SW_OK;
+}
+
+static sw_status check_data(const struct sw_trainer *trainer) {
+    return sw_data_digest(trainer->data) == trainer->run.data_digest
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
+}
+
+static sw_status open_store(struct sw_trainer *trainer) {
     SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, NULL, &trainer->store));
     SW_TRY(check_store(trainer));
     SW_TRY(
         sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest, &trainer->position));
-    SW_TRY(sw_settings_make_paths_absolute(settings));
+    SW_TRY(sw_settings_make_paths_absolute(&trainer->run.settings));
     sw_store_id(trainer->store, trainer->run.store_id);
-    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    return SW_OK;
+}
+
+static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
+    SW_TRY(prepare(trainer));
+    SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
+    SW_TRY(sw_ranks_gate(ranks, choose_updates(trainer)));
+    SW_TRY(sw_ranks_gate(ranks, open_store(trainer)));
+    SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
+    sw_ranks_keep(ranks);
     SW_TRY(open_engine(trainer));
     return sw_engine_restore(trainer->engine);
 }
 
-sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *context, struct sw_settings *settings),
-                            void *context, struct sw_trainer **out) {
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
-    SW_TRY(make(folder, &trainer));
-    const sw_status status = resume(trainer, change, context);
+    SW_TRY(make(folder, ranks, &trainer));
+    const sw_status status = resume(trainer, &(struct change){change, context});
     if (status != SW_OK) {
         sw_trainer_close(trainer);
         return status;

@@ -9,6 +9,7 @@
 #include "train/data.h"
 #include "train/devices.h"
 #include "train/model.h"
+#include "train/ranks.h"
 #include "train/run.h"
 #include "train/settings.h"
 #include "train/source.h"
@@ -17,6 +18,7 @@
 
 struct sw_trainer {
     const char *folder; /* of the run */
+    struct sw_ranks *ranks;
     struct sw_run run;
     struct sw_source *source; /* a new run's weights, until they are loaded; NULL when resumed */
     struct sw_devices devices;
@@ -36,10 +38,12 @@ struct sw_trainer {
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is
  * left. *stop (set by a signal handler) is a failure until the first commit. */
-sw_status sw_trainer_create(struct sw_settings *settings, const volatile sig_atomic_t *stop, struct sw_trainer **out);
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out);
 /* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
-sw_status sw_trainer_resume(const char *folder, sw_status (*change)(void *context, struct sw_settings *settings),
-                            void *context, struct sw_trainer **out);
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
 
 /* Of a training step, in nats a token. */

@@ -77,7 +77,7 @@ def wrong_usage():
 def what_is_not_there_yet():
     return refused_as([
         ("a GPU", train("--device", "cuda"), "--device cpu"),
-        ("ranks", train("--zero", 1), "--zero"),
+        ("another reduction", train("--reduce", "library"), "--reduce library", "ordered"),
     ], 1)
 
 

@@ -13,8 +13,8 @@ COMMANDS = {
         --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
         --clip --seed --init --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
         --export-every --keep
-        --endurance --time-limit --allow-buffered""",
-    "resume": """DIR --steps --device-memory --host-memory --update --place --nvme --eval-every --save-every --export-every --keep
+        --endurance --time-limit --rank-timeout --reduce --allow-buffered""",
+    "resume": """DIR --steps --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
         --endurance --time-limit
         --allow-buffered""",
     "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
