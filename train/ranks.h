@@ -26,6 +26,7 @@ struct sw_ranks {
 int sw_ranks_count(const struct sw_ranks *ranks);
 int sw_ranks_rank(const struct sw_ranks *ranks);
 /* Of this machine. */
+int sw_ranks_local_rank(const struct sw_ranks *ranks);
 int sw_ranks_local_count(const struct sw_ranks *ranks);
 
 /* What an engine is given: NULL alone. */
@@ -42,6 +43,8 @@ sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
 /* Of each value the least over the ranks. */
 sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
+/* The sum over the ranks. */
+sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value);
 /* Rank 0's bytes to all. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes);
 /* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */

@@ -228,6 +228,11 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "TIME",                                                                                              \
          .what = "a rank that gives no sign of life for so long, or does nothing while others wait for it, ends all",  \
          .int_min = 1},                                                                                                \
+        {.name = "--allow-shared-gpu",                                                                                 \
+         .kind = SW_OPTION_FLAG,                                                                                       \
+         AT(allow_shared_gpu),                                                                                         \
+         .what = "let several ranks of a machine compute on one GPU, where its NCCL can do that",                      \
+         .transient = true},                                                                                           \
     {                                                                                                                  \
         .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
         .what = "accept a file system without O_DIRECT, through the page cache"                                        \
