@@ -29,6 +29,7 @@ static struct {
     FUNCTION(GroupEnd);
     FUNCTION(Send);
     FUNCTION(Recv);
+    FUNCTION(Reduce);
 } library = {.once = PTHREAD_ONCE_INIT};
 
 /* By its name, where the loader looks; else where it was when this program was built. */
@@ -44,8 +45,10 @@ static void load(void) {
         void **at;
     } functions[] = {
 #define ENTRY(name) {"nccl" #name, (void **)&library.name}
-        ENTRY(GetErrorString),    ENTRY(GetUniqueId), ENTRY(CommInitRank), ENTRY(CommDestroy), ENTRY(CommAbort),
-        ENTRY(CommGetAsyncError), ENTRY(GroupStart),  ENTRY(GroupEnd),     ENTRY(Send),        ENTRY(Recv),
+        ENTRY(GetErrorString), ENTRY(GetUniqueId), ENTRY(CommInitRank),
+        ENTRY(CommDestroy),    ENTRY(CommAbort),   ENTRY(CommGetAsyncError),
+        ENTRY(GroupStart),     ENTRY(GroupEnd),    ENTRY(Send),
+        ENTRY(Recv),           ENTRY(Reduce),
     };
     if (handle == NULL) {
         snprintf(library.failure, sizeof library.failure, "%s", dlerror());
@@ -101,6 +104,27 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     return check(library.GroupEnd(), "start a round");
 }
 
+static sw_status reduce(struct nccl *nccl, sw_dtype type, const struct sw_comm_round *round) {
+    static const ncclDataType_t types[] = {[SW_F32] = ncclFloat32, [SW_BF16] = ncclBfloat16, [SW_F16] = ncclFloat16};
+    for (int i = 0; i < round->send_count; i++) {
+        const struct sw_comm_message *send = &round->sends[i];
+        void *to = round->receive_count > 0 && round->receives[0].peer == send->peer ? round->receives[0].data : NULL;
+        SW_TRY(check(library.Reduce(send->data, to, (size_t)(send->bytes / sw_dtype_bytes(type)), types[type], ncclSum,
+                                    send->peer, nccl->comm, nccl->stream),
+                     "reduce"));
+    }
+    return SW_OK;
+}
+
+/* Shares are not all of one size, which NCCL's reduce-scatter wants; a group of reductions is the same. */
+static sw_status post_sums(void *state, int group, sw_dtype type, const struct sw_comm_round *round) {
+    (void)group;
+    struct nccl *nccl = state;
+    SW_TRY(check(library.GroupStart(), "begin a round"));
+    SW_TRY(reduce(nccl, type, round));
+    return check(library.GroupEnd(), "start a round");
+}
+
 /* Whatever the stream is given next begins when they are. */
 static sw_status done(void *state, int group, bool *out_done) {
     (void)state, (void)group;
@@ -128,6 +152,7 @@ static void close_nccl(void *state, bool orderly) {
 static const struct sw_comm_transport transport = {.name = "NCCL",
                                                    .most_message_bytes = MOST_MESSAGE_BYTES,
                                                    .post = post,
+                                                   .post_sums = post_sums,
                                                    .done = done,
                                                    .poll = poll_errors,
                                                    .close = close_nccl};

@@ -70,10 +70,19 @@ void sw_event_close(struct sw_event *event);
 sw_status sw_event_record(struct sw_event *event, struct sw_stream *stream);
 /* The host waits, without using a core, and gets the first error of the device's work. */
 sw_status sw_event_wait(struct sw_event *event);
+/* The host only asks whether it was reached. */
+sw_status sw_event_reached(struct sw_event *event, bool *out_reached);
 /* Work given to the stream from now on begins after the event, as it was last recorded. The host does not wait. */
 sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event);
 /* From one event to another, both reached. */
 sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
+
+/* What sw_comm_use_nccl takes so that ranks exchange the memory of a GPU: sums, copies and marks on the stream, which
+ * is the comm's from then on. That GPU becomes the thread's current one. A CPU device needs none of it, its memory
+ * being the host's. Closed after the comm and before the stream. */
+struct sw_comm_device;
+sw_status sw_device_comm_open(struct sw_stream *stream, struct sw_comm_device *out);
+void sw_device_comm_close(struct sw_comm_device *device);
 
 /* Copies between host memory and device memory. Host memory that is not an sw_memory may be read or written before the
  * call returns, and slows the copy down. */

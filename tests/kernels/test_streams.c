@@ -131,8 +131,32 @@ static void timed_events(void **state) {
     for_each_device(times_events);
 }
 
+/* Asked of until it says yes, and then what came before it has happened. */
+static void asks_events(struct pair *pair) {
+    struct things t = open_things(pair->device);
+    struct sw_event *event = NULL;
+    char *host = sw_memory_base(t.on_host);
+    bool reached = false;
+    assert_ok(sw_event_open(pair->device, &event));
+    memset(host, MARK, BYTES);
+    assert_ok(sw_zero(t.stream[0], sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_copy_to_host(t.stream[0], host, sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_event_record(event, t.stream[0]));
+    while (!reached)
+        assert_ok(sw_event_reached(event, &reached));
+    assert_all(host, 0, BYTES, 0);
+    sw_event_close(event);
+    close_things(&t);
+}
+
+static void asked_events(void **state) {
+    (void)state;
+    for_each_device(asks_events);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zeroed_memory), cmocka_unit_test(copies),
-                                       cmocka_unit_test(ordered_streams), cmocka_unit_test(timed_events)};
+                                       cmocka_unit_test(ordered_streams), cmocka_unit_test(timed_events),
+                                       cmocka_unit_test(asked_events)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
