@@ -420,6 +420,14 @@ static const struct sw_option plan_options[] = {
      .value = "M",
      .what = "Hugging Face folder, its config.json, or a preset (see below)",
      .required = true},
+    {.name = "--ranks",
+     .kind = SW_OPTION_INT,
+     AT(ranks),
+     .initial = "1",
+     .value = "N",
+     .what = "plan for a rank of so many, which need not be here; budgets are those of each",
+     .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS},
     SHAPE_OPTIONS,
     BUDGET_OPTIONS,
     {.name = "--steps",
@@ -539,8 +547,6 @@ const struct sw_command_line sw_bench_step_command = {
     .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
-    if (settings->reduce != SW_REDUCE_ORDERED)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--reduce library is not in this version; use ordered");
     int64_t group;
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));

@@ -97,6 +97,9 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(share_cores(trainer));
     SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
     SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
     SW_TRY(sw_ranks_gate(ranks, refuse_several(trainer)));
     return sw_ranks_gate(ranks, make_model_and_plan(trainer));
 }
@@ -354,7 +357,8 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         sw_data_close(trainer->data);
     sw_plan_destroy(trainer->plan);
     sw_model_destroy(trainer->model);
-    sw_devices_close(&trainer->devices);
+    if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
+        sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
     sw_options_release(&sw_train_command, &trainer->run.settings);
     free(trainer);
