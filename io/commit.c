@@ -25,7 +25,7 @@ static sw_status write_durably(struct sw_store *store, int64_t step) {
     store->created = false;
     SW_TRY(write_supers(store, -1, 1));
     SW_TRY(sw_store_flush(store));
-    return sw_mark_write(store, step);
+    return sw_mark_write(store, store->sequence, step);
 }
 
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
@@ -46,6 +46,7 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     }
     for (int file = 0; file < store->file_count; file++)
         store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    store->committed_sequence = store->sequence;
     sw_store_set_commit(store, step, generation, meta);
     return SW_OK;
 }
@@ -65,5 +66,30 @@ sw_status sw_store_withdraw(struct sw_store *store) {
         return sw_fail_while(status, "withdrawing the commit of step %lld", (long long)store->commit.step);
     }
     sw_store_set_commit(store, -1, 0, "");
+    return SW_OK;
+}
+
+/* The mark goes first: it may tell of an earlier commit than the records do, never of one that is not there. */
+static sw_status remove_later(struct sw_store *store) {
+    SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
+    SW_TRY(sw_store_flush(store));
+    for (int file = 0; file < store->file_count; file++) {
+        const struct sw_store_file *target = &store->files[file];
+        memcpy(target->super + (1 - target->committed_slot) * target->super_bytes,
+               target->super + target->committed_slot * target->super_bytes, (size_t)target->super_bytes);
+    }
+    SW_TRY(write_supers(store, -1, 1));
+    return sw_store_flush(store);
+}
+
+sw_status sw_store_go_back(struct sw_store *store) {
+    if (!atomic_load(&store->behind))
+        return SW_OK;
+    const sw_status status = remove_later(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "going back to the commit of step %lld", (long long)store->commit.step);
+    }
+    atomic_store(&store->behind, false);
     return SW_OK;
 }

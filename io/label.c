@@ -263,6 +263,10 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
                            store->files[0].path, store->files[file].path);
         SW_TRY(apply_file(store, file, labels[file]));
     }
+    for (int64_t unit = 0; unit < store->unit_count; unit++)
+        if (!same_extent(&areas[0].extents[unit], &areas[store->generations - 1].extents[unit]))
+            return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its generations hold different grains of unit %lld",
+                           store->files[0].path, (long long)unit);
     for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_finish(&areas[generation]));
     return SW_OK;

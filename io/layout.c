@@ -22,13 +22,15 @@ void sw_area_free(struct sw_area *area) {
     *area = (struct sw_area){0};
 }
 
-void sw_area_place(struct sw_area *area, const int64_t *unit_grains, int64_t ends[]) {
+void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_t *unit_grains, int64_t ends[]) {
     const int64_t stripe_grains = sw_max_i64(1, SW_LAYOUT_STRIPE_BYTES / area->grain_bytes);
     for (int64_t unit = 0; unit < area->unit_count; unit++) {
         struct sw_extent *extent = &area->extents[unit];
         /* Units begin on different files, so that many small ones also spread evenly. */
-        *extent = (struct sw_extent){
-            .grains = unit_grains[unit], .stripe_grains = stripe_grains, .first_file = (int)(unit % area->file_count)};
+        *extent = (struct sw_extent){.first_grain = unit_first != NULL ? unit_first[unit] : 0,
+                                     .grains = unit_grains[unit],
+                                     .stripe_grains = stripe_grains,
+                                     .first_file = (int)(unit % area->file_count)};
         for (int file = 0; file < area->file_count; file++) {
             area->offsets[unit * area->file_count + file] = ends[file];
             ends[file] += sw_extent_grains_in(extent, area->file_count, file) * area->grain_bytes;

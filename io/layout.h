@@ -31,8 +31,9 @@ struct sw_area {
 sw_status sw_area_init(struct sw_area *area, int64_t unit_count, int file_count, int64_t grain_bytes);
 void sw_area_free(struct sw_area *area);
 
-/* Places unit_grains[u] grains of each unit behind ends[file] of every file and moves ends on. */
-void sw_area_place(struct sw_area *area, const int64_t *unit_grains, int64_t ends[]);
+/* Places grains [unit_first[u], unit_first[u] + unit_grains[u]) of each unit behind ends[file] of every file and moves
+ * ends on. unit_first may be NULL: all 0. */
+void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_t *unit_grains, int64_t ends[]);
 
 /* Counts the grains and makes the sums, all unknown, once every extent is set. */
 sw_status sw_area_finish(struct sw_area *area);

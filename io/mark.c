@@ -21,8 +21,8 @@ static sw_status transfer(struct sw_store *store, sw_ring_op op) {
     return sw_store_run(store, requests, store->file_count);
 }
 
-sw_status sw_mark_write(struct sw_store *store, int64_t step) {
-    struct sw_mark mark = {.sequence = sw_le64_of(store->sequence), .step = sw_le64_of(step)};
+sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step) {
+    struct sw_mark mark = {.sequence = sw_le64_of(sequence), .step = sw_le64_of(step)};
     memcpy(mark.magic, SW_MARK_MAGIC, SW_FORMAT_MAGIC_BYTES);
     memcpy(mark.store_id, store->id, SW_FORMAT_ID_BYTES);
     mark.sum = sw_le64_of_sum(sum_of(&mark));

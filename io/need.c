@@ -8,13 +8,27 @@
 
 #define MAX_TOTAL_GRAINS (INT64_C(1) << 36)
 
+static int64_t first_grain(const struct sw_store_spec *spec, int64_t unit) {
+    return spec->unit_first != NULL ? spec->unit_first[unit] : 0;
+}
+
+static int64_t whole_grains(const struct sw_store_spec *spec, int64_t unit) {
+    return spec->unit_whole_grains != NULL ? spec->unit_whole_grains[unit]
+                                           : first_grain(spec, unit) + spec->unit_grains[unit];
+}
+
 static sw_status check_units(const struct sw_store_spec *spec) {
     int64_t total = 0;
     for (int64_t unit = 0; unit < spec->unit_count; unit++) {
-        if (spec->unit_grains[unit] < 0 || spec->unit_grains[unit] > MAX_TOTAL_GRAINS - total)
+        const int64_t first = first_grain(spec, unit), grains = spec->unit_grains[unit];
+        const int64_t whole = whole_grains(spec, unit);
+        if (grains < 0 || first < 0 || whole < 0 || whole > MAX_TOTAL_GRAINS - total)
             return sw_fail(SW_ERR_ARG, "unit %lld has %lld grains, which no store can hold", (long long)unit,
-                           (long long)spec->unit_grains[unit]);
-        total += spec->unit_grains[unit];
+                           (long long)whole);
+        if (first > whole || grains > whole - first)
+            return sw_fail(SW_ERR_ARG, "a store cannot hold grains %lld to %lld of unit %lld, which has %lld",
+                           (long long)first, (long long)(first + grains - 1), (long long)unit, (long long)whole);
+        total += whole;
     }
     if (total == 0)
         return sw_fail(SW_ERR_ARG, "a store needs at least one grain to hold");
@@ -27,18 +41,18 @@ static sw_status new_id(uint8_t id[SW_FORMAT_ID_BYTES]) {
     return SW_OK;
 }
 
-/* Sizes of the label and of everything else from unit_grains; both generations placed. */
-static sw_status place_parts(struct sw_store *store) {
+/* Sizes of the label and of everything else from what is held; both generations placed. */
+static sw_status place_parts(struct sw_store *store, const struct sw_store_spec *spec) {
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     int64_t ends[SW_STORE_MAX_FILES] = {0};
     int64_t extents = 0;
     for (int64_t unit = 0; unit < store->unit_count; unit++)
-        extents += store->unit_grains[unit] > 0 ? store->generations : 0;
+        extents += spec->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->unit_count, extents);
     for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
-    sw_area_place(&areas[0], store->unit_grains, ends);
+    sw_area_place(&areas[0], spec->unit_first, spec->unit_grains, ends);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
         target->super_bytes = sw_format_super_bytes(sw_area_grains_in(&areas[0], file));
@@ -48,7 +62,7 @@ static sw_status place_parts(struct sw_store *store) {
                            target->path);
     }
     for (int generation = 0; generation < store->generations; generation++) {
-        sw_area_place(&areas[generation], store->unit_grains, ends);
+        sw_area_place(&areas[generation], spec->unit_first, spec->unit_grains, ends);
         SW_TRY(sw_area_finish(&areas[generation]));
     }
     for (int file = 0; file < store->file_count; file++)
@@ -66,7 +80,7 @@ static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store
         const sw_status status =
             sw_area_init(&area, store->unit_count, store->file_count, spec->scratch[i].grain_bytes);
         if (status == SW_OK)
-            sw_area_place(&area, spec->scratch[i].unit_grains, ends);
+            sw_area_place(&area, spec->scratch[i].unit_first, spec->scratch[i].unit_grains, ends);
         sw_area_free(&area);
         SW_TRY(status);
     }
@@ -92,10 +106,11 @@ sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *s
     store->unit_grains = calloc((size_t)spec->unit_count, sizeof *store->unit_grains);
     if (store->unit_grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld units", (long long)spec->unit_count);
-    memcpy(store->unit_grains, spec->unit_grains, (size_t)spec->unit_count * sizeof *store->unit_grains);
+    for (int64_t unit = 0; unit < spec->unit_count; unit++)
+        store->unit_grains[unit] = whole_grains(spec, unit);
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_store_set_file(store, file, spec->directories[file]));
-    SW_TRY(place_parts(store));
+    SW_TRY(place_parts(store, spec));
     SW_TRY(add_scratch_needs(store, spec));
     return check_limits(store, spec);
 }

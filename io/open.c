@@ -48,24 +48,25 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
-static sw_status load(struct sw_store *store, const char *const *directories, bool allow_buffered, void *labels[]) {
+static sw_status load(struct sw_store *store, const char *const *directories, bool allow_buffered, int64_t most_step,
+                      void *labels[]) {
     SW_TRY(read_labels(store, directories, allow_buffered, labels));
     SW_TRY(sort_files(store, labels));
     SW_TRY(sw_label_apply(store, labels));
     SW_TRY(sw_super_alloc(store));
-    SW_TRY(sw_super_load(store));
+    SW_TRY(sw_super_load(store, most_step));
     /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
      * before the generation that it replaces is written to. */
     return sw_store_flush(store);
 }
 
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
-                           bool allow_buffered, struct sw_store **out) {
+                           bool allow_buffered, int64_t most_step, struct sw_store **out) {
     SW_TRY(sw_file_check_distinct(directories, directory_count));
     struct sw_store *store;
     SW_TRY(sw_store_alloc(directory_count, rings, &store));
     void *labels[SW_STORE_MAX_FILES] = {NULL};
-    const sw_status status = load(store, directories, allow_buffered, labels);
+    const sw_status status = load(store, directories, allow_buffered, most_step, labels);
     for (int i = 0; i < directory_count; i++)
         free(labels[i]);
     if (status != SW_OK) {
@@ -76,8 +77,8 @@ sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const
     return SW_OK;
 }
 
-sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered,
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out) {
     const struct sw_ring_source rings = {.open = sw_ring_open_uring};
-    return sw_store_open_on(&rings, directories, directory_count, allow_buffered, out);
+    return sw_store_open_on(&rings, directories, directory_count, allow_buffered, most_step, out);
 }

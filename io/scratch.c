@@ -6,16 +6,16 @@
 #include <string.h>
 #include <unistd.h>
 
-sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const int64_t *unit_grains,
-                               int64_t grain_bytes) {
-    struct sw_area *area = &store->areas[kind][0];
-    assert(kind > SW_STORE_OPTIMIZER && kind < SW_STORE_KINDS && area->extents == NULL);
-    assert(grain_bytes > 0 && grain_bytes % SW_FORMAT_PAGE_BYTES == 0);
-    SW_TRY(sw_area_init(area, store->unit_count, store->file_count, grain_bytes));
+sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch) {
+    assert(scratch->kind > SW_STORE_OPTIMIZER && scratch->kind < SW_STORE_KINDS);
+    assert(scratch->grain_bytes > 0 && scratch->grain_bytes % SW_FORMAT_PAGE_BYTES == 0);
+    struct sw_area *area = &store->areas[scratch->kind][0];
+    assert(area->extents == NULL);
+    SW_TRY(sw_area_init(area, store->unit_count, store->file_count, scratch->grain_bytes));
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
         ends[file] = store->files[file].end_bytes;
-    sw_area_place(area, unit_grains, ends);
+    sw_area_place(area, scratch->unit_first, scratch->unit_grains, ends);
     SW_TRY(sw_area_finish(area));
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];

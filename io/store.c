@@ -171,6 +171,10 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
     if (atomic_load(&store->committed_step) >= 0 && atomic_load(&store->committed_generation) == generation)
         return sw_fail(SW_ERR_INTERNAL, "generation %d of %s is committed and cannot be written to", generation,
                        store->files[0].path);
+    if (atomic_load(&store->behind))
+        return sw_fail(SW_ERR_INTERNAL,
+                       "%s was opened at step %lld and has a later commit, which must be removed first",
+                       store->files[0].path, (long long)atomic_load(&store->committed_step));
     return !atomic_load(&store->unsure)
                ? SW_OK
                : sw_fail(SW_ERR_IO,
@@ -189,7 +193,21 @@ int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }
 
+/* Both generations hold the same grains. */
+static const struct sw_extent *held(const struct sw_store *store, int64_t unit) {
+    assert(unit >= 0 && unit < store->unit_count);
+    return &store->areas[SW_STORE_OPTIMIZER][0].extents[unit];
+}
+
+int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit) {
+    return held(store, unit)->first_grain;
+}
+
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
+    return held(store, unit)->grains;
+}
+
+int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit) {
     assert(unit >= 0 && unit < store->unit_count);
     return store->unit_grains[unit];
 }

@@ -11,7 +11,8 @@
  * A commit makes one generation the truth: all writes complete, fdatasync on every file, the record into the older
  * superblock of every file, fdatasync again. Opening takes the newest step that every file has committed.
  *
- * Grains are addressed by kind, unit and index (and generation), never by file or rank. Buffers are aligned to
+ * Grains are addressed by kind, unit and index in the whole unit (and generation), never by file or rank. A store may
+ * hold only a run of each unit's grains, where several ranks share them. Buffers are aligned to
  * SW_BUFFER_ALIGN_BYTES. Threads: a lane belongs to one thread; several lanes may run at once on one store as long as
  * no two of them transfer the same grain at once. The other calls belong to the thread that owns the store, with no
  * lane in a transfer, except sw_store_commit, which may run while other lanes read. */
@@ -37,11 +38,11 @@ typedef enum {
 struct sw_store;
 struct sw_store_lane;
 
-/* Grains of a kind that is never committed: unit_grains[unit] of grain_bytes (a multiple of 4096) each; 0 for units
- * that have none. */
+/* Grains of a kind that is never committed: unit_grains[unit] of grain_bytes (a multiple of 4096) each, from
+ * unit_first[unit] on (NULL: from 0); 0 for units that have none. */
 struct sw_store_scratch {
     sw_store_kind kind;
-    const int64_t *unit_grains;
+    const int64_t *unit_first, *unit_grains;
     int64_t grain_bytes;
 };
 
@@ -49,7 +50,9 @@ struct sw_store_spec {
     const char *const
         *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
     int directory_count;
-    const int64_t *unit_grains; /* grains of each unit */
+    const int64_t *unit_grains; /* that are held of each unit, from unit_first[unit] on (NULL: from 0); may be none */
+    const int64_t *unit_first;
+    const int64_t *unit_whole_grains; /* of the whole unit, whoever holds them; NULL: they end with those held here */
     int64_t unit_count;
     const struct sw_store_scratch *scratch; /* that will be added, in this order: its room is taken with the rest */
     int scratch_count;
@@ -77,11 +80,19 @@ sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress pr
  * more than most_bytes. */
 sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 
-/* Opens the files in these directories (any order) and reads the last commit. Locks them: SW_ERR_BUSY when another
- * process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a commit is refused as
- * such. */
-sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered,
+/* Opens the files in these directories (any order) at the last commit whose step is at most most_step. Locks them:
+ * SW_ERR_BUSY when another process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a
+ * commit is refused as such.
+ *
+ * Stores of ranks that commit together may be one commit apart after a crash, and each has the older one as long as its
+ * owner has not begun to overwrite it. Where a later commit than the one opened at is there, the grains can only be
+ * read until sw_store_go_back has removed it. */
+#define SW_STORE_NEWEST INT64_MAX
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out);
+/* Removes what was committed after the commit that the store was opened at. Durable when it returns; nothing happens
+ * where nothing was. */
+sw_status sw_store_go_back(struct sw_store *store);
 void sw_store_close(struct sw_store *store);
 
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
@@ -92,12 +103,14 @@ enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
 
 int64_t sw_store_unit_count(const struct sw_store *store);
-int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
+int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);  /* the first grain held here */
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit); /* held here */
+int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit);
 int sw_store_generations(const struct sw_store *store);
 int64_t sw_store_file_bytes(const struct sw_store *store); /* of all files */
 
-/* The last commit. Step -1 and the last generation before the first one. meta is text of the caller (JSON), kept
- * unread. */
+/* The last commit, as of the opening. Step -1 and the last generation before the first one. meta is text of the caller
+ * (JSON), kept unread. */
 struct sw_store_commit {
     int64_t step;
     int generation;
@@ -125,8 +138,7 @@ sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t 
 
 /* Takes room for scratch grains of a kind, and refuses what exceeds a limit or the room that there is. Once per kind
  * after create or open, before any lane is opened. */
-sw_status sw_store_add_scratch(struct sw_store *store, sw_store_kind kind, const int64_t *unit_grains,
-                               int64_t grain_bytes);
+sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch);
 
 /* Memory that lanes will transfer from and to; registered with their rings where the limits allow it, which is faster.
  * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. Before any lane is opened. */

@@ -42,6 +42,7 @@ struct sw_store {
     struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
     int bad_record_count;
     int64_t sequence; /* of the last attempt to commit */
+    int64_t committed_sequence;
     /* The same for lanes, whose messages need it while a commit may run. */
     _Atomic int64_t committed_step;
     _Atomic int committed_generation;
@@ -60,6 +61,7 @@ struct sw_store {
     /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
      * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
     _Atomic bool unsure;
+    _Atomic bool behind; /* was opened at a commit that is not its last */
     _Atomic int64_t read_bytes, write_bytes;
 };
 
@@ -71,7 +73,7 @@ struct sw_ring_source {
 sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw_store_spec *spec,
                              sw_store_progress progress, void *context, struct sw_store **out);
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
-                           bool allow_buffered, struct sw_store **out);
+                           bool allow_buffered, int64_t most_step, struct sw_store **out);
 
 /* Takes a store with nothing in it, to be filled by create or open. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
@@ -116,16 +118,16 @@ int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
 /* Makes room for what the superblocks and marks of all files hold. */
 sw_status sw_super_alloc(struct sw_store *store);
-/* Reads the superblocks of every file and takes the newest commit that all have. */
-sw_status sw_super_load(struct sw_store *store);
+/* Reads the superblocks of every file and takes the newest commit up to this step that all have. */
+sw_status sw_super_load(struct sw_store *store, int64_t most_step);
 
 /* The last commit that is known to have finished. */
 struct sw_finished {
     int64_t sequence, step; /* 0 and -1: none is */
     bool unsure;            /* a mark is damaged */
 };
-/* Marks the commit of the store's last sequence. */
-sw_status sw_mark_write(struct sw_store *store, int64_t step);
+/* Marks the commit of this sequence. */
+sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
 sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);

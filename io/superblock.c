@@ -140,11 +140,12 @@ static int slot_with(const struct commit_record records[SW_STORE_SLOTS], int64_t
 
 typedef struct commit_record file_records[SW_STORE_SLOTS];
 
-static const struct commit_record *newest_common(const struct sw_store *store, const file_records *records) {
+static const struct commit_record *newest_common(const struct sw_store *store, const file_records *records,
+                                                 int64_t most_step) {
     const struct commit_record *newest = NULL;
     for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
         const struct commit_record *candidate = &records[0][slot];
-        bool common = candidate->state == SLOT_WHOLE;
+        bool common = candidate->state == SLOT_WHOLE && candidate->step <= most_step;
         for (int file = 1; common && file < store->file_count; file++)
             common = slot_with(records[file], candidate->sequence) >= 0;
         if (common && (newest == NULL || candidate->sequence > newest->sequence))
@@ -242,6 +243,7 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
             if (records[file][other].state == SLOT_WHOLE)
                 store->sequence = sw_max_i64(store->sequence, records[file][other].sequence);
     }
+    store->committed_sequence = commit->sequence;
     sw_store_set_commit(store, commit->step, commit->generation, commit->meta);
     return SW_OK;
 }
@@ -269,7 +271,7 @@ static sw_status read_records(struct sw_store *store, file_records *records, str
     return SW_OK;
 }
 
-sw_status sw_super_load(struct sw_store *store) {
+sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     file_records records[SW_STORE_MAX_FILES] = {0};
     struct sw_finished finished;
     bool damaged;
@@ -277,9 +279,14 @@ sw_status sw_super_load(struct sw_store *store) {
     /* Once more, like a grain: an error of the reading must not set a run back by a step. */
     if (damaged)
         SW_TRY(read_records(store, records, &finished, &damaged));
-    const struct commit_record *commit = newest_common(store, records);
-    if (commit == NULL)
+    const struct commit_record *newest = newest_common(store, records, INT64_MAX);
+    if (newest == NULL)
         return explain_none(store, records, &finished);
+    const struct commit_record *commit = newest_common(store, records, most_step);
+    if (commit == NULL)
+        return sw_fail(SW_ERR_ARG, "%s has no commit up to step %lld: its last one is step %lld", store->files[0].path,
+                       (long long)most_step, (long long)newest->step);
+    atomic_store(&store->behind, commit->sequence < newest->sequence);
     note_bad_records(store, records, commit, &finished);
     /* The number of a commit that is lost is not given to another. */
     store->sequence = finished.sequence;

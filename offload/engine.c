@@ -56,8 +56,7 @@ static sw_status prepare_store(struct sw_engine *engine) {
     struct sw_scratch scratch;
     sw_status status = sw_scratch_of(engine->plan, &scratch);
     for (int k = 0; status == SW_OK && k < scratch.count; k++)
-        status = sw_store_add_scratch(engine->spec.store, scratch.kind[k].kind, scratch.kind[k].unit_grains,
-                                      scratch.kind[k].grain_bytes);
+        status = sw_store_add_scratch(engine->spec.store, &scratch.kind[k]);
     sw_scratch_release(&scratch);
     SW_TRY(status);
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),

@@ -10,7 +10,10 @@ struct kept {
     sw_state state;
     sw_store_kind kind;
     int64_t grain_bytes;
+    bool by_span; /* of each unit only what this rank has of it */
 };
+
+enum { KINDS = 4 };
 
 static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const bool table = unit == 0 && plan->spec.units->tied;
@@ -20,34 +23,41 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
     case SW_STORE_ACTS:
         return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
-    default: return sw_plan_span(plan, kept->state, unit).grains;
+    default: return plan->spec.units->unit[unit].grains;
     }
+}
+
+static struct sw_span span_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
+    const int64_t grains = grains_of(plan, kept, unit);
+    return grains > 0 && kept->by_span ? sw_plan_span(plan, kept->state, unit) : (struct sw_span){.grains = grains};
 }
 
 sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
     const int64_t units = plan->spec.units->count;
     const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    const struct kept kept[] = {
-        {SW_GRADS, SW_STORE_GRADS, typed_bytes},
-        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes},
-        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES},
-        {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float)},
+    const struct kept kept[KINDS] = {
+        {SW_GRADS, SW_STORE_GRADS, typed_bytes, true},
+        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes, true},
+        {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
+        {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
     };
-    enum { KINDS = sizeof kept / sizeof kept[0] };
-    *out = (struct sw_scratch){.grains = calloc(KINDS * (size_t)units, sizeof *out->grains)};
+    *out = (struct sw_scratch){.grains = calloc(2 * KINDS * (size_t)units, sizeof *out->grains)};
     if (out->grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
     for (int k = 0; k < KINDS; k++) {
         if (!plan->spec.train && kept[k].state != SW_WEIGHTS)
             continue;
-        int64_t *grains = out->grains + (int64_t)out->count * units;
+        int64_t *first = out->grains + 2 * (int64_t)out->count * units, *grains = first + units;
         bool any = false;
         for (int64_t u = 0; u < units; u++) {
-            grains[u] = grains_of(plan, &kept[k], u);
+            const struct sw_span span = span_of(plan, &kept[k], u);
+            first[u] = span.first_grain;
+            grains[u] = span.grains;
             any |= grains[u] > 0;
         }
         if (any)
-            out->kind[out->count++] = (struct sw_store_scratch){kept[k].kind, grains, kept[k].grain_bytes};
+            out->kind[out->count++] = (struct sw_store_scratch){
+                .kind = kept[k].kind, .unit_first = first, .unit_grains = grains, .grain_bytes = kept[k].grain_bytes};
     }
     return SW_OK;
 }

@@ -9,7 +9,7 @@
 struct sw_scratch {
     int count;
     struct sw_store_scratch kind[SW_STORE_KINDS];
-    int64_t *grains; /* of all kinds */
+    int64_t *grains; /* of all kinds, first ones and counts */
 };
 
 sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out);

@@ -328,7 +328,7 @@ void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
         finish_alone(b, unit, acc, stage, speculate);
     else
         sw_build_reduce(b, unit, acc, stage);
-    const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
+    const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
     if (chunks == 0)
         return;
     struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1);
@@ -343,7 +343,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
     return (struct sw_what){.content = SW_CONTENT_SUMS,
                             .unit = -1,
                             .index = unit,
-                            .stage = shared ? STAGE_SHARED : sw_plan_state_chunks(b->plan, SW_GRADS, unit)};
+                            .stage = shared ? STAGE_SHARED : sw_plan_shard_chunks(b->plan, unit)};
 }
 
 void sw_build_norm(struct sw_builder *b) {
@@ -399,7 +399,7 @@ void sw_build_share(struct sw_builder *b, bool sums) {
     }
     for (int64_t u = 0; sums && u < b->plan->spec.units->count; u++) {
         const struct sw_place at = {.slot = b->index->sums_host, .piece = u};
-        if (sw_plan_state_chunks(b->plan, SW_GRADS, u) > 0)
+        if (sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));
     }

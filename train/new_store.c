@@ -7,21 +7,27 @@
 struct making {
     struct sw_store_spec spec;
     struct sw_scratch scratch;
-    int64_t *grains;
+    int64_t *first, *grains, *whole; /* in one piece */
 };
 
 static void release(struct making *making) {
     sw_scratch_release(&making->scratch);
-    free(making->grains);
+    free(making->first);
 }
 
 static sw_status describe(const struct sw_new_store *wanted, struct making *out) {
     const struct sw_units *units = wanted->plan->spec.units;
-    *out = (struct making){.grains = calloc((size_t)units->count, sizeof *out->grains)};
-    if (out->grains == NULL)
+    *out = (struct making){.first = calloc(3 * (size_t)units->count, sizeof *out->first)};
+    if (out->first == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-    for (int64_t u = 0; u < units->count; u++)
-        out->grains[u] = units->unit[u].grains;
+    out->grains = out->first + units->count;
+    out->whole = out->grains + units->count;
+    for (int64_t u = 0; u < units->count; u++) {
+        const struct sw_span span = sw_plan_span(wanted->plan, SW_OPTIMIZER, u);
+        out->first[u] = span.first_grain;
+        out->grains[u] = span.grains;
+        out->whole[u] = units->unit[u].grains;
+    }
     const sw_status status = sw_scratch_of(wanted->plan, &out->scratch);
     if (status != SW_OK)
         release(out);
@@ -29,6 +35,8 @@ static sw_status describe(const struct sw_new_store *wanted, struct making *out)
                                        .directory_count = wanted->places->count,
                                        .most_bytes = wanted->places->most_bytes,
                                        .unit_grains = out->grains,
+                                       .unit_first = out->first,
+                                       .unit_whole_grains = out->whole,
                                        .unit_count = units->count,
                                        .scratch = out->scratch.kind,
                                        .scratch_count = out->scratch.count,

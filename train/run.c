@@ -125,7 +125,7 @@ static void warn_of_bad_records(const struct sw_store *store) {
 
 static sw_status open_places(const struct sw_places *places, const struct sw_run *run, struct sw_store **out) {
     char id[SW_STORE_ID_CHARS];
-    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, out));
+    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, SW_STORE_NEWEST, out));
     for (int i = 0; i < places->count; i++)
         SW_TRY(sw_store_limit(*out, places->path[i], places->most_bytes[i]));
     if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0)

@@ -282,7 +282,7 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     const struct sw_units *units = sw_model_get_units(trainer->model);
     bool same = sw_store_unit_count(trainer->store) == units->count;
     for (int64_t u = 0; same && u < units->count; u++)
-        same = sw_store_unit_grains(trainer->store, u) == units->unit[u].grains;
+        same = sw_store_unit_whole_grains(trainer->store, u) == units->unit[u].grains;
     if (!same)
         return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
     if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)

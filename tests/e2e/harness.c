@@ -106,7 +106,7 @@ static sw_status open_store(struct harness *h) {
     if (h->spec.directory == NULL)
         return SW_OK;
     if (h->spec.resume)
-        return sw_store_open(&h->spec.directory, 1, false, &h->store);
+        return sw_store_open(&h->spec.directory, 1, false, SW_STORE_NEWEST, &h->store);
     const struct sw_units *units = sw_model_get_units(h->model);
     int64_t *grains = calloc((size_t)units->count, sizeof *grains);
     if (grains == NULL)

@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(image.bytes, image.good, (size_t)image.front_bytes);
     change_front(data + 1, bytes - 1);
     set_sums(data[0]);
-    if (sw_store_open_on(&rings, image.directories.path, 1, true, &store) == SW_OK) {
+    if (sw_store_open_on(&rings, image.directories.path, 1, true, SW_STORE_NEWEST, &store) == SW_OK) {
         use(store);
         sw_store_close(store);
     }

@@ -51,9 +51,13 @@ sw_status faulty_create(struct faulty *self, struct sw_store **out) {
     return SW_OK;
 }
 
-sw_status faulty_open(struct faulty *self, struct sw_store **out) {
+sw_status faulty_open_at(struct faulty *self, int64_t most_step, struct sw_store **out) {
     const struct sw_ring_source rings = {sw_fault_ring_open, self->disk};
-    return sw_store_open_on(&rings, self->directories.path, self->directories.count, true, out);
+    return sw_store_open_on(&rings, self->directories.path, self->directories.count, true, most_step, out);
+}
+
+sw_status faulty_open(struct faulty *self, struct sw_store **out) {
+    return faulty_open_at(self, SW_STORE_NEWEST, out);
 }
 
 /* One transfer for each unit, all under way together. */

@@ -24,6 +24,7 @@ void faulty_renew(struct faulty *self, int sector_bytes);
 
 sw_status faulty_create(struct faulty *self, struct sw_store **out);
 sw_status faulty_open(struct faulty *self, struct sw_store **out);
+sw_status faulty_open_at(struct faulty *self, int64_t most_step, struct sw_store **out);
 
 /* Writes the step into the generation that is not committed, all units at once, and commits it. In one generation, the
  * step before is withdrawn first. */

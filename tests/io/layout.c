@@ -27,13 +27,14 @@ static void check_unit(const struct sw_area *area, int64_t unit, const struct pl
     const struct sw_extent *extent = &area->extents[unit];
     int64_t in_file[MAX_FILES] = {0};
     for (int64_t grain = 0; grain < extent->grains; grain++) {
-        const struct sw_run run = sw_area_run(area, unit, grain, MAX_UNIT_GRAINS);
+        const int64_t in_unit = extent->first_grain + grain;
+        const struct sw_run run = sw_area_run(area, unit, in_unit, MAX_UNIT_GRAINS);
         CHECK(run.file == places[grain].file && run.offset_bytes == places[grain].offset_bytes);
         CHECK(run.grains >= 1 && run.grains <= extent->grains - grain);
         for (int64_t i = 0; i < run.grains; i++)
             CHECK(places[grain + i].file == run.file &&
                   places[grain + i].offset_bytes == run.offset_bytes + i * area->grain_bytes);
-        CHECK(sw_area_run(area, unit, grain, 1).grains == 1);
+        CHECK(sw_area_run(area, unit, in_unit, 1).grains == 1);
         in_file[run.file]++;
     }
     for (int file = 0; file < area->file_count; file++)
@@ -47,14 +48,16 @@ static void places_grains_as_dealt(void **state) {
         const int files = 1 + (int)random_below(&draws, MAX_FILES);
         const int64_t units = 1 + random_below(&draws, MAX_UNITS);
         const int64_t grain_bytes = 4096 * (1 + random_below(&draws, 60));
-        int64_t unit_grains[MAX_UNITS], ends[MAX_FILES], slow_ends[MAX_FILES], total = 0;
-        for (int64_t unit = 0; unit < units; unit++)
+        int64_t unit_first[MAX_UNITS], unit_grains[MAX_UNITS], ends[MAX_FILES], slow_ends[MAX_FILES], total = 0;
+        for (int64_t unit = 0; unit < units; unit++) {
+            unit_first[unit] = random_below(&draws, MAX_UNIT_GRAINS);
             total += unit_grains[unit] = random_below(&draws, 4) == 0 ? 0 : random_below(&draws, MAX_UNIT_GRAINS);
+        }
         for (int file = 0; file < files; file++)
             slow_ends[file] = ends[file] = 4096 * (1 + random_below(&draws, 9));
         struct sw_area area;
         CHECK_OK(sw_area_init(&area, units, files, grain_bytes));
-        sw_area_place(&area, unit_grains, ends);
+        sw_area_place(&area, unit_first, unit_grains, ends);
         CHECK_OK(sw_area_finish(&area));
         CHECK(area.grains == total);
         for (int64_t unit = 0; unit < units; unit++) {
@@ -75,7 +78,7 @@ static void reaches_far_past_four_gib(void **state) {
     int64_t ends[FILES] = {8192, 8192};
     struct sw_area area;
     CHECK_OK(sw_area_init(&area, 2, FILES, SW_RECORD_BYTES));
-    sw_area_place(&area, unit_grains, ends);
+    sw_area_place(&area, NULL, unit_grains, ends);
     CHECK(ends[0] + ends[1] == 2 * 8192 + (unit_grains[0] + unit_grains[1]) * SW_RECORD_BYTES);
     const int64_t last = unit_grains[1] - 1;
     const struct sw_run run = sw_area_run(&area, 1, last, 1);
@@ -91,7 +94,7 @@ static void spreads_stripes_evenly(void **state) {
         unit_grains[unit] = 3; /* less than a stripe each */
     struct sw_area area;
     CHECK_OK(sw_area_init(&area, UNITS, FILES, SW_RECORD_BYTES));
-    sw_area_place(&area, unit_grains, ends);
+    sw_area_place(&area, NULL, unit_grains, ends);
     for (int file = 0; file < FILES; file++)
         CHECK(ends[file] == UNITS / FILES * 3 * SW_RECORD_BYTES);
     sw_area_free(&area);

@@ -255,7 +255,9 @@ static void runs_lanes_in_threads(void **state) {
     enum { GRADS_GRAIN_BYTES = 32768, LANES = 3 };
     const struct store_directories directories = make_store_directories(*state, 2);
     struct sw_store *store = create_store(&directories);
-    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, GRADS_GRAIN_BYTES));
+    CHECK_OK(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                    .unit_grains = store_unit_grains,
+                                                                    .grain_bytes = GRADS_GRAIN_BYTES}));
     struct shadow shadows[LANES] = {
         {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 0, .grain_bytes = SW_RECORD_BYTES},
         {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_RECORD_BYTES},
@@ -283,7 +285,9 @@ static void lays_scratch_anew(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
     struct sw_store *store = create_store(&directories);
     const int64_t sealed = sw_store_file_bytes(store);
-    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, GRAIN_BYTES));
+    CHECK_OK(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                    .unit_grains = store_unit_grains,
+                                                                    .grain_bytes = GRAIN_BYTES}));
     CHECK(sw_store_file_bytes(store) == sealed + 20 * GRAIN_BYTES);
     CHECK(file_bytes(store_file(&directories, 0)) == sealed + 20 * GRAIN_BYTES);
     commit_steps(store, 1, 1);

@@ -53,7 +53,7 @@ static struct sw_store *create_on(const struct store_directories *places) {
 
 static struct sw_store *open_on(const struct store_directories *places) {
     struct sw_store *store;
-    CHECK_OK(sw_store_open(places->path, places->count, false, &store));
+    CHECK_OK(sw_store_open(places->path, places->count, false, SW_STORE_NEWEST, &store));
     return store;
 }
 
@@ -85,9 +85,13 @@ static void live_on_devices(const char *directory, int sector_bytes) {
     sw_store_close(store);
     store = open_on(&places);
     check_at_step(store, 3);
-    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, SW_FORMAT_PAGE_BYTES));
-    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_ACTS, store_unit_grains, 16 * SW_MIB), SW_ERR_SPACE,
-                "is too small: the store needs");
+    CHECK_OK(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                    .unit_grains = store_unit_grains,
+                                                                    .grain_bytes = SW_FORMAT_PAGE_BYTES}));
+    CHECK_FAILS(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_ACTS,
+                                                                       .unit_grains = store_unit_grains,
+                                                                       .grain_bytes = 16 * SW_MIB}),
+                SW_ERR_SPACE, "is too small: the store needs");
     commit_steps(store, 4, 4);
     sw_store_close(store);
 
@@ -188,7 +192,8 @@ static void refuse_what_is_used(void *context) {
     struct store_directories places = {.path = {device.name}, .count = 1};
     struct sw_store *store = create_on(&places), *second;
     commit_steps(store, 1, 1);
-    CHECK_FAILS(sw_store_open(places.path, 1, false, &second), SW_ERR_BUSY, "is in use by another process");
+    CHECK_FAILS(sw_store_open(places.path, 1, false, SW_STORE_NEWEST, &second), SW_ERR_BUSY,
+                "is in use by another process");
     check_at_step(store, 1);
     sw_store_close(store);
     store = open_on(&places);
@@ -204,7 +209,8 @@ static void refuse_what_is_used(void *context) {
     CHECK(mount(device.name, point, "ext4", 0, NULL) == 0);
     spec.allow_overwrite_device = true;
     CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_BUSY, "is mounted or otherwise in use");
-    CHECK_FAILS(sw_store_open(places.path, 1, false, &store), SW_ERR_BUSY, "is mounted or otherwise in use");
+    CHECK_FAILS(sw_store_open(places.path, 1, false, SW_STORE_NEWEST, &store), SW_ERR_BUSY,
+                "is mounted or otherwise in use");
     CHECK(umount(point) == 0);
 }
 
@@ -218,7 +224,7 @@ static void refuse_what_cannot_be(void *context) {
     struct store_directories places = {.path = {small.name}, .count = 1};
     check_create_fails(&places, SW_ERR_SPACE, "and it has 1.00 MiB (1048576 bytes)");
     struct sw_store *store;
-    CHECK_FAILS(sw_store_open(places.path, 1, false, &store), SW_ERR_CORRUPT, "is not a store");
+    CHECK_FAILS(sw_store_open(places.path, 1, false, SW_STORE_NEWEST, &store), SW_ERR_CORRUPT, "is not a store");
     places = (struct store_directories){.path = {device.name, device.name}, .count = 2};
     check_create_fails(&places, SW_ERR_ARG, "are the same block device");
     places = (struct store_directories){.path = {"/dev/zero"}, .count = 1};

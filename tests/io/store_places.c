@@ -59,7 +59,7 @@ static void work_on_large_sectors(void *context) {
     commit_steps(store, 1, 3);
     check_at_step(store, 3);
     sw_store_close(store);
-    CHECK_OK(sw_store_open(directories.path, 2, false, &store));
+    CHECK_OK(sw_store_open(directories.path, 2, false, SW_STORE_NEWEST, &store));
     check_at_step(store, 3);
     commit_steps(store, 4, 4);
     check_at_step(store, 4);
@@ -92,13 +92,15 @@ static void commit_on_full_disk(void *context) {
         .directories = &other, .directory_count = 1, .unit_grains = store_unit_grains, .unit_count = STORE_UNITS};
     struct sw_store *second;
     CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &second), SW_ERR_SPACE, "other");
-    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, 1 << 20), SW_ERR_SPACE,
-                "store.spillway cannot have the");
+    CHECK_FAILS(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                       .unit_grains = store_unit_grains,
+                                                                       .grain_bytes = 1 << 20}),
+                SW_ERR_SPACE, "store.spillway cannot have the");
     /* All that commits need was taken at creation. */
     commit_steps(store, 3, 6);
     check_at_step(store, 6);
     sw_store_close(store);
-    CHECK_OK(sw_store_open(directories.path, 1, false, &store));
+    CHECK_OK(sw_store_open(directories.path, 1, false, SW_STORE_NEWEST, &store));
     check_at_step(store, 6);
     commit_steps(store, 7, 7);
     sw_store_close(store);
@@ -140,7 +142,9 @@ static void reach_far(void *context) {
     const int64_t scratch[STORE_UNITS] = {BOUNDARY_GRAIN + BOUNDARY_GRAIN / 4};
     const int64_t places[] = {0, BOUNDARY_GRAIN - RUN_GRAINS, BOUNDARY_GRAIN, scratch[0] - RUN_GRAINS};
     struct sw_store *store = create_store(&directories);
-    CHECK_OK(sw_store_add_scratch(store, SW_STORE_GRADS, scratch, SMALL_GRAIN_BYTES));
+    CHECK_OK(sw_store_add_scratch(
+        store,
+        &(struct sw_store_scratch){.kind = SW_STORE_GRADS, .unit_grains = scratch, .grain_bytes = SMALL_GRAIN_BYTES}));
     CHECK(sw_store_file_bytes(store) > 5 * SW_GIB && file_bytes(store_file(&directories, 0)) > 5 * SW_GIB);
     char *buf = io_buffer(RUN_GRAINS * SMALL_GRAIN_BYTES), *wanted = io_buffer(RUN_GRAINS * SMALL_GRAIN_BYTES);
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
@@ -193,7 +197,8 @@ static void move_large_grain(void *context) {
     const struct store_directories directories = make_store_directories(context, 1);
     const int64_t scratch[STORE_UNITS] = {1, 1};
     struct sw_store *store = create_store(&directories);
-    CHECK_OK(sw_store_add_scratch(store, SW_STORE_ACTS, scratch, grain_bytes));
+    CHECK_OK(sw_store_add_scratch(
+        store, &(struct sw_store_scratch){.kind = SW_STORE_ACTS, .unit_grains = scratch, .grain_bytes = grain_bytes}));
     /* Never written to, so that it takes no memory. */
     char *buf = mmap(NULL, (size_t)grain_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(buf != MAP_FAILED);

@@ -207,7 +207,8 @@ static void an_emptied_record(void **state) {
 
 static void check_open_fails(const struct store_directories *directories, const char *words) {
     struct sw_store *store;
-    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, &store), SW_ERR_CORRUPT, words);
+    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), SW_ERR_CORRUPT,
+                words);
 }
 
 static void the_only_record(void **state) {

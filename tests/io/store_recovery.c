@@ -40,7 +40,7 @@ static int64_t grain_offset(const struct sw_store *store, int generation, int64_
 
 static void check_open_fails(const struct store_directories *directories, sw_status code, const char *words) {
     struct sw_store *store;
-    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, &store), code, words);
+    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), code, words);
 }
 
 static void refuses_a_store_without_a_commit(void **state) {
@@ -243,7 +243,7 @@ static void bears_lying_labels(void **state) {
         memcpy(label, truth, (size_t)label_bytes);
         mutate_label(label, label_bytes, &draws);
         CHECK(pwrite(fd, label, (size_t)label_bytes, 0) == label_bytes);
-        if (sw_store_open(directories.path, 1, true, &store) == SW_OK) {
+        if (sw_store_open(directories.path, 1, true, SW_STORE_NEWEST, &store) == SW_OK) {
             int64_t grains, bad;
             (void)sw_store_verify(store, NULL, &grains, &bad);
             sw_store_close(store);

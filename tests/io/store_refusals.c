@@ -44,7 +44,8 @@ static void check_create_fails(const char *directory, sw_status code, const char
 static void open_elsewhere(void *context) {
     struct sw_store *store;
     const struct store_directories *directories = context;
-    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, &store), SW_ERR_BUSY, "in use by another");
+    CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), SW_ERR_BUSY,
+                "in use by another");
 }
 
 static void refuses_a_store_in_use(void **state) {
@@ -108,9 +109,9 @@ static void refuses_a_file_system_without_direct_io(void **state) {
     CHECK_OK(try_create(&path, 1, true, &store));
     commit_steps(store, 1, 1);
     sw_store_close(store);
-    const sw_status reopened = sw_store_open(&path, 1, false, &store);
+    const sw_status reopened = sw_store_open(&path, 1, false, SW_STORE_NEWEST, &store);
     CHECK_FAILS(reopened, SW_ERR_UNSUPPORTED, "--allow-buffered");
-    CHECK_OK(sw_store_open(&path, 1, true, &store));
+    CHECK_OK(sw_store_open(&path, 1, true, SW_STORE_NEWEST, &store));
     check_at_step(store, 1);
     sw_store_close(store);
     CHECK(unlink(in_directory(directory, SW_STORE_FILE_NAME)) == 0 && rmdir(directory) == 0);
@@ -135,7 +136,8 @@ static void create_with_scratch_in_full(void *context) {
     enum { LARGE_GRAIN_BYTES = 1 << 20 };
     const char *directory = context;
     mount_small(directory, "size=12m");
-    const struct sw_store_scratch scratch = {SW_STORE_GRADS, store_unit_grains, LARGE_GRAIN_BYTES};
+    const struct sw_store_scratch scratch = {
+        .kind = SW_STORE_GRADS, .unit_grains = store_unit_grains, .grain_bytes = LARGE_GRAIN_BYTES};
     const struct sw_store_spec spec = {.directories = &directory,
                                        .directory_count = 1,
                                        .unit_grains = store_unit_grains,
@@ -156,8 +158,10 @@ static void grow_in_full(void *context) {
     mount_small(directory, "size=12m");
     struct sw_store *store;
     CHECK_OK(try_create(&directory, 1, true, &store));
-    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, LARGE_GRAIN_BYTES), SW_ERR_SPACE,
-                "store.spillway cannot have the");
+    CHECK_FAILS(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                       .unit_grains = store_unit_grains,
+                                                                       .grain_bytes = LARGE_GRAIN_BYTES}),
+                SW_ERR_SPACE, "store.spillway cannot have the");
     sw_store_discard(store);
     CHECK(file_bytes(in_directory(directory, SW_STORE_FILE_NAME)) == -1);
 }

@@ -11,8 +11,9 @@
 
 enum { SCRATCHES = 2, TYPED_GRAIN_BYTES = 32768 };
 static const int64_t page_grains[STORE_UNITS] = {0, 70, 3, 0};
-static const struct sw_store_scratch scratches[SCRATCHES] = {{SW_STORE_GRADS, store_unit_grains, TYPED_GRAIN_BYTES},
-                                                             {SW_STORE_ACTS, page_grains, SW_FORMAT_PAGE_BYTES}};
+static const struct sw_store_scratch scratches[SCRATCHES] = {
+    {.kind = SW_STORE_GRADS, .unit_grains = store_unit_grains, .grain_bytes = TYPED_GRAIN_BYTES},
+    {.kind = SW_STORE_ACTS, .unit_grains = page_grains, .grain_bytes = SW_FORMAT_PAGE_BYTES}};
 
 static struct sw_store_spec spec_of(const struct store_directories *directories) {
     return (struct sw_store_spec){.directories = directories->path,
@@ -32,7 +33,7 @@ static int64_t blocks_bytes(const char *path) {
 
 static void add_scratches(struct sw_store *store) {
     for (int i = 0; i < SCRATCHES; i++)
-        CHECK_OK(sw_store_add_scratch(store, scratches[i].kind, scratches[i].unit_grains, scratches[i].grain_bytes));
+        CHECK_OK(sw_store_add_scratch(store, &scratches[i]));
 }
 
 /* What is said before is what is there after, on every number of directories; and the room for scratch is there when
@@ -101,8 +102,10 @@ static void limits_hold_for_scratch_that_comes_later(void **state) {
     CHECK_FAILS(sw_store_limit(store, "elsewhere", bytes), SW_ERR_INTERNAL, "elsewhere");
     CHECK_OK(sw_store_limit(store, directories.path[1], bytes));
     CHECK_OK(sw_store_limit(store, directories.path[0], 0));
-    CHECK_FAILS(sw_store_add_scratch(store, SW_STORE_GRADS, store_unit_grains, TYPED_GRAIN_BYTES), SW_ERR_BUDGET,
-                directories.path[1]);
+    CHECK_FAILS(sw_store_add_scratch(store, &(struct sw_store_scratch){.kind = SW_STORE_GRADS,
+                                                                       .unit_grains = store_unit_grains,
+                                                                       .grain_bytes = TYPED_GRAIN_BYTES}),
+                SW_ERR_BUDGET, directories.path[1]);
     CHECK(file_bytes(store_file(&directories, 1)) == bytes);
     sw_store_close(store);
     store = reopen_store(&directories);

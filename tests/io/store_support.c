@@ -38,7 +38,7 @@ struct sw_store *create_store(const struct store_directories *directories) {
 
 struct sw_store *reopen_store(const struct store_directories *directories) {
     struct sw_store *store = NULL;
-    CHECK_OK(sw_store_open(directories->path, directories->count, true, &store));
+    CHECK_OK(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store));
     return store;
 }
 
