@@ -30,11 +30,14 @@ sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
 /* Whether this build has the CUDA device. Opening it says why it cannot be used on this machine. */
 bool sw_device_has_cuda(void);
+/* GPUs that this process may use, numbered from 0. */
+int sw_device_gpus(void);
 
 struct sw_device_info {
     const char *name;  /* "cpu" */
     const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
-    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device */
+    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device, as the next */
+    const char *bus;   /* its place on this machine's PCI bus, in small letters; NULL on a CPU */
     int threads;
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
