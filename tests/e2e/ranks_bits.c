@@ -119,7 +119,7 @@ static sw_status run(struct job *job, int variants) {
         compare_with_one(job, &reference[order], &one);
     for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)
         for (int variant = zero % 2; variant < variants; variant++)
-            SW_TRY(try_variant(job, &reference, zero, variant));
+            SW_TRY(try_variant(job, reference, zero, variant));
     same_free(&one);
     for (int order = 0; order < ORDERS; order++)
         same_free(&reference[order]);
