@@ -90,7 +90,8 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
 
 int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     sw_run_end end;
-    say_start(trainer);
+    if (sw_ranks_rank(ranks) == 0)
+        say_start(trainer);
     const struct baselines to_beat = say_baselines(trainer);
     const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
     if (status != SW_OK)
