@@ -26,6 +26,10 @@ int sw_ranks_local_count(const struct sw_ranks *ranks) {
     return place_of(ranks)->local_ranks;
 }
 
+int sw_ranks_local_rank(const struct sw_ranks *ranks) {
+    return place_of(ranks)->local_rank;
+}
+
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks) {
     return sw_ranks_count(ranks) > 1 ? ranks->comm : NULL;
 }

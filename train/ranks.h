@@ -27,6 +27,7 @@ int sw_ranks_count(const struct sw_ranks *ranks);
 int sw_ranks_rank(const struct sw_ranks *ranks);
 /* Of this machine. */
 int sw_ranks_local_count(const struct sw_ranks *ranks);
+int sw_ranks_local_rank(const struct sw_ranks *ranks);
 
 /* What an engine is given: NULL alone. */
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks);
