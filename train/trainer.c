@@ -79,15 +79,6 @@ static sw_status make_model_and_plan(struct sw_trainer *trainer) {
     return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
 }
 
-static sw_status refuse_several(const struct sw_trainer *trainer) {
-    return sw_ranks_count(trainer->ranks) == 1
-               ? SW_OK
-               : sw_fail(SW_ERR_UNSUPPORTED,
-                         "%d ranks were started, and sharing the work among ranks is planned, not there yet; start "
-                         "one process, without mpirun or srun",
-                         sw_ranks_count(trainer->ranks));
-}
-
 /* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
  * itself, all see whether they go on. */
 static sw_status prepare(struct sw_trainer *trainer) {
@@ -101,7 +92,6 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
-    SW_TRY(sw_ranks_gate(ranks, refuse_several(trainer)));
     return sw_ranks_gate(ranks, make_model_and_plan(trainer));
 }
 
