@@ -5,6 +5,7 @@
 #include "offload/placement.h"
 #include "train/config.h"
 #include "train/devices.h"
+#include "train/places.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -633,6 +634,13 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
     return settings->batch_tokens / (settings->micro_batch * settings->seq * sw_settings_ranks(settings));
+}
+
+struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
+    return (struct sw_store_owner){.rank = settings->rank,
+                                   .ranks = sw_settings_ranks(settings),
+                                   .local_rank = settings->local_rank,
+                                   .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0};
 }
 
 int64_t sw_settings_ranks(const struct sw_settings *settings) {

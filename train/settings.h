@@ -35,7 +35,7 @@ struct sw_settings {
     char *order;
     int64_t zero, tiles;
     int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
-    int64_t rank, local_rank;
+    int64_t rank, local_rank;   /* this one's number in each */
     bool allow_shared_gpu;
     int reduce;
     int64_t device_memory, host_memory;
@@ -71,6 +71,9 @@ int64_t sw_settings_ranks(const struct sw_settings *settings);
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 /* Micro-batches that go through a unit before the next unit, by --order. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
+/* Whose store this rank's is (places.h). */
+struct sw_store_owner;
+struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
 
 /* Paths in run.json must still be right from another directory. */

@@ -33,7 +33,7 @@ struct sw_trainer {
     struct sw_costs costs;                          /* of this start */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
-    bool made_folder, made_store;
+    bool made_folder, began_store, made_store;
 };
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is

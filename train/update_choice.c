@@ -24,7 +24,8 @@ sw_status sw_update_choose(const struct sw_settings *settings, const struct sw_m
 static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
                          const char *folder, const struct sw_plan *plan, struct sw_machine_rates *out) {
     struct sw_places places;
-    SW_TRY(sw_places_of(&settings->nvme, folder, &places));
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
     const struct sw_rates_target target = {.settings = settings,
                                            .model = model,
                                            .devices = devices,
