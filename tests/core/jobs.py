@@ -13,7 +13,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
 import script_test  # noqa: E402
 
-PROGRAM = os.environ["SW_RANKS_PROGRAM"]
+PROGRAM = os.environ.get("SW_RANKS_PROGRAM")
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
 LIMIT_S = 60
@@ -35,10 +35,10 @@ def environment():
     return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
 
 
-def run(ranks, *arguments, **options):
+def run(ranks, *arguments, limit_s=LIMIT_S, **options):
     """Status, or None where it ran too long, and what was printed."""
     job = Job(ranks, *arguments, **options)
-    _, code, err = job.end(LIMIT_S)
+    _, code, err = job.end(limit_s)
     return code, job.printed(), err
 
 

@@ -66,11 +66,22 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
     return SW_OK;
 }
 
+static int rank_of(const struct harness *h) {
+    return h->spec.comm == NULL ? 0 : sw_comm_place(h->spec.comm)->rank;
+}
+
+static int ranks_of(const struct harness *h) {
+    return h->spec.comm == NULL ? 1 : sw_comm_place(h->spec.comm)->ranks;
+}
+
 static sw_status open_plan(struct harness *h) {
     const struct sw_model_bytes bytes = sw_model_bytes(h->model);
     struct sw_plan_spec spec = {
         .units = sw_model_get_units(h->model),
         .type = h->spec.shape.type,
+        .ranks = ranks_of(h),
+        .rank = rank_of(h),
+        .zero = h->spec.zero,
         .train = true,
         .micro_batches = h->spec.micro_batches,
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
@@ -108,14 +119,21 @@ static sw_status open_store(struct harness *h) {
     if (h->spec.resume)
         return sw_store_open(&h->spec.directory, 1, false, SW_STORE_NEWEST, &h->store);
     const struct sw_units *units = sw_model_get_units(h->model);
-    int64_t *grains = calloc((size_t)units->count, sizeof *grains);
+    int64_t *grains = calloc(3 * (size_t)units->count, sizeof *grains);
+    int64_t *first = grains + units->count, *whole = first + units->count;
     if (grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's store");
-    for (int64_t u = 0; u < units->count; u++)
-        grains[u] = units->unit[u].grains;
+    for (int64_t u = 0; u < units->count; u++) {
+        const struct sw_span span = sw_plan_span(h->plan, SW_OPTIMIZER, u);
+        grains[u] = span.grains;
+        first[u] = span.first_grain;
+        whole[u] = units->unit[u].grains;
+    }
     const struct sw_store_spec spec = {.directories = &h->spec.directory,
                                        .directory_count = 1,
                                        .unit_grains = grains,
+                                       .unit_first = first,
+                                       .unit_whole_grains = whole,
                                        .unit_count = units->count,
                                        .one_generation = h->spec.one_generation};
     const sw_status status = sw_store_create(&spec, NULL, NULL, &h->store);
@@ -132,6 +150,7 @@ static sw_status open_engine(struct harness *h) {
         .device = h->compute,
         .host = h->update,
         .store = h->store,
+        .comm = h->spec.comm,
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
         .loss_scale = {.scale = h->spec.loss_scale},
@@ -219,7 +238,8 @@ static void fill_tokens(struct harness *h, int64_t step) {
     for (int64_t m = 0; m < h->spec.micro_batches; m++) {
         int32_t *tokens = sw_engine_tokens(h->engine, m);
         for (int64_t i = 0; i < 2 * rows; i++) {
-            const uint64_t place = (uint64_t)((step * h->spec.micro_batches + m) * 2 * rows + i);
+            const int64_t micro = (step * ranks_of(h) + rank_of(h)) * h->spec.micro_batches + m;
+            const uint64_t place = (uint64_t)(micro * 2 * rows + i);
             tokens[i] = (int32_t)(sw_rng(h->spec.seed, TOKEN_STREAM, place).word[0] % (uint32_t)h->spec.config->vocab);
         }
     }
@@ -237,7 +257,7 @@ sw_status harness_begin(struct harness *h, int64_t step, double clip) {
         .step = step,
         .adamw = harness_adamw(step),
         .clip = clip,
-        .loss_tokens = h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
+        .loss_tokens = ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
     };
     return sw_engine_begin(h->engine, &input);
 }
@@ -249,7 +269,7 @@ sw_status harness_wait(struct harness *h, struct sw_step_result *out) {
 sw_status harness_evaluate(struct harness *h, double *out) {
     SW_TRY(sw_engine_settle(h->engine));
     fill_tokens(h, EVALUATION_STEP);
-    const int64_t tokens = h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
+    const int64_t tokens = ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
     struct sw_step_result result;
     SW_TRY(sw_engine_begin(h->engine, &(struct sw_step_input){.kind = SW_STEP_LOSS, .step = 1, .loss_tokens = tokens}));
     SW_TRY(sw_engine_wait(h->engine, &result));
@@ -268,21 +288,22 @@ int64_t harness_grains(const struct harness *h) {
 typedef sw_status (*read_function)(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                    float *out);
 
-static sw_status read_all(struct harness *h, read_function read, int64_t grain_floats, float *out) {
+static sw_status read_all(struct harness *h, sw_state state, read_function read, int64_t grain_floats, float *out) {
     const struct sw_units *units = sw_model_get_units(h->model);
     for (int64_t u = 0; u < units->count; u++) {
-        SW_TRY(read(h->engine, u, 0, units->unit[u].grains, out));
+        const struct sw_span span = sw_plan_span(h->plan, state, u);
+        SW_TRY(read(h->engine, u, span.first_grain, span.grains, out + span.first_grain * grain_floats));
         out += units->unit[u].grains * grain_floats;
     }
     return SW_OK;
 }
 
 sw_status harness_read_records(struct harness *h, float *records) {
-    return read_all(h, sw_engine_read_records, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
+    return read_all(h, SW_OPTIMIZER, sw_engine_read_records, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
 }
 
 sw_status harness_read_grads(struct harness *h, float *grads) {
-    return read_all(h, sw_engine_read_grads, SW_GRAIN_ELEMS, grads);
+    return read_all(h, SW_GRADS, sw_engine_read_grads, SW_GRAIN_ELEMS, grads);
 }
 
 int harness_make_directory(void **state) {

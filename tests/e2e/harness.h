@@ -8,7 +8,9 @@
 struct harness_spec {
     const struct sw_model_config *config;
     struct sw_model_shape shape;
-    int64_t micro_batches;
+    int64_t micro_batches; /* of a rank */
+    struct sw_comm *comm;  /* of several ranks, each of which has a store of its own; NULL: alone */
+    int zero;              /* stage */
     const char *place;
     sw_recompute recompute;
     int64_t
@@ -65,7 +67,7 @@ sw_status harness_evaluate(struct harness *harness, double *out);
 
 /* Grains of all units. */
 int64_t harness_grains(const struct harness *harness);
-/* Records of all units, one after the other. */
+/* Records of all units, one after the other. What this rank does not have is left as it is. */
 sw_status harness_read_records(struct harness *harness, float *records);
 sw_status harness_read_grads(struct harness *harness, float *grads);
 

@@ -90,6 +90,8 @@ sw_status same_finish(struct harness *harness, struct same_trace *trace) {
     trace->grads = malloc((size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     if (trace->records == NULL || trace->grads == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
+    memset(trace->records, SAME_NOT_HELD, (size_t)(trace->grains * SW_RECORD_BYTES));
+    memset(trace->grads, SAME_NOT_HELD, (size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     SW_TRY(harness_read_grads(harness, trace->grads));
     SW_TRY(harness_evaluate(harness, &trace->evaluation));
     return harness_read_records(harness, trace->records);

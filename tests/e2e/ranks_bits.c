@@ -1,0 +1,158 @@
+/* One training by several ranks, started by tests/e2e/ranks_bits.py: every stage, with its state on every tier, gives
+ * the bits of stage 0 with everything on the device, and the losses of one rank on the same batch but for the order of
+ * sums. Prints "ok" on rank 0, or what is wrong. */
+#include "tests/e2e/same_bits.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12 };
+
+/* Of losses and norms in fp32 beside one rank's. */
+#define RELATIVE_ERROR 1e-6
+
+struct job {
+    struct sw_comm *comm;
+    const char *directory; /* of this rank */
+    sw_dtype type;
+    int runs;
+    char wrong[WRONG_CHARS]; /* empty: nothing */
+};
+
+static int ranks_of(const struct job *job) {
+    return sw_comm_place(job->comm)->ranks;
+}
+
+static struct harness_spec spec_of(const struct job *job, bool alone) {
+    struct harness_spec spec = same_spec(job->type);
+    spec.comm = alone ? NULL : job->comm;
+    spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
+    spec.compute_threads = spec.update_threads = 1;
+    return spec;
+}
+
+/* Grains, of grain_floats each, that both have and that differ; *held: how many `found` has. */
+static int64_t differing(const float *expected, const float *found, int64_t grains, int64_t grain_floats,
+                         int64_t *held) {
+    unsigned char nothing[sizeof(float)];
+    int64_t differ = 0;
+    memset(nothing, SAME_NOT_HELD, sizeof nothing);
+    for (int64_t g = 0; g < grains; g++) {
+        const float *a = expected + g * grain_floats, *b = found + g * grain_floats;
+        if (memcmp(b, nothing, sizeof nothing) == 0)
+            continue;
+        ++*held;
+        differ += memcmp(a, b, (size_t)grain_floats * sizeof *a) != 0;
+    }
+    return differ;
+}
+
+static const char *difference(const struct same_trace *expected, const struct same_trace *found, int64_t least_held) {
+    int64_t records = 0, grads = 0;
+    if (memcmp(expected->loss, found->loss, sizeof found->loss) != 0)
+        return "losses";
+    if (memcmp(expected->grad_norm, found->grad_norm, sizeof found->grad_norm) != 0)
+        return "gradient norms";
+    if (memcmp(expected->skipped, found->skipped, sizeof found->skipped) != 0)
+        return "skipped steps";
+    if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
+        return "gradients of the last step";
+    if (differing(expected->records, found->records, found->grains, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS,
+                  &records) > 0)
+        return "masters or moments";
+    if (memcmp(&expected->evaluation, &found->evaluation, sizeof found->evaluation) != 0)
+        return "weights (by the loss of a fixed batch)";
+    return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
+}
+
+/* A tied table is added to in an order that depends on the groups of micro-batches, so these have a reference each. */
+enum { BY_LAYER, BY_GROUP, ORDERS, GROUP = 2, GROUPED_VARIANT = 2 };
+
+static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant) {
+    char place[128];
+    struct harness_spec spec = spec_of(job, false);
+    struct same_trace trace;
+    const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
+    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s", sw_tier_name((sw_tier)weights),
+             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer));
+    spec.place = place;
+    spec.zero = zero;
+    spec.chunk_grains = 1 + variant % 4;
+    spec.ring_chunks = 1 + variant % 3;
+    spec.recompute = (sw_recompute)(variant % SW_RECOMPUTES);
+    spec.directory = job->directory;
+    spec.streams_update = variant % 4 == 3 ? 0x5555555555555555 : 0;
+    const int order = zero < SW_ZERO_GRADS && variant % 3 == GROUPED_VARIANT ? BY_GROUP : BY_LAYER;
+    spec.group = order == BY_GROUP ? GROUP : 0;
+    SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
+    const char *what = difference(&reference[order], &trace, trace.grains / ranks_of(job) / 2);
+    if (what != NULL && job->wrong[0] == '\0')
+        snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld: %s differ",
+                 sw_comm_place(job->comm)->rank, zero, place, (long long)spec.chunk_grains, what);
+    same_free(&trace);
+    job->runs++;
+    return SW_OK;
+}
+
+static void compare_with_one(struct job *job, const struct same_trace *reference, const struct same_trace *one) {
+    for (int s = 0; s < SAME_STEPS; s++) {
+        const double loss = fabs(reference->loss[s] / one->loss[s] - 1.0);
+        const double norm = fabs(reference->grad_norm[s] / one->grad_norm[s] - 1.0);
+        const double allowed = job->type == SW_F32 ? RELATIVE_ERROR : 1e-2;
+        if ((!(loss <= allowed) || !(norm <= 10 * allowed)) && job->wrong[0] == '\0')
+            snprintf(job->wrong, sizeof job->wrong, "step %d: loss %.9g and norm %.9g, of one rank %.9g and %.9g",
+                     s + 1, reference->loss[s], reference->grad_norm[s], one->loss[s], one->grad_norm[s]);
+    }
+}
+
+static sw_status run(struct job *job, int variants) {
+    struct same_trace reference[ORDERS], one;
+    struct harness_spec spec = spec_of(job, false), alone = spec_of(job, true);
+    SW_TRY(same_train(&alone, false, &one));
+    SW_TRY(same_train(&spec, false, &reference[BY_LAYER]));
+    spec.group = GROUP;
+    SW_TRY(same_train(&spec, false, &reference[BY_GROUP]));
+    for (int order = 0; order < ORDERS; order++)
+        compare_with_one(job, &reference[order], &one);
+    for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)
+        for (int variant = zero % 2; variant < variants; variant++)
+            SW_TRY(try_variant(job, reference, zero, variant));
+    same_free(&one);
+    for (int order = 0; order < ORDERS; order++)
+        same_free(&reference[order]);
+    return SW_OK;
+}
+
+/* What any rank has found. */
+static int judge(struct job *job, sw_status status) {
+    bool right = status == SW_OK && job->wrong[0] == '\0';
+    if (status != SW_OK)
+        fprintf(stderr, "rank %d: %s\n", sw_comm_place(job->comm)->rank, sw_error_message(status));
+    else if (!right)
+        fprintf(stderr, "%s\n", job->wrong);
+    const bool own = right;
+    if (status != SW_OK)
+        return 1;
+    if (sw_comm_all_true(job->comm, "verdict", &right) != SW_OK || !right)
+        return own ? 1 : 2;
+    if (sw_comm_place(job->comm)->rank == 0)
+        printf("ok\n");
+    return 0;
+}
+
+int main(int count, char **argument) {
+    struct job job = {.type = SW_F32};
+    char directory[PATH_CHARS];
+    if (count != 4 || sw_comm_open(&job.comm) != SW_OK)
+        return 3;
+    const int rank = sw_comm_place(job.comm)->rank;
+    snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
+    job.directory = directory;
+    job.type = strcmp(argument[2], "bf16") == 0 ? SW_BF16 : SW_F32;
+    const int exit = judge(&job, run(&job, atoi(argument[3])));
+    sw_comm_close(job.comm);
+    return exit;
+}

@@ -1,0 +1,33 @@
+"""Trainings by several ranks under mpirun: all stages of ZeRO and placements give the same bits (tests/e2e/ranks_bits.c)."""
+
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "core"))
+import jobs  # noqa: E402
+
+PROGRAM = os.environ["SW_RANKS_BITS_PROGRAM"]
+
+
+def same_bits(ranks, precision, variants):
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(ranks):
+            os.mkdir(os.path.join(folder, str(rank)))
+        return jobs.passed(ranks, folder, precision, variants, program=PROGRAM, limit_s=240)
+
+
+def two_ranks_give_the_same_bits_in_fp32():
+    return same_bits(2, "fp32", 9)
+
+
+def three_ranks_give_the_same_bits_in_bf16():
+    return same_bits(3, "bf16", 5)
+
+
+def four_ranks_give_the_same_bits_in_fp32():
+    return same_bits(4, "fp32", 3)
+
+
+jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_same_bits_in_bf16,
+                     four_ranks_give_the_same_bits_in_fp32)
