@@ -21,7 +21,10 @@ static const struct {
     {.name = "generate", .what = "continue a text", .run = sw_command_generate},
     {.name = "export", .what = "write a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read all of a run's store and check every sum", .run = sw_command_verify},
-    {.name = "bench", .what = "what this machine does, beside its own limits", .run = sw_command_bench},
+    {.name = "bench",
+     .what = "what this machine does, beside its own limits",
+     .run = sw_command_bench,
+     .by_ranks = true},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

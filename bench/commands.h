@@ -6,6 +6,7 @@
 int sw_command_bench(int argc, char **argv);
 
 /* The benches; each gets the arguments after its name. */
+int sw_bench_comm(int argc, char **argv);
 int sw_bench_copy(int argc, char **argv);
 int sw_bench_update(int argc, char **argv);
 int sw_bench_gemm(int argc, char **argv);

@@ -48,7 +48,8 @@ struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *r
 }
 
 sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *out) {
-    return sw_devices_open((sw_device_choice)which, threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)threads, out);
+    return sw_devices_open((sw_device_choice)which, threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)threads, 0,
+                           out);
 }
 
 static sw_status no_memory(void) {

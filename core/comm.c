@@ -62,9 +62,10 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
         const int group = (int)(request->posted % SW_COMM_GROUPS);
         struct sw_comm_round *round = &comm->rounds[group];
         sw_comm_fill_round(comm, phase, request->posted, round);
-        SW_TRY(request->transport->post(request->transport_state, group, request->sequence, round));
+        SW_TRY(phase->by_library ? request->transport->post_sums(request->transport_state, group, phase->type, round)
+                                 : request->transport->post(request->transport_state, group, request->sequence, round));
         for (int i = 0; i < round->send_count; i++)
-            comm->sent_bytes += round->sends[i].bytes;
+            comm->sent_bytes += round->sends[i].peer == comm->place.rank ? 0 : round->sends[i].bytes;
         request->posted++;
     }
     return SW_OK;

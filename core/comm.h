@@ -6,8 +6,8 @@
  * the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging memory of
  * constant size.
  *
- * Sums are the design's: slices are exchanged all-to-all and added in fp32 in the order of the ranks, then rounded
- * once. So the bits do not depend on timing, on the staging or on the transport.
+ * Sums are the design's, but for sw_comm_use_library_reduction: slices are exchanged all-to-all and added in fp32 in
+ * the order of the ranks, then rounded once. So the bits do not depend on timing, on the staging or on the transport.
  *
  * The first error ends the comm: every later call returns it. Where a watch was opened (watch.h), the failure of
  * another rank is such an error too. */
@@ -43,7 +43,8 @@ struct sw_comm_place {
 const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm);
 /* What moves the bytes: "self", "MPI" or "NCCL". */
 const char *sw_comm_transport_name(const struct sw_comm *comm);
-/* Payload that this rank has given to others, retransmissions not counted. */
+/* Payload that this rank has given to others, retransmissions not counted; of a library's reduction, one contribution
+ * to each share. */
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 
 /* The memory through which reductions pass, kept until the comm is closed; reductions need it. Ranks may give unequal
@@ -51,6 +52,12 @@ int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes);
 /* The least that does for so many ranks. */
 int64_t sw_comm_least_staging_bytes(int ranks);
+
+/* From the next reduction on, sums whose two types are equal are the library's own (MPI's or NCCL's), in that type. The
+ * order of its additions and the rounding in between are its own too, so that bits then depend on the library, its
+ * version and the number of ranks, and need not be the same in two runs. The same on all ranks. A rank alone has no
+ * library. Beside the staging, which still sets the size of a round, the library takes memory as it likes. */
+void sw_comm_use_library_reduction(struct sw_comm *comm, bool use);
 
 /* Contributions of all ranks to a part of a slice, to be added in fp32 in the order of the ranks and rounded once. The
  * own one lies apart; those of the others, in their order, are stride_bytes apart. */

@@ -14,8 +14,17 @@ static_assert(MOST_MESSAGE_BYTES <= INT32_MAX, "a message's bytes must fit in MP
 /* The standard promises tags up to 32767. */
 enum { TAGS = 32768 };
 
+enum { TYPES = SW_F16 + 1 };
+
+/* A type as MPI has it, and its sum. */
+struct addition {
+    MPI_Datatype type;
+    MPI_Op sum;
+};
+
 struct mpi {
     MPI_Comm world;
+    struct addition additions[TYPES];
     int ranks;
     MPI_Request *requests[SW_COMM_GROUPS]; /* sends and receives of a round */
     int count[SW_COMM_GROUPS];
@@ -51,6 +60,46 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     return SW_OK;
 }
 
+/* MPI has no 16-bit floats. */
+static void add_vectors(sw_dtype type, const void *in, void *in_out, int64_t elems) {
+    for (int64_t i = 0; i < elems; i++)
+        sw_dtype_store(type, in_out, i, sw_dtype_load(type, in_out, i) + sw_dtype_load(type, in, i));
+}
+
+/* NOLINTBEGIN(readability-non-const-parameter): MPI's own type of such a function. */
+static void add_bf16(void *in, void *in_out, int *elems, MPI_Datatype *type) {
+    (void)type;
+    add_vectors(SW_BF16, in, in_out, *elems);
+}
+
+static void add_f16(void *in, void *in_out, int *elems, MPI_Datatype *type) {
+    (void)type;
+    add_vectors(SW_F16, in, in_out, *elems);
+}
+/* NOLINTEND(readability-non-const-parameter) */
+
+static sw_status make_addition(MPI_User_function *add, struct addition *out) {
+    SW_TRY(check(MPI_Type_contiguous(sizeof(uint16_t), MPI_BYTE, &out->type), "make a type"));
+    SW_TRY(check(MPI_Type_commit(&out->type), "make a type"));
+    return check(MPI_Op_create(add, true, &out->sum), "make a sum");
+}
+
+/* In a vector that is reduced in place the own contribution is where the sum will be. */
+static sw_status post_sums(void *state, int group, sw_dtype type, const struct sw_comm_round *round) {
+    struct mpi *mpi = state;
+    const struct addition *addition = &mpi->additions[type];
+    mpi->count[group] = 0;
+    for (int i = 0; i < round->send_count; i++) {
+        const struct sw_comm_message *send = &round->sends[i];
+        void *to = round->receive_count > 0 && round->receives[0].peer == send->peer ? round->receives[0].data : NULL;
+        SW_TRY(check(MPI_Ireduce(to == send->data ? MPI_IN_PLACE : send->data, to,
+                                 (int)(send->bytes / sw_dtype_bytes(type)), addition->type, addition->sum, send->peer,
+                                 mpi->world, &mpi->requests[group][mpi->count[group]++]),
+                     "reduce"));
+    }
+    return SW_OK;
+}
+
 static sw_status done(void *state, int group, bool *out_done) {
     struct mpi *mpi = state;
     int finished = 0;
@@ -63,6 +112,10 @@ static void close_mpi(void *state, bool orderly) {
     struct mpi *mpi = state;
     /* With a rank that has failed, MPI_Finalize may wait for ever. The launcher ends what ends without it. */
     if (orderly) {
+        for (int type = SW_BF16; type < TYPES; type++) {
+            MPI_Op_free(&mpi->additions[type].sum);
+            MPI_Type_free(&mpi->additions[type].type);
+        }
         MPI_Comm_free(&mpi->world);
         MPI_Finalize();
     }
@@ -71,8 +124,12 @@ static void close_mpi(void *state, bool orderly) {
     free(mpi);
 }
 
-static const struct sw_comm_transport transport = {
-    .name = "MPI", .most_message_bytes = MOST_MESSAGE_BYTES, .post = post, .done = done, .close = close_mpi};
+static const struct sw_comm_transport transport = {.name = "MPI",
+                                                   .most_message_bytes = MOST_MESSAGE_BYTES,
+                                                   .post = post,
+                                                   .post_sums = post_sums,
+                                                   .done = done,
+                                                   .close = close_mpi};
 
 static sw_status begin(struct mpi *mpi, int *out_rank) {
     int provided = MPI_THREAD_SINGLE;
@@ -86,6 +143,9 @@ static sw_status begin(struct mpi *mpi, int *out_rank) {
     SW_TRY(check(MPI_Comm_set_errhandler(mpi->world, MPI_ERRORS_RETURN), "report errors"));
     SW_TRY(check(MPI_Comm_rank(mpi->world, out_rank), "tell the rank"));
     SW_TRY(check(MPI_Comm_size(mpi->world, &mpi->ranks), "tell the number of ranks"));
+    mpi->additions[SW_F32] = (struct addition){.type = MPI_FLOAT, .sum = MPI_SUM};
+    SW_TRY(make_addition(add_bf16, &mpi->additions[SW_BF16]));
+    SW_TRY(make_addition(add_f16, &mpi->additions[SW_F16]));
     for (int group = 0; group < SW_COMM_GROUPS; group++) {
         mpi->requests[group] = calloc((size_t)mpi->ranks * 2, sizeof(MPI_Request));
         if (mpi->requests[group] == NULL)

@@ -2,12 +2,10 @@
  * without it can do everything else. A round is a group of sends and receives on the caller's stream, which the next
  * round's begin behind; so nothing here waits. */
 #include "core/comm_private.h"
+#include "core/library.h"
 #include "core/size.h"
 
-#include <dlfcn.h>
 #include <nccl.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +13,8 @@
 static_assert(sizeof(ncclUniqueId) == SW_COMM_NCCL_ID_BYTES, "NCCL's name of a group of ranks");
 
 #define FUNCTION(name) __typeof__(nccl##name) *name /* NOLINT(bugprone-macro-parentheses): a declaration */
-/* Of the process, as a loaded library is. */
 static struct {
-    pthread_once_t once;
-    char failure[512]; /* empty: it is there */
+    struct sw_library loaded;
     FUNCTION(GetErrorString);
     FUNCTION(GetUniqueId);
     FUNCTION(CommInitRank);
@@ -29,41 +25,24 @@ static struct {
     FUNCTION(GroupEnd);
     FUNCTION(Send);
     FUNCTION(Recv);
-} library = {.once = PTHREAD_ONCE_INIT};
-
-/* By its name, where the loader looks; else where it was when this program was built. */
-static void *open_library(void) {
-    void *handle = dlopen(SW_NCCL_NAME, RTLD_NOW | RTLD_LOCAL);
-    return handle != NULL ? handle : dlopen(SW_NCCL_PATH, RTLD_NOW | RTLD_LOCAL);
-}
-
-static void load(void) {
-    void *handle = open_library();
-    const struct {
-        const char *name;
-        void **at;
-    } functions[] = {
-#define ENTRY(name) {"nccl" #name, (void **)&library.name}
-        ENTRY(GetErrorString),    ENTRY(GetUniqueId), ENTRY(CommInitRank), ENTRY(CommDestroy), ENTRY(CommAbort),
-        ENTRY(CommGetAsyncError), ENTRY(GroupStart),  ENTRY(GroupEnd),     ENTRY(Send),        ENTRY(Recv),
-    };
-    if (handle == NULL) {
-        snprintf(library.failure, sizeof library.failure, "%s", dlerror());
-        return;
-    }
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        *functions[i].at = dlsym(handle, functions[i].name);
-        if (*functions[i].at == NULL && library.failure[0] == '\0')
-            snprintf(library.failure, sizeof library.failure, "%s is not in it", functions[i].name);
-    }
-}
+    FUNCTION(Reduce);
+} library = {.loaded = SW_LIBRARY_INIT};
 
 static sw_status require_library(void) {
-    pthread_once(&library.once, load);
-    if (library.failure[0] == '\0')
+#define ENTRY(name)                                                                                                    \
+    { "nccl" #name, (void **)&library.name }
+    static const struct sw_library_function functions[] = {
+        ENTRY(GetErrorString), ENTRY(GetUniqueId), ENTRY(CommInitRank),
+        ENTRY(CommDestroy),    ENTRY(CommAbort),   ENTRY(CommGetAsyncError),
+        ENTRY(GroupStart),     ENTRY(GroupEnd),    ENTRY(Send),
+        ENTRY(Recv),           ENTRY(Reduce),
+    };
+    const char *failure =
+        sw_library_load(&library.loaded, SW_NCCL_NAME, SW_NCCL_PATH, functions, sizeof functions / sizeof functions[0]);
+    if (failure == NULL)
         return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED, "NCCL cannot be loaded (%s); install it (%s), or use --device cpu",
-                   library.failure, SW_NCCL_NAME);
+    return sw_fail(SW_ERR_UNSUPPORTED, "NCCL cannot be loaded (%s); install it (%s), or use --device cpu", failure,
+                   SW_NCCL_NAME);
 }
 
 static sw_status check(ncclResult_t result, const char *what) {
@@ -101,6 +80,27 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     return check(library.GroupEnd(), "start a round");
 }
 
+static sw_status reduce(struct nccl *nccl, sw_dtype type, const struct sw_comm_round *round) {
+    static const ncclDataType_t types[] = {[SW_F32] = ncclFloat32, [SW_BF16] = ncclBfloat16, [SW_F16] = ncclFloat16};
+    for (int i = 0; i < round->send_count; i++) {
+        const struct sw_comm_message *send = &round->sends[i];
+        void *to = round->receive_count > 0 && round->receives[0].peer == send->peer ? round->receives[0].data : NULL;
+        SW_TRY(check(library.Reduce(send->data, to, (size_t)(send->bytes / sw_dtype_bytes(type)), types[type], ncclSum,
+                                    send->peer, nccl->comm, nccl->stream),
+                     "reduce"));
+    }
+    return SW_OK;
+}
+
+/* Shares are not all of one size, which NCCL's reduce-scatter wants; a group of reductions is the same. */
+static sw_status post_sums(void *state, int group, sw_dtype type, const struct sw_comm_round *round) {
+    (void)group;
+    struct nccl *nccl = state;
+    SW_TRY(check(library.GroupStart(), "begin a round"));
+    SW_TRY(reduce(nccl, type, round));
+    return check(library.GroupEnd(), "start a round");
+}
+
 /* Whatever the stream is given next begins when they are. */
 static sw_status done(void *state, int group, bool *out_done) {
     (void)state, (void)group;
@@ -128,6 +128,7 @@ static void close_nccl(void *state, bool orderly) {
 static const struct sw_comm_transport transport = {.name = "NCCL",
                                                    .most_message_bytes = MOST_MESSAGE_BYTES,
                                                    .post = post,
+                                                   .post_sums = post_sums,
                                                    .done = done,
                                                    .poll = poll_errors,
                                                    .close = close_nccl};

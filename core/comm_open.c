@@ -135,6 +135,11 @@ sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes
     return SW_OK;
 }
 
+void sw_comm_use_library_reduction(struct sw_comm *comm, bool use) {
+    assert(comm->given == comm->begun);
+    comm->library_sums = use;
+}
+
 sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *device) {
     assert(comm->bulk == comm->host && comm->given == comm->begun);
     struct {

@@ -32,6 +32,9 @@ struct sw_comm_transport {
     sw_status (*post)(void *state, int group, int64_t sequence, const struct sw_comm_round *round);
     /* Whether all of them are done; on a stream, whether what is given to it next finds them done. */
     sw_status (*done)(void *state, int group, bool *out_done);
+    /* Starts the library's own sums of a round: each send is this rank's contribution to its peer's share, the own one
+     * among them, and the own share is received, where there is one. NULL: it has none. */
+    sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
     /* Errors that come by themselves. NULL: none do. */
     sw_status (*poll)(void *state);
     /* orderly: no rank has failed. */
@@ -59,6 +62,7 @@ struct sw_comm_phase {
     int root; /* scatter */
     char *to; /* reduce */
     sw_dtype type, to_type;
+    bool by_library;     /* reduce: the transport's own sum */
     int64_t round_units; /* of each share in a round */
     int64_t rounds;
 };
@@ -89,6 +93,7 @@ struct sw_comm {
     struct sw_comm_round rounds[SW_COMM_GROUPS];
     struct sw_comm_message *messages;
     int64_t *bounds;
+    bool library_sums;
     char *staging;
     int64_t staging_bytes;
     int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */

@@ -37,6 +37,8 @@ void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transpo
     if (phase->kind == SW_PHASE_REDUCE && comm->place.ranks > 1)
         phase->round_units = sw_min_i64(phase->round_units, staged_units(comm, phase));
     assert(phase->round_units > 0);
+    phase->by_library = comm->library_sums && comm->place.ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
+                        phase->type == phase->to_type && transport->post_sums != NULL;
     phase->rounds = sw_div_up(largest, phase->round_units);
 }
 
@@ -69,11 +71,26 @@ static char *own_part(const struct sw_comm *comm, const struct sw_comm_phase *ph
                               : phase->data + own.first * phase->unit_bytes;
 }
 
-void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
-                        struct sw_comm_round *round) {
+static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
+    return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
+}
+
+/* The library's sums are collectives, so that their order is the same on all ranks. */
+static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                      struct sw_comm_round *round) {
+    for (int rank = 0; rank < comm->place.ranks; rank++) {
+        const struct part part = part_of(phase, number, rank);
+        const int64_t bytes = part.units * phase->unit_bytes;
+        add(round->sends, &round->send_count, rank, phase->data + part.first * phase->unit_bytes, bytes);
+        if (rank == comm->place.rank)
+            add(round->receives, &round->receive_count, rank, reduced(phase, number), bytes);
+    }
+}
+
+static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                          struct sw_comm_round *round) {
     const int self = comm->place.rank, ranks = comm->place.ranks;
     const struct part own = part_of(phase, number, self);
-    round->send_count = round->receive_count = 0;
     /* Each begins with the rank after it, so that not all of them talk to the same one. */
     for (int distance = 1; distance < ranks; distance++) {
         const int to = (self + distance) % ranks, from = (self + ranks - distance) % ranks;
@@ -98,6 +115,15 @@ void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase,
     }
 }
 
+void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                        struct sw_comm_round *round) {
+    round->send_count = round->receive_count = 0;
+    if (phase->by_library)
+        fill_sums(comm, phase, number, round);
+    else
+        fill_messages(comm, phase, number, round);
+}
+
 static sw_status copy_part(struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
     char *to = phase->data + own.first * phase->unit_bytes;
     const char *from = own_part(comm, phase, own);
@@ -119,7 +145,7 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
         /* The first of the others: rank 0, or on rank 0 rank 1. */
         .others = comm->place.ranks > 1 ? staged(comm, phase, number, comm->place.rank == 0) : NULL,
         .stride_bytes = phase->round_units * phase->unit_bytes,
-        .to = phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type),
+        .to = reduced(phase, number),
     };
     if (comm->device.sum != NULL)
         return comm->device.sum(comm->device.context, &sum);
@@ -132,6 +158,6 @@ sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase 
     if (own.units == 0)
         return SW_OK;
     if (phase->kind == SW_PHASE_REDUCE)
-        return sum_part(comm, phase, number, own);
+        return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);
     return phase->own != NULL ? copy_part(comm, phase, own) : SW_OK;
 }

@@ -30,11 +30,14 @@ sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
 /* Whether this build has the CUDA device. Opening it says why it cannot be used on this machine. */
 bool sw_device_has_cuda(void);
+/* GPUs that this process may use, numbered from 0. */
+int sw_device_gpus(void);
 
 struct sw_device_info {
     const char *name;  /* "cpu" */
     const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
-    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device */
+    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device, as the next */
+    const char *bus;   /* its place on this machine's PCI bus, in small letters; NULL on a CPU */
     int threads;
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
@@ -67,10 +70,19 @@ void sw_event_close(struct sw_event *event);
 sw_status sw_event_record(struct sw_event *event, struct sw_stream *stream);
 /* The host waits, without using a core, and gets the first error of the device's work. */
 sw_status sw_event_wait(struct sw_event *event);
+/* The host only asks whether it was reached. */
+sw_status sw_event_reached(struct sw_event *event, bool *out_reached);
 /* Work given to the stream from now on begins after the event, as it was last recorded. The host does not wait. */
 sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event);
 /* From one event to another, both reached. */
 sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
+
+/* What sw_comm_use_nccl takes so that ranks exchange the memory of a GPU: sums, copies and marks on the stream, which
+ * is the comm's from then on. That GPU becomes the thread's current one. A CPU device needs none of it, its memory
+ * being the host's. Closed after the comm and before the stream. */
+struct sw_comm_device;
+sw_status sw_device_comm_open(struct sw_stream *stream, struct sw_comm_device *out);
+void sw_device_comm_close(struct sw_comm_device *device);
 
 /* Copies between host memory and device memory. Host memory that is not an sw_memory may be read or written before the
  * call returns, and slows the copy down. */

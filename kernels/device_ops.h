@@ -6,6 +6,8 @@
 #include "kernels/device.h"
 #include "kernels/gemm_cache.h"
 
+struct sw_comm_sum;
+
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
 
@@ -18,6 +20,7 @@ struct sw_device_ops {
     void (*close_event)(struct sw_event *event);
     sw_status (*record_event)(struct sw_event *event, struct sw_stream *stream);
     sw_status (*wait_event)(struct sw_event *event);
+    sw_status (*event_reached)(struct sw_event *event, bool *out_reached);
     sw_status (*stream_wait)(struct sw_stream *stream, struct sw_event *event);
     sw_status (*elapsed_ns)(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
 
@@ -99,6 +102,8 @@ struct sw_device_ops {
     sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                               int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                               float *records, void *weights);
+    /* As core/comm.h says of it. NULL where the memory is the host's. */
+    sw_status (*rank_sum)(struct sw_stream *stream, const struct sw_comm_sum *sum);
 };
 
 struct sw_device {

@@ -101,6 +101,11 @@ sw_status sw_event_wait(struct sw_event *event) {
     return event->device->ops.wait_event(event);
 }
 
+sw_status sw_event_reached(struct sw_event *event, bool *out_reached) {
+    assert(out_reached != NULL);
+    return event->device->ops.event_reached(event, out_reached);
+}
+
 sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event) {
     assert(event->device == stream->device);
     return stream->device->ops.stream_wait(stream, event);

@@ -20,8 +20,11 @@ static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *cap
     return true;
 }
 
-struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro,
-                          int64_t chunk) {
+struct sw_chunk sw_build_chunk(const struct sw_builder *b, sw_state state, int64_t unit, int64_t number) {
+    return (struct sw_chunk){unit, number, sw_plan_state_chunk(b->plan, state, unit, number)};
+}
+
+struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro) {
     struct sw_program *program = b->program;
     if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
         return &b->dropped;
@@ -31,13 +34,17 @@ struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, i
                          .redo = b->redo,
                          .unit = (int32_t)unit,
                          .micro = (int32_t)micro,
-                         .chunk = (int32_t)chunk,
+                         .chunk = -1,
                          .position = program->lane_count[lane]++,
                          .first_access = program->access_count};
-    if (chunk >= 0) {
-        op->first_grain = chunk * b->plan->spec.chunk_grains;
-        op->grains = sw_plan_chunk_grains(b->plan, unit, chunk);
-    }
+    return op;
+}
+
+struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk) {
+    struct sw_op *op = sw_build_op(b, kind, lane, chunk->unit, -1);
+    op->chunk = (int32_t)chunk->number;
+    op->first_grain = chunk->at.first_grain;
+    op->grains = chunk->at.grains;
     return op;
 }
 
@@ -55,24 +62,61 @@ static void add_access(struct sw_builder *b, bool write, struct sw_place place, 
                                                                   .stage = (int32_t)what.stage,
                                                                   .age = what.age,
                                                                   .write = write,
-                                                                  .generation = what.generation};
+                                                                  .generation = what.generation,
+                                                                  .offset_bytes = place.offset_bytes};
     program->op[program->op_count - 1].access_count++;
 }
 
+/* The pieces of a unit's state that hold some grains: more than one where the slot has more of the unit than the chunks
+ * that these grains are of. */
+static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, struct sw_what what) {
+    const int64_t chunk_grains = b->plan->spec.chunk_grains;
+    const int64_t first = at.first_grain - b->plan->slot[slot].first_grain;
+    const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
+    assert(at.grains > 0 && b->plan->slot[slot].grain_bytes > 0);
+    what.index = piece;
+    add_access(b, write, (struct sw_place){.slot = slot, .piece = piece}, last - piece + 1, what);
+}
+
+static void access_place(struct sw_builder *b, bool write, struct sw_place place, struct sw_what what) {
+    const struct sw_op *op = &b->program->op[b->program->op_count - 1];
+    if (place.own)
+        what.stage |= SW_STAGE_OWN;
+    if (b->status == SW_OK && place.piece == SW_BY_GRAINS)
+        access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
+    else if (b->status == SW_OK)
+        add_access(b, write, place, 1, what);
+}
+
+void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    if (b->status == SW_OK)
+        access_grains(b, false, slot, at, what);
+}
+
+void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    if (b->status == SW_OK)
+        access_grains(b, true, slot, at, what);
+}
+
 void sw_build_read(struct sw_builder *b, struct sw_place place, struct sw_what what) {
-    add_access(b, false, place, 1, what);
+    access_place(b, false, place, what);
 }
 
 void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what what) {
-    add_access(b, true, place, 1, what);
+    access_place(b, true, place, what);
+}
+
+void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
+    sw_build_write(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit},
+                   (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    add_access(b, false, (struct sw_place){slot, 0}, sw_plan_chunks(b->plan, what.unit), what);
+    add_access(b, false, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
 }
 
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    add_access(b, true, (struct sw_place){slot, 0}, sw_plan_chunks(b->plan, what.unit), what);
+    add_access(b, true, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
 }
 
 struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
@@ -86,9 +130,10 @@ struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
         [RING_BOUNDARY] = index->boundary_ring,    [RING_BOUNDARY_BACK] = index->boundary_back,
         [RING_BOUNDARY_OUT] = index->boundary_out, [RING_BOUNDARY_IN] = index->boundary_in,
         [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
+        [RING_BUCKETS] = index->buckets,
     };
     assert(slots[ring] >= 0);
-    return (struct sw_place){slots[ring], b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
+    return (struct sw_place){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
 }
 
 /* The op that moves bytes from one tier to another. */
@@ -103,14 +148,18 @@ static const struct {
     {SW_HOST, SW_NVME, SW_OP_WRITE, SW_LANE_WRITE},
 };
 
-void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
-                       int64_t micro, int64_t bytes) {
+/* What moves a piece: its kind and lane. */
+static size_t find_move(const struct sw_builder *b, struct sw_place from, struct sw_place to) {
     size_t m = 0;
     while (m < sizeof moves / sizeof moves[0] &&
            (moves[m].from != b->plan->slot[from.slot].tier || moves[m].to != b->plan->slot[to.slot].tier))
         m++;
     assert(m < sizeof moves / sizeof moves[0]);
-    struct sw_op *op = sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro, micro < 0 ? what.index : -1);
+    return m;
+}
+
+static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_place from, struct sw_place to,
+                          struct sw_what what, int64_t bytes) {
     op->content = what.content;
     op->bytes = bytes;
     /* A generation is a place on NVMe; what was read from it or goes to it is the same content. */
@@ -122,6 +171,18 @@ void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_pla
         sw_build_read_norm(b);
 }
 
-int64_t sw_build_typed_bytes(const struct sw_builder *b, int64_t unit, int64_t chunk) {
-    return sw_plan_chunk_grains(b->plan, unit, chunk) * SW_GRAIN_ELEMS * sw_dtype_bytes(b->plan->spec.type);
+void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+                       int64_t micro, int64_t bytes) {
+    const size_t m = find_move(b, from, to);
+    describe_move(b, sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro), from, to, what, bytes);
+}
+
+void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+                   const struct sw_chunk *chunk, int64_t bytes) {
+    const size_t m = find_move(b, from, to);
+    describe_move(b, sw_build_chunk_op(b, moves[m].kind, moves[m].lane, chunk), from, to, what, bytes);
+}
+
+int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
+    return chunk->at.grains * SW_GRAIN_ELEMS * sw_dtype_bytes(b->plan->spec.type);
 }

@@ -45,7 +45,7 @@ struct checker {
 static const char *content_name(sw_content content) {
     static const char *const names[SW_CONTENTS] = {
         "nothing", "tokens",      "weights", "rows", "boundary", "boundary gradient", "saved", "derived",
-        "work",    "accumulator", "grads",   "sums", "norm",     "optimizer",         "cache"};
+        "work",    "accumulator", "grads",   "sums", "norm",     "optimizer",         "cache", "commit"};
     return names[content];
 }
 
@@ -78,11 +78,11 @@ static bool is_state(sw_content content) {
 
 /* What an access expects, or leaves. A speculation that stands is what the step after would have made of it. */
 static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
-    const bool stands = !c->redoes && is_state(access->content) && access->stage > 0;
+    const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_STAGE_SPECULATIVE) != 0;
     return (struct piece_view){.content = access->content,
                                .unit = access->unit,
                                .index = index,
-                               .stage = stands ? 0 : access->stage,
+                               .stage = stands ? access->stage & ~SW_STAGE_SPECULATIVE : access->stage,
                                .made_in_step = made_in(c, access, step) + stands};
 }
 
@@ -91,8 +91,8 @@ static bool holds(const struct piece_view *view, const struct piece_view *expect
            view->stage == expected->stage && view->made_in_step == expected->made_in_step;
 }
 
-/* Each lane's ops read in the memory of one tier and write in that of one. The norm is no memory of a tier's, and a
- * commit moves nothing. */
+/* Each lane's ops read in the memory of one tier and write in that of one. The norm is no memory of a tier's, a
+ * commit moves nothing, and what ranks share of a step is host memory, and waits for the commit. */
 static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_tier tier) {
     static const struct {
         sw_tier read, write;
@@ -100,8 +100,9 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
         [SW_LANE_COMPUTE] = {SW_DEVICE, SW_DEVICE}, [SW_LANE_UPLOAD] = {SW_HOST, SW_DEVICE},
         [SW_LANE_DOWNLOAD] = {SW_DEVICE, SW_HOST},  [SW_LANE_READ] = {SW_NVME, SW_HOST},
         [SW_LANE_WRITE] = {SW_HOST, SW_NVME},       [SW_LANE_UPDATE] = {SW_HOST, SW_HOST},
+        [SW_LANE_COMM] = {SW_DEVICE, SW_DEVICE},
     };
-    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT)
+    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT || op->kind == SW_OP_SHARE)
         return true;
     return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
 }

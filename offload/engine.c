@@ -36,6 +36,21 @@ static sw_status begin_units(struct sw_engine *engine) {
     return sw_stream_synchronize(engine->setup_stream);
 }
 
+/* Reductions pass through memory of the tier that they work in. */
+static sw_status prepare_ranks(struct sw_engine *engine) {
+    const struct sw_plan *plan = engine->plan;
+    const int ranks = sw_plan_ranks(plan);
+    if (ranks == 1)
+        return SW_OK;
+    assert(engine->spec.comm != NULL && sw_comm_place(engine->spec.comm)->ranks == ranks &&
+           sw_comm_place(engine->spec.comm)->rank == plan->spec.rank);
+    engine->bounds = calloc((size_t)ranks + 1, sizeof *engine->bounds);
+    if (engine->bounds == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the engine");
+    return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, plan->index->staging, 0),
+                               plan->slot[plan->index->staging].bytes);
+}
+
 /* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
 static sw_status prepare_store(struct sw_engine *engine) {
     struct sw_scratch scratch;
@@ -71,6 +86,7 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     if (spec->trace_ops > 0)
         SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, "spillway", &engine->trace), fail);
     SW_TRY_GOTO(take_memory(engine), fail);
+    SW_TRY_GOTO(prepare_ranks(engine), fail);
     SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
     SW_TRY_GOTO(begin_units(engine), fail);
     SW_TRY_GOTO(sw_stream_open(spec->host, &engine->host_stream), fail);
@@ -98,6 +114,7 @@ void sw_engine_close(struct sw_engine *engine) {
         sw_memory_close(engine->memory[t]);
     sw_memory_close(engine->losses);
     sw_trace_destroy(engine->trace);
+    free(engine->bounds);
     pthread_mutex_destroy(&engine->mutex);
     pthread_cond_destroy(&engine->awaited_done);
     free(engine);
@@ -228,11 +245,19 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
     return status;
 }
 
-double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
+double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context) {
     double sum = 0.0;
     for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
         sum += context->loss[m];
     return sum;
+}
+
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
+    return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
+}
+
+void sw_engine_wish(struct sw_engine *engine, unsigned wishes) {
+    atomic_fetch_or(&engine->wishes, wishes);
 }
 
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {

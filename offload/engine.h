@@ -7,6 +7,7 @@
 #ifndef SW_OFFLOAD_ENGINE_H
 #define SW_OFFLOAD_ENGINE_H
 
+#include "core/watch.h"
 #include "io/store.h"
 #include "kernels/device.h"
 #include "offload/plan.h"
@@ -70,7 +71,7 @@ struct sw_step_input {
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; step, grad_scale and skip are the engine's */
     double clip;           /* largest gradient norm; 0: none */
-    int64_t loss_tokens;   /* tokens that count in the loss; its mean is over these; at least 1 */
+    int64_t loss_tokens;   /* tokens of all ranks that count in the loss; its mean is over these; at least 1 */
     /* Commits the state of the step before beside this one. Only where the plan does not commit every step and that
      * step's update waits (sw_engine_may_save). */
     bool save;
@@ -93,8 +94,9 @@ enum { SW_SCALE_STEPS = 1000 };
 
 struct sw_step_result {
     int64_t step;
-    double loss_sum;                      /* over loss_tokens */
+    double loss_sum;                      /* over loss_tokens, of all ranks */
     int64_t loss_tokens;                  /* of the input */
+    unsigned wishes;                      /* of any rank, at the end of the step; 0 for a rank alone */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
     bool by_plan;                         /* of a commit's text: it is made while the step after runs */
@@ -115,6 +117,9 @@ struct sw_engine_spec {
     struct sw_device *device;   /* computes */
     struct sw_device *host;     /* updates in host memory; may be the same where the device computes in host memory */
     struct sw_store *store;     /* may be NULL for inference */
+    struct sw_comm *comm;   /* of a plan for several ranks, whose place it has; else NULL. The engine's while a step is
+                             * under way */
+    struct sw_watch *watch; /* told of the lanes' ops, under 1 + their number; may be NULL */
     int io_depth;
     sw_speculation speculation;
     struct sw_unit_ops ops;
@@ -146,7 +151,8 @@ struct sw_load {
     void *progress_context;
 };
 
-/* Initial state: moments are zero. With a store, all of it is committed as step 0. */
+/* Initial state: moments are zero. With a store, all of it is committed as step 0. A rank asks for no more than it
+ * keeps. */
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 
 /* State and weights from the store's last commit. */
@@ -163,6 +169,9 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
 /* Waits for the oldest begun step. */
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 
+/* Bits that all ranks are to know of, with the next step that ends (the result's wishes). By any thread. */
+void sw_engine_wish(struct sw_engine *engine, unsigned wishes);
+
 /* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */
 sw_status sw_engine_settle(struct sw_engine *engine);
 
@@ -172,7 +181,8 @@ bool sw_engine_may_save(const struct sw_engine *engine);
 /* Commits the state as it is, where the last step has not been committed by the plan. */
 sw_status sw_engine_save(struct sw_engine *engine);
 
-/* State as it is: records (master|m|v by grain) and rounded gradients of the last step, widened to fp32. */
+/* State as it is: records (master|m|v by grain) and rounded gradients of the last step, widened to fp32. Grains that
+ * this rank has (sw_plan_span). */
 sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                  float *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);

@@ -8,6 +8,7 @@
 #include "offload/pace.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { ENGINE_ERROR_CHARS = 1024 };
 
@@ -20,6 +21,7 @@ struct step_context {
     bool speculates;
     bool steady;               /* the step before ran the same program */
     double *loss;              /* of each micro-batch */
+    double shared_loss;        /* of all ranks, where there are several */
     struct sw_op_times *times; /* of each op; NULL: not traced */
     struct sw_step_result result;
 };
@@ -73,6 +75,8 @@ struct sw_engine {
     struct sw_stream *setup_stream, *host_stream;
     int committed_generation;
     struct pending_update pending;
+    int64_t *bounds;       /* of the ranks' parts, for the comm lane */
+    atomic_uint wishes;    /* of this rank, for all */
     sw_waiting waiting;    /* what the last step begun has left to the next program */
     bool working_is_newer; /* units on NVMe have their newest state in the generation that is not committed */
     int64_t step;          /* last one begun */
@@ -91,13 +95,23 @@ static inline int sw_engine_working(const struct sw_engine *engine) {
 /* Address of a piece of a slot on device or host. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
 
+/* Of a grain of a unit's state. */
+void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain);
+
 /* Address of the first access of an op with this content (and unit, unless -1) in this direction; NULL where it has
  * none. */
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
                         bool write);
 
-/* Of all micro-batches, in their order. */
+/* Of all micro-batches of this rank, in their order; of all ranks, in theirs. */
+double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context);
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
+
+/* The ops between ranks, and what prepares them (ops_ranks.c). */
+sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
+sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
+sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
+sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
 
 /* Runs an op that is no transfer of an I/O lane; on an asynchronous device, gives it to the lane's stream. */
 sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
@@ -135,6 +149,8 @@ bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane);
 bool sw_engine_ended(const struct sw_engine *engine);
 void sw_engine_fail(struct sw_engine *engine, sw_status status); /* keeps the first failure */
 void sw_lane_sleep(struct sw_engine *engine, struct lane *lane); /* until it is ready, or the lanes end */
+/* Tells the watch that a lane has begun an op, or, without one, that it has nothing to do. */
+void sw_lane_tell(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op);
 /* Number of the op that a wait of another lane's op, of this step of the program, waits for; negative: none. */
 int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step);
 void sw_op_note_times(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,

@@ -105,6 +105,16 @@ void sw_lane_sleep(struct sw_engine *engine, struct lane *lane) {
         pthread_cond_wait(&lane->wake, &engine->mutex);
 }
 
+void sw_lane_tell(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op) {
+    /* The comm tells of its own. */
+    if (lane->which == SW_LANE_COMM)
+        return;
+    if (op != NULL)
+        sw_watch_enter(engine->spec.watch, 1 + (int)lane->which, sw_op_name(op->kind), op->unit);
+    else
+        sw_watch_leave(engine->spec.watch, 1 + (int)lane->which);
+}
+
 static void *run_sync_lane(void *argument) {
     struct lane *lane = argument;
     struct sw_engine *engine = lane->engine;
@@ -119,7 +129,9 @@ static void *run_sync_lane(void *argument) {
         lane->number++;
         pthread_mutex_unlock(&engine->mutex);
         const int64_t start_ns = sw_now_ns();
+        sw_lane_tell(engine, lane, op);
         const sw_status status = sw_lane_skips(engine, op) ? SW_OK : sw_engine_run_op(engine, lane, op, context);
+        sw_lane_tell(engine, lane, NULL);
         const int64_t end_ns = sw_now_ns();
         if (!sw_lane_skips(engine, op))
             sw_op_note_times(engine, context, op, (struct sw_op_times){.start_ns = start_ns, .end_ns = end_ns});
@@ -168,6 +180,7 @@ static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct
     sw_status status;
     const int64_t start_ns = sw_now_ns();
     note_start(engine, context, op, start_ns);
+    sw_lane_tell(engine, lane, op);
     if (op->kind == SW_OP_COMMIT) {
         status = sw_engine_run_op(engine, lane, op, context);
         io->finished[number % IO_WINDOW] = true;
@@ -180,6 +193,8 @@ static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct
     }
     pthread_mutex_lock(&engine->mutex);
     if (op->kind == SW_OP_COMMIT) {
+        if (io->outstanding == 0)
+            sw_lane_tell(engine, lane, NULL);
         const int64_t end_ns = sw_now_ns();
         note_end(engine, context, op, end_ns);
         context->result.busy_seconds[lane->which] += (double)(end_ns - start_ns) * 1e-9;
@@ -203,8 +218,11 @@ static sw_status reap_io(struct sw_engine *engine, struct lane *lane, struct io_
     context->result.busy_seconds[lane->which] += (double)(now_ns - io->busy_since_ns) * 1e-9;
     io->busy_since_ns = now_ns;
     io->outstanding -= count;
+    if (io->outstanding == 0)
+        sw_lane_tell(engine, lane, NULL);
     for (int i = 0; i < count; i++) {
         const int64_t number = (int64_t)tags[i];
+        sw_watch_tick(engine->spec.watch, 1 + (int)lane->which);
         io->finished[number % IO_WINDOW] = true;
         note_end(engine, sw_lane_context(engine, lane, number), sw_lane_op(engine, lane, number), now_ns);
     }
@@ -236,6 +254,8 @@ static void *run_io_lane(void *argument) {
 }
 
 static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
+    if (lane->which == SW_LANE_COMM)
+        return SW_OK;
     if (!sw_lane_is_io(lane->which)) {
         struct sw_device *device = lane->which == SW_LANE_UPDATE ? engine->spec.host : engine->spec.device;
         SW_TRY(sw_stream_open(device, &lane->stream));

@@ -1,4 +1,5 @@
 /* Which slots a plan needs, and where in its tier each lies. */
+#include "core/comm.h"
 #include "core/size.h"
 #include "io/store.h"
 #include "offload/plan_private.h"
@@ -61,19 +62,36 @@ static int32_t add_if(struct layout *layout, bool needed, const char *name, sw_t
     return needed ? add_pieces(layout, name, tier, piece_bytes, pieces) : UNUSED;
 }
 
-/* A unit's state, contiguous, in pieces of one chunk. `content` other than none: it is there from before the first
- * step. */
-static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grains,
-                        int64_t grain_bytes, sw_content content) {
-    const int64_t chunk_grains = layout->plan->spec.chunk_grains;
+/* Grains of a unit's state, contiguous, in pieces of one chunk. A shard takes as much on every rank, so that all ranks
+ * decide alike. `content` other than none: it is there from before the first step. */
+static int32_t add_grains(struct layout *layout, const char *name, sw_tier tier, int64_t unit, struct sw_span span,
+                          int64_t grain_bytes, sw_content content) {
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    const bool shard = unit >= 0 && span.grains < spec->units->unit[unit].grains;
+    const int64_t grains =
+        shard ? sw_shard_most_grains(spec->units->unit[unit].grains, sw_plan_ranks(layout->plan)) : span.grains;
     return add_slot(layout, (struct sw_slot){.name = name,
                                              .tier = tier,
                                              .unit = (int32_t)unit,
                                              .resident = content != SW_CONTENT_NONE,
                                              .content = content,
-                                             .piece_bytes = chunk_grains * grain_bytes,
+                                             .first_grain = span.first_grain,
+                                             .grain_bytes = grain_bytes,
+                                             .piece_bytes = spec->chunk_grains * grain_bytes,
                                              .bytes = grains * grain_bytes,
-                                             .pieces = (int32_t)sw_div_up(grains, chunk_grains)});
+                                             .pieces = (int32_t)sw_div_up(grains, spec->chunk_grains)});
+}
+
+static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grains,
+                        int64_t grain_bytes, sw_content content) {
+    return add_grains(layout, name, tier, unit, (struct sw_span){.grains = grains}, grain_bytes, content);
+}
+
+/* What this rank has of a unit's state. */
+static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, int64_t unit, int64_t grain_bytes,
+                         sw_content content) {
+    return add_grains(layout, sw_state_name(state), tier, unit, sw_plan_kept(layout->plan, state, unit, tier),
+                      grain_bytes, content);
 }
 
 static sw_status allocate_index(struct sw_plan *plan) {
@@ -98,20 +116,21 @@ static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit
 }
 
 bool sw_plan_table_streams(const struct sw_plan *plan) {
-    return plan->spec.units->tied && plan->placement[0].tier[SW_WEIGHTS] != SW_DEVICE;
+    return plan->spec.units->tied && !sw_plan_is_whole_there(plan, 0);
 }
 
 bool sw_plan_saves(const struct sw_plan *plan) {
     return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
 }
 
-/* An update on the device leaves the whole there, ready for the forward pass. */
+/* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
 bool sw_plan_gathers(const struct sw_plan *plan) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
     const sw_tier *tier = plan->placement[0].tier;
     const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
-    return spec->gathered_bytes > 0 && !spec->units->tied && tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
+    return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
+           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
@@ -123,9 +142,8 @@ static void lay_weights(struct layout *layout) {
     int64_t largest = 0;
     for (int64_t u = 0; u < units->count; u++) {
         const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
-        index->weights[u] =
-            add_unit(layout, "weights", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_WEIGHTS);
-        if (tier != SW_DEVICE && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
+        index->weights[u] = add_state(layout, SW_WEIGHTS, tier, u, grain_bytes, SW_CONTENT_WEIGHTS);
+        if (!sw_plan_is_whole_there(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
             largest = sw_max_i64(largest, units->unit[u].grains);
     }
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
@@ -270,6 +288,20 @@ static void lay_sums(struct layout *layout) {
                                                     .pieces = 1});
 }
 
+/* What goes between ranks. Records of all ranks; of reductions what each receives at once. */
+static void lay_exchange(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const int ranks = sw_plan_ranks(plan);
+    const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    bool buckets = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+    index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+    index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_comm_least_staging_bytes(ranks), 1);
+    index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_share_bytes(plan, true), 1);
+}
+
 /* Which ways chunks of a unit go, over all units. */
 struct traffic {
     bool grads_down, grads_out, grads_in, grads_up;
@@ -285,14 +317,15 @@ static struct traffic traffic_of(const struct layout *layout) {
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
         const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
         const bool on_device = sw_plan_updates_on_device(layout->plan, u);
-        t.grads_down |= grads != SW_DEVICE;
+        t.grads_down |= grads != SW_DEVICE && sw_plan_ranks(layout->plan) == 1;
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
         t.grads_up |= grads != SW_DEVICE && on_device;
         t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.records_up |= sw_plan_streams(layout->plan, u);
-        t.weights |= (!on_device && weights != SW_HOST) || weights == SW_NVME;
-        t.weights_down |= on_device && weights != SW_DEVICE;
+        const bool joins = sw_plan_joins_weights(layout->plan);
+        t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
+        t.weights_down |= on_device && weights != SW_DEVICE && !joins;
     }
     return t;
 }
@@ -323,14 +356,14 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
     struct sw_plan *plan = layout->plan;
     const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
     for (int g = 0; g < generations; g++) {
-        const int32_t slot = add_unit(layout, "optimizer", tier_of(layout, SW_OPTIMIZER, unit), unit,
-                                      plan->spec.units->unit[unit].grains, SW_RECORD_BYTES, SW_CONTENT_OPTIMIZER);
+        const int32_t slot = add_state(layout, SW_OPTIMIZER, tier_of(layout, SW_OPTIMIZER, unit), unit, SW_RECORD_BYTES,
+                                       SW_CONTENT_OPTIMIZER);
         if (g == 0)
             plan->index->optimizer[unit] = slot;
     }
     if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
-        plan->index->saved_optimizer[unit] = add_unit(
-            layout, "optimizer", SW_NVME, unit, plan->spec.units->unit[unit].grains, SW_RECORD_BYTES, SW_CONTENT_NONE);
+        plan->index->saved_optimizer[unit] =
+            add_state(layout, SW_OPTIMIZER, SW_NVME, unit, SW_RECORD_BYTES, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {
@@ -338,9 +371,7 @@ static void lay_gradients(struct layout *layout) {
     const struct sw_units *units = layout->plan->spec.units;
     const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(layout->plan->spec.type);
     for (int64_t u = 0; u < units->count; u++) {
-        const int64_t grains = units->unit[u].grains;
-        index->grads[u] =
-            add_unit(layout, "grads", tier_of(layout, SW_GRADS, u), u, grains, typed_grain, SW_CONTENT_GRADS);
+        index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, typed_grain, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
 }
@@ -364,10 +395,12 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->sums_device = index->sums_host = index->norm = UNUSED;
+    index->buckets = index->staging = index->shared = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);
         lay_sums(&layout);
+        lay_exchange(&layout);
     }
     lay_rings(&layout);
     return layout.status;

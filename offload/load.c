@@ -104,8 +104,8 @@ static sw_status write(struct loader *self, struct box *box, sw_store_kind kind,
 }
 
 /* Where the box's grains of a state live on device or host. */
-static char *home_of(const struct sw_engine *engine, int32_t slot, const struct box *box, int64_t grain_bytes) {
-    return (char *)sw_engine_piece(engine, slot, 0) + box->first_grain * grain_bytes;
+static char *home_of(const struct sw_engine *engine, int32_t slot, const struct box *box) {
+    return sw_engine_grain(engine, slot, box->first_grain);
 }
 
 static sw_status put_on_device(struct sw_engine *engine, void *to, const void *from, int64_t bytes) {
@@ -120,7 +120,7 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
     case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
     case SW_DEVICE:
-        return put_on_device(engine, home_of(engine, plan->index->weights[box->unit], box, grain_bytes), box->rounded,
+        return put_on_device(engine, home_of(engine, plan->index->weights[box->unit], box), box->rounded,
                              box->grains * grain_bytes);
     default: return SW_OK; /* made at home */
     }
@@ -135,11 +135,29 @@ static sw_status put_records(struct loader *self, struct box *box) {
         SW_TRY(write(self, box, SW_STORE_OPTIMIZER, box->records));
     if (slot < 0)
         return SW_OK;
-    char *home = home_of(engine, slot, box, SW_RECORD_BYTES);
+    char *home = home_of(engine, slot, box);
     if (engine->plan->slot[slot].tier != SW_HOST)
         return put_on_device(engine, home, box->records, bytes);
     memcpy(home, box->records, (size_t)bytes);
     return SW_OK;
+}
+
+/* Whether this rank has the records of a box. Boxes end where its shard begins or ends. */
+static bool is_own(const struct sw_plan *plan, const struct box *box) {
+    const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
+    return box->first_grain >= own.first_grain && box->first_grain < own.first_grain + own.grains;
+}
+
+static int64_t box_end(const struct loader *self, const struct box *box) {
+    const struct sw_plan *plan = self->engine->plan;
+    const struct sw_span all = sw_plan_span(plan, SW_WEIGHTS, box->unit);
+    const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
+    const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains};
+    int64_t end = sw_min_i64(box->first_grain + self->box_grains, all.first_grain + all.grains);
+    for (int i = 0; i < 2; i++)
+        if (bounds[i] > box->first_grain)
+            end = sw_min_i64(end, bounds[i]);
+    return end;
 }
 
 /* Sends on the box that was filled before. */
@@ -149,7 +167,7 @@ static sw_status send_filled(struct loader *self) {
     if (box == NULL)
         return SW_OK;
     SW_TRY(put_weights(self, box));
-    if (self->engine->plan->spec.train)
+    if (self->engine->plan->spec.train && is_own(self->engine->plan, box))
         SW_TRY(put_records(self, box));
     self->done_grains += box->grains;
     return self->load->progress == NULL
@@ -210,8 +228,7 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_plan *plan = self->engine->plan;
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
     struct fill fill = {.loader = self, .box = box};
-    box->rounded =
-        on_host ? home_of(self->engine, plan->index->weights[box->unit], box, typed_grain_bytes(plan)) : box->weights;
+    box->rounded = on_host ? home_of(self->engine, plan->index->weights[box->unit], box) : box->weights;
     if (load->prepare != NULL)
         SW_TRY(
             load->prepare(load->context, box->unit, box->first_grain * SW_GRAIN_ELEMS, box->grains * SW_GRAIN_ELEMS));
@@ -226,14 +243,16 @@ static sw_status fill_box(struct loader *self, struct box *box) {
 static sw_status load_units(struct loader *self) {
     const struct sw_units *units = self->engine->plan->spec.units;
     for (int64_t u = 0; u < units->count; u++)
-        self->total_grains += units->unit[u].grains;
+        self->total_grains += sw_plan_span(self->engine->plan, SW_WEIGHTS, u).grains;
     for (int64_t u = 0; u < units->count; u++) {
-        for (int64_t first = 0; first < units->unit[u].grains; first += self->box_grains) {
+        const struct sw_span all = sw_plan_span(self->engine->plan, SW_WEIGHTS, u);
+        for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
             struct box *box;
             SW_TRY(take_box(self, &box));
             box->unit = u;
             box->first_grain = first;
-            box->grains = sw_min_i64(self->box_grains, units->unit[u].grains - first);
+            first = box_end(self, box);
+            box->grains = first - box->first_grain;
             SW_TRY(fill_box(self, box));
         }
     }

@@ -14,12 +14,25 @@ void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piec
     return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
 }
 
+void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->grain_bytes > 0 && grain >= at->first_grain);
+    return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
+}
+
+/* What an op means by an access: its grains where the slot has such, else a piece, or what begins in it. */
+static void *address(const struct sw_engine *engine, const struct sw_op *op, const struct sw_access *access) {
+    if (engine->plan->slot[access->slot].grain_bytes > 0 && op->grains > 0)
+        return sw_engine_grain(engine, access->slot, op->first_grain);
+    return (char *)sw_engine_piece(engine, access->slot, access->first) + access->offset_bytes;
+}
+
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
                         bool write) {
     const struct sw_access *access = &engine->program->access[op->first_access];
     for (int32_t a = 0; a < op->access_count; a++)
         if (access[a].content == content && access[a].write == write && (unit < 0 || access[a].unit == unit))
-            return sw_engine_piece(engine, access[a].slot, access[a].first);
+            return address(engine, op, &access[a]);
     return NULL;
 }
 
@@ -112,6 +125,12 @@ static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const s
                               sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
 }
 
+static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
+    return sw_square_sums(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+                          sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false), sums + op->first_grain);
+}
+
 /* What gradients are multiplied by where nothing is clipped. */
 static float unscaling(const struct sw_engine *engine) {
     return (float)(1.0 / engine->loss_scale.scale);
@@ -196,8 +215,8 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
 
 static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
     const struct sw_access *access = &engine->program->access[op->first_access];
-    const void *from = sw_engine_piece(engine, access[0].slot, access[0].first);
-    void *to = sw_engine_piece(engine, access[1].slot, access[1].first);
+    const void *from = address(engine, op, &access[0]);
+    void *to = address(engine, op, &access[1]);
     return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, from, op->bytes)
                                     : sw_copy_to_host(lane->stream, to, from, op->bytes);
 }
@@ -221,6 +240,11 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_GATHER: return run_gather(engine, op, context);
     case SW_OP_ZERO: return run_zero(engine, lane, op);
     case SW_OP_FINISH: return run_finish(engine, lane, op);
+    case SW_OP_ROUND: return sw_engine_round(engine, lane, op);
+    case SW_OP_SQUARE_SUMS: return run_square_sums(engine, lane, op);
+    case SW_OP_REDUCE: return sw_engine_reduce(engine, op);
+    case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
+    case SW_OP_SHARE: return sw_engine_share(engine, op, context);
     case SW_OP_DOWNLOAD_SUMS:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
@@ -274,7 +298,7 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
         .unit = unit,
         .first_grain = boundary ? home->first * pages : op->first_grain,
         .grains = boundary ? pages : op->grains,
-        .buf = sw_engine_piece(engine, memory->slot, memory->first),
+        .buf = address(engine, op, memory),
         .step = context->input.step,
     };
 }

@@ -11,10 +11,31 @@
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
 
-static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update"};
+static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update", "comm"};
 static const char *const op_names[SW_OP_KINDS] = {
-    "tokens", "forward",          "loss",   "logits", "zero",     "head", "backward", "finish", "sums", "norm",
-    "update", "update on device", "gather", "upload", "download", "read", "write",    "commit",
+    [SW_OP_UPLOAD_TOKENS] = "tokens",
+    [SW_OP_FORWARD] = "forward",
+    [SW_OP_LOSS] = "loss",
+    [SW_OP_LOGITS] = "logits",
+    [SW_OP_ZERO] = "zero",
+    [SW_OP_HEAD] = "head",
+    [SW_OP_BACKWARD] = "backward",
+    [SW_OP_FINISH] = "finish",
+    [SW_OP_ROUND] = "round",
+    [SW_OP_REDUCE] = "reduce",
+    [SW_OP_SQUARE_SUMS] = "square sums",
+    [SW_OP_ALL_GATHER] = "all-gather",
+    [SW_OP_SHARE] = "share",
+    [SW_OP_DOWNLOAD_SUMS] = "sums",
+    [SW_OP_NORM] = "norm",
+    [SW_OP_UPDATE] = "update",
+    [SW_OP_UPDATE_ON_DEVICE] = "update on device",
+    [SW_OP_GATHER] = "gather",
+    [SW_OP_UPLOAD] = "upload",
+    [SW_OP_DOWNLOAD] = "download",
+    [SW_OP_READ] = "read",
+    [SW_OP_WRITE] = "write",
+    [SW_OP_COMMIT] = "commit",
 };
 
 const char *sw_lane_name(sw_lane lane) {
@@ -32,15 +53,6 @@ const char *sw_recompute_name(sw_recompute level) {
 
 const char *sw_op_name(sw_op_kind kind) {
     return op_names[kind];
-}
-
-int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(plan->spec.units->unit[unit].grains, plan->spec.chunk_grains);
-}
-
-int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
-    const int64_t grains = plan->spec.units->unit[unit].grains;
-    return sw_min_i64(plan->spec.chunk_grains, grains - chunk * plan->spec.chunk_grains);
 }
 
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
@@ -201,10 +213,10 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
 /* The forward pass waits for the updates of the embedding and the first block, whose gradients came last: with rings as
  * long as they are, their records are read under the backward pass, and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t awaited = sw_plan_chunks(plan, 0) + sw_plan_chunks(plan, 1);
+    const int64_t awaited = sw_plan_buckets(plan, 0) + sw_plan_buckets(plan, 1);
     int64_t all = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        all += sw_plan_chunks(plan, u);
+        all += sw_plan_buckets(plan, u);
     const int64_t useful = sw_max_i64(SW_RING_CHUNKS_USEFUL, awaited + SW_RING_CHUNKS_BEHIND);
     return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
 }
@@ -275,7 +287,8 @@ static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
     case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
-    default: return plan->commit_every_step;
+    /* Ranks speculate on nothing: whether it pays is each one's own measurement. */
+    default: return plan->commit_every_step && sw_plan_ranks(plan) == 1;
     }
 }
 
@@ -289,6 +302,17 @@ static sw_status make_programs(struct sw_plan *plan) {
     return SW_OK;
 }
 
+static sw_status check_ranks(const struct sw_plan_spec *spec) {
+    assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
+    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
+    if (spec->ranks > 1 && spec->zero >= SW_ZERO_GRADS && spec->group < spec->micro_batches)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--zero %d needs all micro-batches in one group: give --order layer, or "
+                       "--zero 1",
+                       spec->zero);
+    return SW_OK;
+}
+
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
@@ -298,6 +322,7 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
         return sw_fail(
             SW_ERR_UNSUPPORTED,
             "without training, weights live on the device or the host, not on nvme where no store is for them");
+    SW_TRY(check_ranks(spec));
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
@@ -349,9 +374,4 @@ void sw_plan_destroy(struct sw_plan *plan) {
     free(plan->streams_update);
     free(plan->placement);
     free(plan);
-}
-
-struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    (void)state;
-    return (struct sw_span){.grains = plan->spec.units->unit[unit].grains};
 }

@@ -26,23 +26,29 @@ typedef enum {
     SW_LANE_READ,
     SW_LANE_WRITE,
     SW_LANE_UPDATE,
+    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order */
     SW_LANES
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
 bool sw_lane_is_io(sw_lane lane);
 
 typedef enum {
-    SW_OP_UPLOAD_TOKENS,    /* the step's inputs and targets to the device */
-    SW_OP_FORWARD,          /* unit forward of one micro-batch */
-    SW_OP_LOSS,             /* head forward of one micro-batch: loss only (evaluation) */
-    SW_OP_LOGITS,           /* head forward of one row */
-    SW_OP_ZERO,             /* a unit's gradient accumulator */
-    SW_OP_HEAD,             /* head forward and backward of one micro-batch, fused */
-    SW_OP_BACKWARD,         /* unit backward of one micro-batch, after what is computed again for it */
-    SW_OP_FINISH,           /* accumulator chunk → rounded gradient chunk, with its sums of squares */
-    SW_OP_DOWNLOAD_SUMS,    /* a unit's sums of squares */
-    SW_OP_NORM,             /* global norm, clip coefficient, finite or not */
-    SW_OP_UPDATE,           /* of a chunk, on the host */
+    SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
+    SW_OP_FORWARD,       /* unit forward of one micro-batch */
+    SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
+    SW_OP_LOGITS,        /* head forward of one row */
+    SW_OP_ZERO,          /* a unit's gradient accumulator */
+    SW_OP_HEAD,          /* head forward and backward of one micro-batch, fused */
+    SW_OP_BACKWARD,      /* unit backward of one micro-batch, after what is computed again for it */
+    SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
+    SW_OP_ROUND,         /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank alone */
+    SW_OP_REDUCE,        /* the ranks' gradients are added, and each gets its shard */
+    SW_OP_SQUARE_SUMS,   /* of a chunk of reduced gradients, by grain */
+    SW_OP_ALL_GATHER,    /* every rank's shard of weights or gradients to all */
+    SW_OP_SHARE,         /* what every rank knows of the step, to all: its sums of squares, its losses, its wishes */
+    SW_OP_DOWNLOAD_SUMS, /* a unit's sums of squares */
+    SW_OP_NORM,          /* global norm, clip coefficient, finite or not */
+    SW_OP_UPDATE,        /* of a chunk, on the host */
     SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
     SW_OP_GATHER,           /* of a chunk, on the host: the rows that the step's tokens name */
     SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
@@ -70,16 +76,20 @@ typedef enum {
     SW_CONTENT_NORM,
     SW_CONTENT_OPTIMIZER, /* unit, chunk */
     SW_CONTENT_CACHE,     /* unit */
+    SW_CONTENT_COMMIT,    /* that this rank has committed */
     SW_CONTENTS
 } sw_content;
 
 struct sw_slot {
     const char *name; /* a literal: "weights", "optimizer ring" */
     sw_tier tier;
-    int32_t unit;        /* whose resident it is, or -1 */
-    bool resident;       /* holds its content from step to step, from before the first one */
-    sw_content content;  /* of a resident */
-    int64_t offset;      /* bytes from the start of the tier's arena; on NVMe meaningless */
+    int32_t unit;       /* whose resident it is, or -1 */
+    bool resident;      /* holds its content from step to step, from before the first one */
+    sw_content content; /* of a resident */
+    int64_t offset;     /* bytes from the start of the tier's arena; on NVMe meaningless */
+    /* Of a state of a unit, whose grains lie one after the other: its first grain, and bytes of each. Its pieces are
+     * the chunks that begin there, and an op that names grains means these. 0: pieces stand alone. */
+    int64_t first_grain, grain_bytes;
     int64_t piece_bytes; /* every piece begins a multiple of this after offset */
     int64_t bytes;       /* the last piece may be shorter */
     int32_t pieces;
@@ -101,6 +111,7 @@ struct sw_access {
     int32_t age; /* 0: made in this step, 1: in the step before */
     bool write;
     sw_generation generation;
+    int64_t offset_bytes; /* in the piece, of what the op means */
 };
 
 /* The slot of an access in a step: generations swap roles from step to step. */
@@ -123,6 +134,7 @@ struct sw_op {
     sw_content content;          /* of transfers */
     bool redo;                   /* runs only where the speculation of the step before was wrong */
     bool speculates;             /* an update that assumes that nothing is clipped or skipped */
+    bool bucket;                 /* deals with the chunk of this number of every rank's shard, one after the other */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
     int32_t chunk;               /* or -1 */
@@ -183,9 +195,14 @@ enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64
 /* Of a ring that updates pass through, what is kept for chunks on their way back. */
 enum { SW_RING_CHUNKS_BEHIND = 16 };
 
-/* Everything that a plan depends on. Bytes are per rank. */
+/* Which states ranks have a shard of, and not the whole: a stage each has more (ZeRO, table 1 and section 5). */
+enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
+
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
 struct sw_plan_spec {
     const struct sw_units *units; /* must outlive the plan */
+    int ranks, rank;              /* of a training; 0, 0: alone */
+    int zero;                     /* stage */
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
     bool scratch_store;           /* without training: weights may live on NVMe, in a store that holds nothing else */
@@ -256,13 +273,15 @@ bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* When what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
-/* Bytes of the optimizer in the store, in all generations and wherever the state lives. */
+/* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
-/* The grains that this rank has of a unit's state. */
+/* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* Chunks of a unit; grains and bounds of one. */
+/* Chunks of a whole unit. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
-int64_t sw_plan_chunk_grains(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Chunks of what this rank has of a state, and the grains of one. */
+int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
+struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
 /* Whether the input of a unit is kept for the backward pass; the unit whose kept input a unit's backward reads, itself
  * where it is kept; and the pages of SW_BUFFER_ALIGN_BYTES that it takes: the grains in which the store keeps it. */
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);

@@ -6,6 +6,12 @@
 
 enum { UNIT_SLOTS_MAX = 16 };
 
+/* A bit of the stage of weights and gradients: of what will be whole, this rank's shard is there. */
+enum { SW_STAGE_SPECULATIVE = 1, SW_STAGE_OWN = 2 };
+
+/* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */
+enum { SW_BUCKETS = 3 };
+
 /* Slot numbers by role; -1 where the plan needs no such slot. Per-unit arrays have units->count entries. */
 struct sw_plan_index {
     int32_t *weights, *grads,
@@ -28,6 +34,9 @@ struct sw_plan_index {
     int32_t table_acc;       /* device: of a tied table, from head to embedding */
     int32_t acc_out, acc_in; /* host rings: accumulators to and from NVMe */
     int32_t sums_device, sums_host, norm;
+    int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
+    int32_t staging;        /* device: through which reductions pass */
+    int32_t shared;         /* host: records of all ranks */
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
     int32_t grads_out;      /* host ring: chunks on their way to NVMe */
     int32_t grads_in;       /* host ring: chunks for an update */
@@ -42,6 +51,32 @@ struct sw_plan_index {
 /* Micro-batches of the largest group, and number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
+
+/* At least 1. */
+int sw_plan_ranks(const struct sw_plan *plan);
+/* Whether ranks have but a shard of a state. */
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
+/* Whether weights are gathered from the ranks that have updated them, and whether then each keeps the whole. */
+bool sw_plan_gathers_weights(const struct sw_plan *plan);
+bool sw_plan_joins_weights(const struct sw_plan *plan);
+/* Whether a unit's whole weights live on the device. */
+bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit);
+/* What memory of a tier holds of a unit's state: gradients that live on the device are whole before they are reduced.
+ */
+struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
+
+/* This rank's shard of a unit; its chunks, and those of any rank. A bucket has the chunk of one number of all ranks. */
+struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
+int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
+/* Chunk of a whole unit. */
+struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+
+/* The record that each rank shares: its losses, its wishes and, unit by unit, the sums of squares of its shard, in
+ * doubles. Where a unit's begin, and all bytes. */
+enum { SW_SHARE_LOSS, SW_SHARE_WISHES, SW_SHARE_SUMS };
+int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums);
 
 /* Whether a unit's records pass through the device for their update. */
 bool sw_plan_streams(const struct sw_plan *plan, int64_t unit);

@@ -75,7 +75,7 @@ const char *sw_plan_commits(const struct sw_plan *plan) {
 int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
     int64_t record_bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        record_bytes += plan->spec.units->unit[u].grains * SW_RECORD_BYTES;
+        record_bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
     return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * record_bytes;
 }
 

@@ -19,14 +19,15 @@ static int64_t head_of(const struct sw_builder *b) {
 /* On the compute lane: behind the uploads of the step before, tokens would hold the forward pass back until the update
  * has ended. */
 static void emit_tokens(struct sw_builder *b, int64_t micros) {
-    struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
-        sw_build_write(b, (struct sw_place){b->index->tokens, m}, (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
+        sw_build_write(b, (struct sw_place){.slot = b->index->tokens, .piece = m},
+                       (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
 }
 
 static void read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_place){b->index->tokens, micro},
+    sw_build_read(b, (struct sw_place){.slot = b->index->tokens, .piece = micro},
                   (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
@@ -35,11 +36,12 @@ static void read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
 }
 
 static void touch_work(struct sw_builder *b) {
-    sw_build_write(b, (struct sw_place){b->index->work, 0}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    sw_build_write(b, (struct sw_place){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    b->works = true;
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
-    const struct sw_place cache = {b->index->cache[unit], 0};
+    const struct sw_place cache = {.slot = b->index->cache[unit]};
     if (cache.slot < 0)
         return;
     sw_build_read(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 1, 0});
@@ -50,7 +52,8 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
  * in a slot of its own or in one that all share. */
 static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
                        bool make) {
-    const struct sw_place place = own >= 0 ? (struct sw_place){own, within} : (struct sw_place){shared, 0};
+    const struct sw_place place =
+        own >= 0 ? (struct sw_place){.slot = own, .piece = within} : (struct sw_place){.slot = shared};
     if (make)
         sw_build_write(b, place, what);
     else
@@ -89,7 +92,7 @@ struct group {
 static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->boundary[unit + 1];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
-    return on_device ? (struct sw_place){home, within} : sw_build_ring(b, RING_BOUNDARY);
+    return on_device ? (struct sw_place){.slot = home, .piece = within} : sw_build_ring(b, RING_BOUNDARY);
 }
 
 /* A boundary whose home is not the device leaves for it. */
@@ -98,7 +101,7 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
     const int64_t bytes = b->plan->spec.boundary_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
-    const struct sw_place to = {home, within};
+    const struct sw_place to = {.slot = home, .piece = within};
     const struct sw_what what = boundary_of(unit, micro);
     if (b->plan->slot[home].tier == SW_HOST) {
         sw_build_transfer(b, from, to, what, micro, bytes);
@@ -114,8 +117,8 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
     for (int64_t w = 0; w < group->count; w++) {
         const int64_t micro = group->first + w;
         const struct sw_place out = output_place(b, unit, w);
-        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){-1, 0};
-        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro, -1);
+        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){.slot = -1};
+        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro);
         op->flops = forward_flops(b, unit);
         if (weights < 0)
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
@@ -166,15 +169,17 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumul
     const int32_t home = b->index->acc[unit];
     const bool nvme = b->plan->slot[home].tier == SW_NVME;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        const int64_t bytes = sw_plan_chunk_grains(b->plan, unit, c) * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+        const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
         const struct sw_what what = acc_of(unit, c, acc.stage);
-        const struct sw_place on_device = {acc.slot, c}, at_home = {home, c};
+        const struct sw_place on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
+        const struct sw_place at_home = {.slot = home, .piece = SW_BY_GRAINS};
         const struct sw_place on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
         if (in && nvme)
-            sw_build_transfer(b, at_home, on_host, what, -1, bytes);
-        sw_build_transfer(b, in ? on_host : on_device, in ? on_device : on_host, what, -1, bytes);
+            sw_build_move(b, at_home, on_host, what, &chunk, bytes);
+        sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
         if (!in && nvme)
-            sw_build_transfer(b, on_host, at_home, what, -1, bytes);
+            sw_build_move(b, on_host, at_home, what, &chunk, bytes);
     }
 }
 
@@ -189,7 +194,7 @@ static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const st
     else if (!on_device)
         acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
     if (group->first == 0) {
-        sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1, -1);
+        sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !is_table(b, unit)) {
         emit_acc_transfer(b, unit, acc, true);
@@ -218,14 +223,14 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
     struct accumulator own = begin_acc(b, head, group, 1);
     const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
     for (int64_t w = 0; w < group->count; w++) {
-        struct sw_op *op = sw_build_op(b, SW_OP_HEAD, SW_LANE_COMPUTE, head, group->first + w, -1);
+        struct sw_op *op = sw_build_op(b, SW_OP_HEAD, SW_LANE_COMPUTE, head, group->first + w);
         op->flops = (1 + BACKWARD_FLOPS) * forward_flops(b, head);
         read_head(b, group, w, weights, table_slot);
         sw_build_read_norm(b); /* it decides the loss scale */
         accumulate(b, head, &own);
         if (tied)
             accumulate(b, 0, &table);
-        sw_build_write(b, (struct sw_place){b->index->boundary_grad, w},
+        sw_build_write(b, (struct sw_place){.slot = b->index->boundary_grad, .piece = w},
                        (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, head - 1, group->first + w, 0, 0, 0});
     }
     end_acc(b, head, group, own);
@@ -234,7 +239,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
 
 /* A unit's kept input for the backward pass, on the device. */
 static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
-    const struct sw_place home = {b->index->boundary[unit], within};
+    const struct sw_place home = {.slot = b->index->boundary[unit], .piece = within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const struct sw_what what = boundary_of(unit - 1, micro);
     const int64_t bytes = b->plan->spec.boundary_bytes[unit - 1];
@@ -253,11 +258,11 @@ static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t w
 static void emit_backward(struct sw_builder *b, const struct group *group, int64_t unit, int64_t within,
                           int32_t weights, struct accumulator *acc) {
     const int64_t micro = group->first + within;
-    const struct sw_place grad = {b->index->boundary_grad, within};
+    const struct sw_place grad = {.slot = b->index->boundary_grad, .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
     const sw_recompute again = b->plan->recompute[unit];
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
     op->flops = (BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * forward_flops(b, unit);
     read_tokens(b, micro);
     if (unit > 0) {
@@ -285,21 +290,33 @@ static void emit_backward_units(struct sw_builder *b, const struct group *group,
     }
 }
 
-/* The first group's way forward, each unit once it is updated. */
+/* The update of a unit, or what is left of it. */
+static struct sw_unit_update emit_update(struct sw_builder *b, struct sw_unit_update update, int64_t unit,
+                                         sw_waiting waiting) {
+    if (!update.begun)
+        update = sw_build_update_begin(b, unit, waiting, true);
+    sw_build_update_to(b, &update, update.chunks);
+    sw_build_update_end(b, &update);
+    return (struct sw_unit_update){0};
+}
+
+/* The first group's way forward, each unit once it is updated. Ranks update one unit ahead, so that it is gathered
+ * while the one before computes. */
 static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_waiting waiting) {
+    const int64_t lead = sw_plan_gathers_weights(b->plan) ? 1 : 0;
+    int64_t updated = 0;
     for (int64_t u = 0; u <= head_of(b); u++) {
-        if (group->ahead.chunks == 0) {
-            struct sw_unit_update whole = sw_build_update_begin(b, u, waiting, true);
-            sw_build_update_to(b, &whole, whole.chunks);
+        for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
+            group->ahead = emit_update(b, group->ahead, updated, waiting);
+            if (updated < head_of(b))
+                sw_build_fetch(b, updated); /* before the next unit takes a slot */
         }
         if (u == head_of(b))
             break;
-        sw_build_fetch(b, u); /* before the next unit takes a slot */
-        group->ahead = sw_plan_streams(b->plan, u + 1) ? sw_build_update_begin(b, u + 1, waiting, true)
-                                                       : (struct sw_unit_update){0};
+        if (lead == 0 && sw_plan_streams(b->plan, u + 1))
+            group->ahead = sw_build_update_begin(b, u + 1, waiting, true);
         emit_forward_unit(b, group, u);
     }
-    group->ahead = (struct sw_unit_update){0};
 }
 
 static void emit_train(struct sw_builder *b, struct group *group, sw_waiting waiting) {
@@ -317,6 +334,8 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
             sw_build_commit(b);
         emit_backward_units(b, group, emit_head(b, group));
     }
+    if (sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, true);
     sw_build_norm(b);
 }
 
@@ -324,9 +343,12 @@ static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
     for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
         struct sw_unit_update update = sw_build_update_begin(b, u, waiting, false);
         sw_build_update_to(b, &update, update.chunks);
+        sw_build_update_end(b, &update);
     }
     if (b->plan->commit_every_step)
         sw_build_commit(b);
+    if (b->plan->commit_every_step && sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, false);
 }
 
 static void emit_inference(struct sw_builder *b, struct group *group, sw_op_kind kind, int64_t micros) {
@@ -340,11 +362,13 @@ static void emit_inference(struct sw_builder *b, struct group *group, sw_op_kind
         const int32_t weights = sw_build_fetch(b, head);
         const int32_t table = b->plan->spec.units->tied ? sw_build_fetch(b, 0) : -1;
         for (int64_t w = 0; w < group->count; w++) {
-            struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, head, group->first + w, -1);
+            struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, head, group->first + w);
             op->flops = forward_flops(b, head);
             read_head(b, group, w, weights, table);
         }
     }
+    if (sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, false);
 }
 
 static sw_status index_lanes(struct sw_program *program) {

@@ -4,17 +4,17 @@
 #include "offload/engine_private.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct chunk {
-    int64_t unit, number, first_grain, grains;
+    int64_t unit, first_grain, grains;
 };
 
+/* Of this rank's records. */
 static struct chunk chunk_at(const struct sw_engine *engine, int64_t unit, int64_t number) {
-    return (struct chunk){.unit = unit,
-                          .number = number,
-                          .first_grain = number * engine->plan->spec.chunk_grains,
-                          .grains = sw_plan_chunk_grains(engine->plan, unit, number)};
+    const struct sw_span at = sw_plan_state_chunk(engine->plan, SW_OPTIMIZER, unit, number);
+    return (struct chunk){.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
 }
 
 static bool idle(const struct sw_engine *engine) {
@@ -52,7 +52,7 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
     }
-    void *home = sw_engine_piece(engine, plan->index->weights[chunk->unit], chunk->number);
+    void *home = sw_engine_grain(engine, plan->index->weights[chunk->unit], chunk->first_grain);
     if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_HOST) {
         memcpy(home, stage, (size_t)bytes);
         return SW_OK;
@@ -61,11 +61,15 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-/* Rounded masters of a chunk to where the unit's weights live. */
+static void *weights_stage(struct sw_engine *engine) {
+    return sw_engine_piece(engine, engine->plan->index->weights_ring, 0);
+}
+
+/* Rounded masters of a chunk to the stage, and to where the unit's weights live. */
 static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
     const struct sw_plan *plan = engine->plan;
     const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
-    void *stage = sw_engine_piece(engine, plan->index->weights_ring, 0);
+    void *stage = weights_stage(engine);
     /* A skipped update changes nothing and rounds the masters. */
     const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
     SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
@@ -80,7 +84,7 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     const int64_t bytes = chunk->grains * SW_RECORD_BYTES;
     if (slot < 0)
         return transfer(engine, true, sw_engine_working(engine), chunk, records);
-    void *to = sw_engine_piece(engine, slot, chunk->number);
+    void *to = sw_engine_grain(engine, slot, chunk->first_grain);
     if (engine->plan->slot[slot].tier == SW_HOST) {
         memcpy(to, records, (size_t)bytes);
         return SW_OK;
@@ -89,19 +93,61 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-sw_status sw_engine_restore(struct sw_engine *engine) {
-    assert(idle(engine) && engine->spec.store != NULL);
+static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chunk) {
     float *records = record_stage(engine);
-    for (int64_t u = 0; u < engine->plan->spec.units->count; u++) {
-        for (int64_t c = 0; c < sw_plan_chunks(engine->plan, u); c++) {
+    SW_TRY(transfer(engine, false, engine->committed_generation, chunk, records));
+    SW_TRY(put_weights(engine, chunk, records));
+    if (engine->plan->spec.train && sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit) >= 0)
+        SW_TRY(put_records(engine, chunk, records));
+    return SW_OK;
+}
+
+/* Where each rank keeps whole weights and has restored its shard: the chunk of this number of every rank to all. */
+static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number, char *all) {
+    const struct sw_plan *plan = engine->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
+    memcpy(all + plan->spec.rank * chunk_bytes, weights_stage(engine), (size_t)chunk_bytes);
+    SW_TRY(sw_comm_share_records(engine->spec.comm, "weights", all, chunk_bytes));
+    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
+        const struct chunk chunk = {.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
+        if (rank == plan->spec.rank || at.grains == 0)
+            continue;
+        memcpy(weights_stage(engine), all + rank * chunk_bytes, (size_t)(at.grains * grain_bytes));
+        SW_TRY(place_weights(engine, &chunk, weights_stage(engine)));
+    }
+    return SW_OK;
+}
+
+static sw_status restore_units(struct sw_engine *engine, char *all) {
+    const struct sw_plan *plan = engine->plan;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
+        const int64_t most = all != NULL ? sw_plan_buckets(plan, u) : own;
+        for (int64_t c = 0; c < most; c++) {
             const struct chunk chunk = chunk_at(engine, u, c);
-            SW_TRY(transfer(engine, false, engine->committed_generation, &chunk, records));
-            SW_TRY(put_weights(engine, &chunk, records));
-            if (engine->plan->spec.train && sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
-                SW_TRY(put_records(engine, &chunk, records));
+            if (c < own)
+                SW_TRY(restore_chunk(engine, &chunk));
+            if (all != NULL)
+                SW_TRY(join_weights(engine, u, c, all));
         }
     }
     return SW_OK;
+}
+
+sw_status sw_engine_restore(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    const struct sw_plan *plan = engine->plan;
+    const int64_t chunk_bytes = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    if (!sw_plan_joins_weights(plan))
+        return restore_units(engine, NULL);
+    char *all = calloc((size_t)sw_plan_ranks(plan), (size_t)chunk_bytes);
+    if (all == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to restore the weights of %d ranks", sw_plan_ranks(plan));
+    const sw_status status = restore_units(engine, all);
+    free(all);
+    return status;
 }
 
 /* Newest records of a chunk, in the stage or in place. */
@@ -112,7 +158,7 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
         const bool newer = engine->working_is_newer;
         return transfer(engine, false, newer ? sw_engine_working(engine) : engine->committed_generation, chunk, *out);
     }
-    void *from = sw_engine_piece(engine, slot, chunk->number);
+    void *from = sw_engine_grain(engine, slot, chunk->first_grain);
     if (engine->plan->slot[slot].tier == SW_HOST) {
         *out = from;
         return SW_OK;
@@ -122,7 +168,7 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
 }
 
 static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
-    for (int64_t c = 0; c < sw_plan_chunks(engine->plan, unit); c++) {
+    for (int64_t c = 0; c < sw_plan_state_chunks(engine->plan, SW_OPTIMIZER, unit); c++) {
         const struct chunk chunk = chunk_at(engine, unit, c);
         float *records;
         SW_TRY(get_records(engine, &chunk, &records));
@@ -144,7 +190,8 @@ sw_status sw_engine_commit(struct sw_engine *engine) {
     engine->committed_generation = generation;
     engine->working_is_newer = false;
     engine->saved_step = engine->step;
-    return SW_OK;
+    /* What this rank overwrites next is what others still go back to, until they have committed too. */
+    return engine->spec.comm == NULL ? SW_OK : sw_comm_barrier(engine->spec.comm, "commit");
 }
 
 sw_status sw_engine_save(struct sw_engine *engine) {
@@ -164,7 +211,8 @@ sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t
     SW_TRY(sw_engine_settle(engine));
     const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
     for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
-        const struct chunk chunk = chunk_at(engine, unit, g / engine->plan->spec.chunk_grains);
+        const int64_t within = g - sw_plan_span(engine->plan, SW_OPTIMIZER, unit).first_grain;
+        const struct chunk chunk = chunk_at(engine, unit, within / engine->plan->spec.chunk_grains);
         float *records;
         run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
@@ -182,8 +230,6 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
     const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
     char *stage = (char *)record_stage(engine);
     for (int64_t g = 0; g < grains; g++) {
-        const int64_t chunk = (first_grain + g) / plan->spec.chunk_grains;
-        const int64_t within = (first_grain + g) % plan->spec.chunk_grains * grain_bytes;
         if (slot < 0) {
             const struct sw_store_transfer read = {.kind = SW_STORE_GRADS,
                                                    .unit = unit,
@@ -193,9 +239,9 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                                    .step = engine->step};
             SW_TRY(sw_store_transfer(engine->setup_lane, &read));
         } else if (plan->slot[slot].tier == SW_HOST) {
-            memcpy(stage, (char *)sw_engine_piece(engine, slot, chunk) + within, (size_t)grain_bytes);
+            memcpy(stage, sw_engine_grain(engine, slot, first_grain + g), (size_t)grain_bytes);
         } else {
-            SW_TRY(sw_copy_to_host(engine->setup_stream, stage, (char *)sw_engine_piece(engine, slot, chunk) + within,
+            SW_TRY(sw_copy_to_host(engine->setup_stream, stage, sw_engine_grain(engine, slot, first_grain + g),
                                    grain_bytes));
             SW_TRY(sw_stream_synchronize(engine->setup_stream));
         }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAG_CHARS = 64 };
+enum { FLAG_CHARS = 64, GPU_CHARS = 128 };
 
 #define SAME_FLAGS "start all ranks with the same flags"
 
@@ -70,6 +70,22 @@ static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
     return sw_ranks_agree(trainer->ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
+/* A GPU is one of a machine. */
+static sw_status agree_on_gpus(struct sw_trainer *trainer) {
+    const char *bus = sw_devices_info(&trainer->devices).bus;
+    char gpu[GPU_CHARS] = "";
+    if (bus != NULL && bus[0] != '\0' && !trainer->run.settings.allow_shared_gpu)
+        snprintf(gpu, sizeof gpu, "%s of %s", bus, sw_comm_place(trainer->ranks->comm)->host);
+    const struct sw_comm_claim claim = {
+        .kind = SW_CLAIM_DISTINCT,
+        .what = "GPU",
+        .shown = gpu,
+        .remedy = "start at most as many ranks on a machine as it has GPUs, or say --allow-shared-gpu",
+        .value = gpu[0] != '\0' ? gpu : NULL,
+        .bytes = (int64_t)strlen(gpu)};
+    return sw_ranks_agree(trainer->ranks, &claim, 1);
+}
+
 sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     char *config = NULL;
     if (sw_ranks_count(trainer->ranks) == 1)
@@ -78,6 +94,7 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     const sw_status status = agree_on_run(trainer, config);
     free(config);
     SW_TRY(status);
+    SW_TRY(agree_on_gpus(trainer));
     struct sw_settings *settings = &trainer->run.settings;
     int64_t budgets[] = {settings->device_memory, settings->host_memory};
     SW_TRY(sw_ranks_least(trainer->ranks, budgets, 2));

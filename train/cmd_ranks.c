@@ -108,6 +108,7 @@ void sw_command_end(struct sw_ranks *ranks, int exit_status) {
         (void)sw_comm_barrier(ranks->comm, "the end");
     sw_watch_close(ranks->watch);
     sw_comm_close(ranks->comm);
+    sw_ranks_release_gpu(ranks);
     *ranks = (struct sw_ranks){0};
 }
 

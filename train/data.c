@@ -236,11 +236,27 @@ static sw_status read_window(struct sw_data *data, struct sw_token_stream *strea
     return SW_OK;
 }
 
-sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {
+/* Where the window at a position of the endless training stream begins. */
+static int64_t first_token(const struct sw_data *data, uint64_t position) {
     const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
     const uint64_t epoch = position / windows;
     const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
-    return read_window(data, data->stream, (int64_t)window * data->seq, data->seq, out);
+    return (int64_t)window * data->seq;
+}
+
+sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {
+    return read_window(data, data->stream, first_token(data, position), data->seq, out);
+}
+
+sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out) {
+    *out = data->seq;
+    if (!sw_token_stream_marked(data->stream))
+        return SW_OK;
+    SW_TRY(sw_token_stream_read_marks(data->stream, first_token(data, position) + 1, data->seq, data->marks));
+    *out = 0;
+    for (int64_t i = 0; i < data->seq; i++)
+        *out += data->marks[i] == SW_TOKEN_LEARNT;
+    return SW_OK;
 }
 
 struct sw_token_stream *sw_data_validation_stream(const struct sw_data *data) {

@@ -41,6 +41,8 @@ uint64_t sw_data_digest(const struct sw_data *data);
  * these have no loss. A document that the window cuts begins with it.
  * Windows are disjoint but for one token; each epoch visits every window once, in a new order. */
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
+/* How many of that window's targets have a loss, without reading its tokens. */
+sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out);
 /* Window i of the validation part, in order; the last may be short: targets beyond the data are -1. */
 sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out);
 

@@ -2,9 +2,20 @@
 
 #include "core/log.h"
 
+#include <stdio.h>
+
+enum { NAME_CHARS = 24 };
+
+static sw_status open_gpu(int local_rank, struct sw_device **out) {
+    const int gpus = sw_device_gpus();
+    char name[NAME_CHARS];
+    snprintf(name, sizeof name, "cuda:%d", gpus > 0 ? local_rank % gpus : 0);
+    return sw_device_open(name, 0, out);
+}
+
 /* Why there is no GPU is of no interest to whoever did not ask for one; that there is one which does not work is. */
-static sw_status open_best(struct sw_devices *out) {
-    const sw_status status = sw_device_open("cuda", 0, &out->compute);
+static sw_status open_best(int local_rank, struct sw_devices *out) {
+    const sw_status status = open_gpu(local_rank, &out->compute);
     if (status == SW_OK)
         return SW_OK;
     if (status != SW_ERR_UNSUPPORTED)
@@ -14,13 +25,13 @@ static sw_status open_best(struct sw_devices *out) {
     return SW_OK;
 }
 
-sw_status sw_devices_open(sw_device_choice which, int threads, struct sw_devices *out) {
+sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out) {
     *out = (struct sw_devices){0};
     SW_TRY(sw_device_open("cpu", threads, &out->host));
     if (which == SW_DEVICE_AUTO)
-        return open_best(out);
+        return open_best(local_rank, out);
     if (which == SW_DEVICE_CUDA)
-        return sw_device_open("cuda", 0, &out->compute);
+        return open_gpu(local_rank, &out->compute);
     out->compute = out->host;
     return SW_OK;
 }

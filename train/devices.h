@@ -12,8 +12,9 @@ struct sw_devices {
     struct sw_device *host; /* the CPU; the same one where that computes */
 };
 
-/* auto is CUDA where it is built in and a GPU can be used, else the CPU. threads: of the CPU, 0 for all cores. */
-sw_status sw_devices_open(sw_device_choice which, int threads, struct sw_devices *out);
+/* auto is CUDA where it is built in and a GPU can be used, else the CPU. threads: of the CPU, 0 for all cores. Ranks of
+ * a machine take its GPUs in turn; a launcher that shows each of them only its own has chosen already. */
+sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out);
 void sw_devices_close(struct sw_devices *devices);
 
 /* Of what computes, with the threads of the host. */

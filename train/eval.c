@@ -45,21 +45,23 @@ static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, 
 
 sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *out_tokens) {
     assert(e->max_tokens > 0);
-    const int64_t windows = sw_data_validation_windows(e->data);
-    const int64_t per_pass = e->batch * e->micro_batches;
+    const int64_t windows = sw_data_validation_windows(e->data), ranks = sw_ranks_count(e->ranks);
+    const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * sw_ranks_rank(e->ranks);
     double loss_sum = 0.0;
     int64_t tokens = 0;
+    assert(ranks == 1 || e->max_tokens == INT64_MAX);
     SW_TRY(sw_engine_settle(e->engine));
-    for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_pass) {
+    for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_rank * ranks) {
         int64_t pass_tokens;
         struct sw_step_result result;
-        SW_TRY(fill_pass(e, first, e->max_tokens - tokens, &pass_tokens));
+        SW_TRY(fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens));
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));
         loss_sum += result.loss_sum;
         tokens += pass_tokens;
     }
+    SW_TRY(sw_ranks_sum(e->ranks, &tokens));
     *out_loss = loss_sum / (double)tokens;
     *out_tokens = tokens;
     return SW_OK;

@@ -6,6 +6,7 @@
 #include "offload/engine.h"
 #include "train/data.h"
 #include "train/model.h"
+#include "train/ranks.h"
 
 #include <stdint.h>
 
@@ -15,6 +16,7 @@ struct sw_evaluation {
     struct sw_data *data;
     int64_t batch, seq, micro_batches; /* of the engine's plan */
     int64_t max_tokens;                /* that are predicted, from the first on; INT64_MAX: all */
+    struct sw_ranks *ranks;            /* each evaluates its part, all of the data together; all get the result */
 };
 
 /* Mean loss in nats a predicted token, and how many there were. */

@@ -19,7 +19,7 @@ enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 }
 static sw_status open_devices(const struct sw_inference_options *options, struct sw_inference *out,
                               sw_dtype *out_type) {
     const int threads = options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)options->threads;
-    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, &out->devices));
+    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, 0, &out->devices));
     const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_devices_info(&out->devices).bf16_fast ? SW_BF16 : SW_F32,
                               [SW_PRECISION_BF16] = SW_BF16,
                               [SW_PRECISION_FP16] = SW_F16,

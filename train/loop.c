@@ -12,13 +12,18 @@
 
 #include <math.h>
 
+/* What a rank may wish while it trains. */
+enum { WISH_STOP = 1, WISH_TIME = 2 };
+
 struct loop {
     struct sw_trainer *trainer;
     const volatile sig_atomic_t *stop;
     struct sw_steplog *log;
     struct sw_schedule schedule;
     int64_t first_step, last_step;
-    int64_t begun; /* last step begun */
+    int64_t begun;     /* last step begun */
+    int64_t evaluated; /* last step that the log has an evaluation of */
+    unsigned heard;    /* wishes of all ranks, as of the last step that ended */
     int64_t bad_steps;
     double seconds_per_step;      /* smoothed */
     double longest_pause_seconds; /* of evaluations between steps */
@@ -31,19 +36,25 @@ double sw_trainer_mean_loss(const struct sw_step_result *result) {
     return result->loss_sum / (double)result->loss_tokens;
 }
 
-/* Counts the targets that masks and documents leave. */
+/* Of the sequences of a step, each rank computes a run. Counts the targets of all of them that masks and documents
+ * leave. */
 static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    const int64_t own = micros * batch, all = own * sw_settings_ranks(settings);
+    const int64_t first = sw_ranks_rank(trainer->ranks) * own;
     *out_loss_tokens = 0;
-    for (int64_t m = 0; m < micros; m++) {
-        const struct sw_tokens tokens = sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, m));
-        for (int64_t b = 0; b < batch; b++) {
-            const int64_t position = ((step - 1) * micros + m) * batch + b;
-            SW_TRY(sw_data_train_window(trainer->data, (uint64_t)position, sw_tokens_from(tokens, b * seq)));
+    for (int64_t s = 0; s < all; s++) {
+        const uint64_t position = (uint64_t)((step - 1) * all + s);
+        const int64_t mine = s - first;
+        int64_t targets;
+        if (mine >= 0 && mine < own) {
+            const struct sw_tokens tokens =
+                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
+            SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
         }
-        for (int64_t t = 0; t < batch * seq; t++)
-            *out_loss_tokens += tokens.targets[t] >= 0;
+        SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
+        *out_loss_tokens += targets;
     }
     return SW_OK;
 }
@@ -100,11 +111,21 @@ static bool time_is_up(const struct loop *loop) {
     return limit > 0 && elapsed + 2.0 * loop->seconds_per_step + pause > (double)limit;
 }
 
+/* Several ranks must begin the same steps: what any of them wishes counts once all have heard of it. */
+static unsigned wishes_of(const struct loop *loop) {
+    const unsigned own = (*loop->stop ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
+    if (sw_ranks_count(loop->trainer->ranks) == 1)
+        return own;
+    sw_engine_wish(loop->trainer->engine, own);
+    return loop->heard;
+}
+
 static bool may_begin(struct loop *loop, int64_t step) {
-    if (step > loop->last_step || *loop->stop || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+    if (step > loop->last_step || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return false;
-    loop->out_of_time = loop->out_of_time || time_is_up(loop);
-    return !loop->out_of_time;
+    const unsigned wishes = wishes_of(loop);
+    loop->out_of_time = loop->out_of_time || (wishes & WISH_TIME) != 0;
+    return (wishes & WISH_STOP) == 0 && !loop->out_of_time;
 }
 
 static struct sw_step_record record_of(const struct loop *loop, const struct sw_step_result *result) {
@@ -123,17 +144,21 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .mfu = NAN,
         .skipped = result->skipped,
         .saved = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .ranks = sw_ranks_count(trainer->ranks),
+        .zero = trainer->plan->spec.zero,
         .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
         .lanes = {.compute = busy[SW_LANE_COMPUTE],
                   .upload = busy[SW_LANE_UPLOAD],
                   .download = busy[SW_LANE_DOWNLOAD],
                   .read = busy[SW_LANE_READ],
                   .write = busy[SW_LANE_WRITE],
-                  .update = busy[SW_LANE_UPDATE]},
+                  .update = busy[SW_LANE_UPDATE],
+                  .comm = busy[SW_LANE_COMM]},
         .bytes = {.nvme_read = bytes[SW_LANE_READ],
                   .nvme_write = bytes[SW_LANE_WRITE],
                   .upload = bytes[SW_LANE_UPLOAD],
-                  .download = bytes[SW_LANE_DOWNLOAD]},
+                  .download = bytes[SW_LANE_DOWNLOAD],
+                  .comm = bytes[SW_LANE_COMM]},
         .peak = {.device = trainer->plan->tier_bytes[SW_DEVICE],
                  .host = trainer->plan->tier_bytes[SW_HOST],
                  .nvme = loop->nvme_bytes},
@@ -148,6 +173,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     /* While the loss scale is on its way down, overflows are what finds it. */
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
+    loop->heard |= result.wishes;
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.saved, record.seconds, record.bytes.nvme_write);
     return sw_steplog_step(loop->log, record);
@@ -162,7 +188,8 @@ static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t 
                                              .batch = settings->micro_batch,
                                              .seq = settings->seq,
                                              .micro_batches = sw_settings_micro_batches(settings),
-                                             .max_tokens = INT64_MAX};
+                                             .max_tokens = INT64_MAX,
+                                             .ranks = trainer->ranks};
     return sw_evaluate(&evaluation, out_loss, out_tokens);
 }
 
@@ -203,6 +230,8 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .tokens_per_second = NAN,
                                              .mfu = NAN,
                                              .skipped = step->skipped,
+                                             .ranks = sw_ranks_count(loop->trainer->ranks),
+                                             .zero = loop->trainer->plan->spec.zero,
                                              .eta_seconds = NAN,
                                          });
 }
@@ -225,7 +254,7 @@ static sw_status catch_up(struct loop *loop) {
     for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
         if (position->recent[i].step > sw_steplog_last_step(loop->log))
             SW_TRY(restore_line(loop, &position->recent[i]));
-    const bool evaluated = sw_steplog_last_evaluation(loop->log) >= position->step;
+    const bool evaluated = loop->evaluated >= position->step;
     const bool exports = position->step > 0 && exports_after(loop, position->step);
     if ((evaluates_after(loop, position->step) || exports) && !evaluated &&
         sw_data_validation_windows(loop->trainer->data) > 0)
@@ -279,6 +308,26 @@ static sw_status write_trace(const struct loop *loop, int64_t last_step) {
     return SW_OK;
 }
 
+/* Rank 0 keeps the log, and all do what it lacks. */
+static sw_status open_log(struct loop *loop) {
+    const struct sw_trainer *trainer = loop->trainer;
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "log.jsonl"));
+    SW_TRY(sw_steplog_open(path, trainer->position.step, trainer->run.settings.steps, &loop->log));
+    loop->evaluated = sw_steplog_last_evaluation(loop->log);
+    return SW_OK;
+}
+
+static sw_status run(struct loop *loop, sw_run_end *out_end) {
+    struct sw_ranks *ranks = loop->trainer->ranks;
+    int64_t step;
+    SW_TRY(sw_ranks_first(ranks, open_log(loop)));
+    SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
+    SW_TRY(run_steps(loop, &step));
+    SW_TRY(finish(loop, step, out_end));
+    return sw_ranks_rank(ranks) == 0 ? write_trace(loop, step) : SW_OK;
+}
+
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {
     const struct sw_settings *settings = &trainer->run.settings;
     struct loop loop = {
@@ -290,15 +339,7 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
         .begun = trainer->position.step,
         .nvme_bytes = sw_store_file_bytes(trainer->store),
     };
-    char path[SW_RUN_PATH_CHARS];
-    int64_t step;
-    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "log.jsonl"));
-    SW_TRY(sw_steplog_open(path, trainer->position.step, settings->steps, &loop.log));
-    sw_status status = run_steps(&loop, &step);
-    if (status == SW_OK)
-        status = finish(&loop, step, out_end);
-    if (status == SW_OK)
-        status = write_trace(&loop, step);
+    const sw_status status = run(&loop, out_end);
     const sw_status closed = sw_steplog_close(loop.log);
     return status != SW_OK ? status : closed;
 }

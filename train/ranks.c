@@ -22,12 +22,12 @@ int sw_ranks_rank(const struct sw_ranks *ranks) {
     return place_of(ranks)->rank;
 }
 
-int sw_ranks_local_count(const struct sw_ranks *ranks) {
-    return place_of(ranks)->local_ranks;
-}
-
 int sw_ranks_local_rank(const struct sw_ranks *ranks) {
     return place_of(ranks)->local_rank;
+}
+
+int sw_ranks_local_count(const struct sw_ranks *ranks) {
+    return place_of(ranks)->local_ranks;
 }
 
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks) {
@@ -101,6 +101,16 @@ sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count) {
     for (int i = 0; i < count; i++)
         values[i] = -values[i];
     return status;
+}
+
+sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value) {
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    /* Counts of tokens, which doubles hold whole. */
+    double sum = (double)*value;
+    SW_TRY(sw_comm_sum_doubles(ranks->comm, "counts", &sum, 1));
+    *value = (int64_t)sum;
+    return SW_OK;
 }
 
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes) {

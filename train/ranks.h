@@ -5,6 +5,7 @@
 #include "core/comm.h"
 #include "core/watch.h"
 #include "offload/plan.h"
+#include "train/devices.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,11 +14,20 @@
 /* The watch's lane of what the program itself does between steps, behind those of the engine. */
 enum { SW_RANKS_LANE = 1 + SW_LANES };
 
+/* What NCCL works with, which outlives the trainer: the comm is closed before it. */
+struct sw_ranks_gpu {
+    struct sw_devices devices;
+    struct sw_stream *stream;
+    struct sw_comm_device comm;
+    bool used; /* comm is open */
+};
+
 struct sw_ranks {
     struct sw_comm *comm;
     struct sw_watch *watch;                                   /* NULL alone, and before the ranks have agreed */
     const char *command;                                      /* for messages */
     void (*ended)(void *ranks, const char *text, bool print); /* as struct sw_watch_spec has it */
+    struct sw_ranks_gpu gpu;
     bool told;          /* every rank has the same error, which is rank 0's to print */
     atomic_bool keeps;  /* what is there is worth keeping: a failure ends the process at once */
     atomic_bool undone; /* until then: what was made has been removed again */
@@ -26,8 +36,8 @@ struct sw_ranks {
 int sw_ranks_count(const struct sw_ranks *ranks);
 int sw_ranks_rank(const struct sw_ranks *ranks);
 /* Of this machine. */
-int sw_ranks_local_count(const struct sw_ranks *ranks);
 int sw_ranks_local_rank(const struct sw_ranks *ranks);
+int sw_ranks_local_count(const struct sw_ranks *ranks);
 
 /* What an engine is given: NULL alone. */
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks);
@@ -43,6 +53,8 @@ sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
 /* Of each value the least over the ranks. */
 sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
+/* The sum over the ranks. */
+sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value);
 /* Rank 0's bytes to all. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes);
 /* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */
@@ -50,6 +62,12 @@ sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
 
 /* From now on ranks that die or hang are noticed, and end the others. The time is the same on all. */
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
+
+/* Where GPUs compute, NCCL is to move what they hold; the devices then belong to the ranks. */
+sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
+bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices);
+/* Once the comm is closed. */
+void sw_ranks_release_gpu(struct sw_ranks *ranks);
 
 /* What a rank does alone while others may wait for it: begun, gone on with, done. */
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index);

@@ -64,13 +64,22 @@ static sw_status measure_memory(const struct sw_rates_target *target, struct sw_
     return SW_OK;
 }
 
+static void use_units(struct sw_machine_rates *rates) {
+    rates->rates.forward_s = rates->units.forward;
+    rates->rates.backward_s = rates->units.backward;
+    rates->rates.recompute_s = rates->units.recompute;
+    rates->rates.derive_s = rates->units.derive;
+}
+
+static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
+    SW_TRY(sw_unit_seconds_alloc(units, &rates->units));
+    use_units(rates);
+    return SW_OK;
+}
+
 static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
     struct sw_rates *rates = &out->rates;
-    SW_TRY(sw_unit_seconds_alloc(sw_model_get_units(target->model)->count, &out->units));
-    rates->forward_s = out->units.forward;
-    rates->backward_s = out->units.backward;
-    rates->recompute_s = out->units.recompute;
-    rates->derive_s = out->units.derive;
+    SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
     SW_TRY(sw_measure_units(target->model, target->devices->compute, &out->units, &rates->compute_cores));
@@ -91,6 +100,18 @@ sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, str
 void sw_rates_release(struct sw_machine_rates *rates) {
     sw_unit_seconds_free(&rates->units);
     *rates = (struct sw_machine_rates){0};
+}
+
+sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates) {
+    const int64_t bytes = units * (int64_t)sizeof(double);
+    const bool receives = sw_ranks_rank(ranks) != 0;
+    SW_TRY(sw_ranks_gate(ranks, receives ? allocate_units(units, rates) : SW_OK));
+    SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
+    use_units(rates);
+    double *const arrays[] = {rates->units.forward, rates->units.backward, rates->units.recompute, rates->units.derive};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        SW_TRY(sw_ranks_spread(ranks, "rates of units", arrays[i], bytes));
+    return SW_OK;
 }
 
 /* What the times of units and the rates of chunks depend on. */
@@ -194,11 +215,7 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
         return sw_fail(SW_ERR_ARG, "%s is not a file of rates of this version; name a new file to have one made", path);
     if (strcmp(of, shape) != 0)
         return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
-    SW_TRY(sw_unit_seconds_alloc(units, &out->units));
-    out->rates.forward_s = out->units.forward;
-    out->rates.backward_s = out->units.backward;
-    out->rates.recompute_s = out->units.recompute;
-    out->rates.derive_s = out->units.derive;
+    SW_TRY(allocate_units(units, out));
     for (size_t i = 0; i < COUNT(numbers); i++)
         SW_TRY(read_number(root, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
                            (double *)((char *)&out->rates + numbers[i].offset)));

@@ -6,6 +6,7 @@
 #include "offload/rates.h"
 #include "train/devices.h"
 #include "train/model.h"
+#include "train/ranks.h"
 #include "train/settings.h"
 
 /* Seconds of one micro-batch through each unit, as struct sw_rates has them. The arrays have units->count entries. */
@@ -38,6 +39,9 @@ struct sw_rates_target {
  * The caller releases the rates. */
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
 void sw_rates_release(struct sw_machine_rates *rates);
+
+/* Rank 0's rates, of so many units, to all ranks; on others `rates` is zero before. */
+sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates);
 
 /* The same from a file, which is measured for and made where it is not there. It belongs to a model's shape and to how
  * it runs; another's is refused. Its numbers may be changed, to ask what another machine would do. */

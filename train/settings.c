@@ -229,6 +229,11 @@ enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 102
          .value = "TIME",                                                                                              \
          .what = "a rank that gives no sign of life for so long, or does nothing while others wait for it, ends all",  \
          .int_min = 1},                                                                                                \
+        {.name = "--allow-shared-gpu",                                                                                 \
+         .kind = SW_OPTION_FLAG,                                                                                       \
+         AT(allow_shared_gpu),                                                                                         \
+         .what = "let several ranks of a machine compute on one GPU, where its NCCL can do that",                      \
+         .transient = true},                                                                                           \
     {                                                                                                                  \
         .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
         .what = "accept a file system without O_DIRECT, through the page cache"                                        \
@@ -416,6 +421,14 @@ static const struct sw_option plan_options[] = {
      .value = "M",
      .what = "Hugging Face folder, its config.json, or a preset (see below)",
      .required = true},
+    {.name = "--ranks",
+     .kind = SW_OPTION_INT,
+     AT(ranks),
+     .initial = "1",
+     .value = "N",
+     .what = "plan for a rank of so many, which need not be here; budgets are those of each",
+     .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS},
     SHAPE_OPTIONS,
     BUDGET_OPTIONS,
     {.name = "--steps",
@@ -535,8 +548,6 @@ const struct sw_command_line sw_bench_step_command = {
     .more_help = print_presets};
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
-    if (settings->reduce != SW_REDUCE_ORDERED)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--reduce library is not in this version; use ordered");
     int64_t group;
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));

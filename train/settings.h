@@ -36,6 +36,7 @@ struct sw_settings {
     int64_t zero, tiles;
     int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
     int64_t rank, local_rank;   /* this one's number in each */
+    bool allow_shared_gpu;
     int reduce;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;

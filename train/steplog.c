@@ -139,6 +139,8 @@ static int terminal_columns(void) {
 
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) {
     char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
     const int length = sw_step_to_text(&record, log->total_steps, text);
     if (log->on_terminal) {
         /* A line that wraps could not be overwritten. */
@@ -154,20 +156,24 @@ sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) 
 
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record) {
     char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
     log->last_step = record.step;
     return write_line(log, text, sw_step_to_json(&record, text));
 }
 
 int64_t sw_steplog_last_step(const struct sw_steplog *log) {
-    return log->last_step;
+    return log != NULL ? log->last_step : INT64_MAX;
 }
 
 int64_t sw_steplog_last_evaluation(const struct sw_steplog *log) {
-    return log->last_evaluation;
+    return log != NULL ? log->last_evaluation : 0;
 }
 
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {
     char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
     sw_eval_to_text(&record, text);
     sw_steplog_break_line(log);
     sw_log_info("%s", text);
@@ -179,6 +185,8 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
 }
 
 void sw_steplog_break_line(struct sw_steplog *log) {
+    if (log == NULL)
+        return;
     if (log->line_open)
         fputc('\n', stderr);
     log->line_open = false;

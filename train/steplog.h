@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* NULL is the log of a rank that has none, since rank 0 writes for all: nothing comes of it. */
 struct sw_steplog;
 
 /* Numbers that are not finite stand for "not known" or "not a number", and are null in JSON. */
@@ -20,7 +21,8 @@ struct sw_step_record {
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
     bool skipped;
-    bool saved; /* it carried a save, where not every step commits */
+    bool saved;          /* it carried a save, where not every step commits */
+    int64_t ranks, zero; /* how many shared the work, and the ZeRO stage */
     double eta_seconds;
     struct {
         double compute, upload, download, read, write, update, comm;

@@ -34,7 +34,7 @@ static const struct member peak_members[] = {
 };
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 11, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 14, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
                   SW_STEPLOG_LINE_CHARS,
@@ -114,6 +114,8 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     put(&writer, record->skipped ? "true" : "false");
     put_name(&writer, "saved");
     put(&writer, record->saved ? "true" : "false");
+    put_int(&writer, "ranks", record->ranks);
+    put_int(&writer, "zero", record->zero);
     put_real(&writer, "eta_seconds", record->eta_seconds);
     put_name(&writer, "lanes");
     put(&writer, "{");

@@ -18,101 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { UNIT_SLOTS = 2 };
-
 sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out) {
     const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
-    return sw_devices_open((sw_device_choice)settings->device, threads, out);
-}
-
-/* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
- * each element of the hidden state and position. The embedding multiplies nothing. Of a block in tiles, the first half
- * attend. */
-static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
-    const struct sw_tensor *table = &units->unit[0].tensor[0];
-    const bool head = unit + 1 == units->count;
-    double multiplying = head && units->tied ? (double)table->elems : 0.0;
-    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
-        if (units->unit[unit].tensor[t].dims > 1)
-            multiplying += (double)units->unit[unit].tensor[t].elems;
-    const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
-    const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
-    return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
-}
-
-/* What updates are priced by; NULL: they are where the settings say. */
-struct pricing {
-    const struct sw_rates *rates;
-    struct sw_update_prices *prices;
-};
-
-/* Creates the plan with the units' flops, which its ops then have. */
-static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
-                             const struct pricing *pricing, struct sw_plan **out) {
-    double *flops = calloc((size_t)spec->units->count, sizeof *flops);
-    bool *streams = calloc((size_t)spec->units->count, sizeof *streams);
-    sw_status status = SW_OK;
-    if (flops == NULL || streams == NULL)
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
-    for (int64_t u = 0; u < spec->units->count; u++) {
-        flops[u] = forward_flops(spec->units, u, settings);
-        streams[u] = settings->update == SW_UPDATE_DEVICE;
-    }
-    spec->forward_flops = flops;
-    spec->streams_update = streams;
-    status = pricing == NULL ? sw_plan_create(spec, out)
-                             : sw_plan_create_by_price(spec, pricing->rates, pricing->prices, out);
-    if (status == SW_OK)
-        (*out)->spec.forward_flops = NULL;
-end:
-    free(flops);
-    free(streams);
-    return status;
-}
-
-static sw_status make_plan(const struct sw_settings *settings, const struct sw_model *model,
-                           const struct pricing *pricing, struct sw_plan **out) {
-    const struct sw_model_bytes bytes = sw_model_bytes(model);
-    struct sw_plan_spec spec = {
-        .units = sw_model_get_units(model),
-        .type = sw_settings_type(settings),
-        .train = true,
-        .micro_batches = sw_settings_micro_batches(settings),
-        .unit_slots = UNIT_SLOTS,
-        .token_bytes = bytes.token,
-        .boundary_bytes = bytes.boundary,
-        .saved_bytes = bytes.saved,
-        .derived_bytes = bytes.derived,
-        .shares_input = bytes.shares_input,
-        .work_bytes = bytes.work,
-        .gathered_bytes = bytes.gathered,
-        .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
-        .recompute = settings->recompute == SW_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
-        .one_generation = settings->durability == SW_DURABILITY_NONE,
-        .chunk_grains = settings->chunk_grains,
-        .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
-        .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
-        .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
-    };
-    SW_TRY(sw_settings_group(settings, &spec.group));
-    SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    SW_TRY(create_plan(&spec, settings, pricing, out));
-    const sw_status status = sw_plan_check(*out);
-    if (status != SW_OK) {
-        sw_plan_destroy(*out);
-        *out = NULL;
-    }
-    return status;
-}
-
-sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
-    return make_plan(settings, model, NULL, out);
-}
-
-sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
-                                   const struct sw_rates *rates, struct sw_update_prices *out_prices,
-                                   struct sw_plan **out) {
-    return make_plan(settings, model, &(struct pricing){rates, out_prices}, out);
+    return sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out);
 }
 
 static sw_status open_data(struct sw_trainer *trainer) {
@@ -131,9 +39,13 @@ static sw_status open_data(struct sw_trainer *trainer) {
 static sw_status check_settings(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     settings->ranks = sw_ranks_count(trainer->ranks);
-    settings->local_ranks = sw_ranks_local_count(trainer->ranks);
     settings->rank = sw_ranks_rank(trainer->ranks);
     settings->local_rank = sw_ranks_local_rank(trainer->ranks);
+    settings->local_ranks = sw_ranks_local_count(trainer->ranks);
+    if (settings->ranks > 1 && settings->export_every > 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--export-every is for a rank alone in this version; `spillway export` writes what several have "
+                       "saved");
     return sw_settings_check(settings);
 }
 
@@ -186,6 +98,9 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(share_cores(trainer));
     SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
     SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
     SW_TRY(sw_ranks_gate(ranks, refuse_several(trainer)));
     return sw_ranks_gate(ranks, make_model_and_plan(trainer));
 }
@@ -225,7 +140,9 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
         .loss_scale = trainer->position.loss_scale,
-        .trace_ops = trainer->run.settings.trace != NULL ? SW_TRACE_OPS : 0,
+        .trace_ops = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? SW_TRACE_OPS : 0,
+        .comm = sw_ranks_comm(trainer->ranks),
+        .watch = sw_ranks_watch(trainer->ranks),
     };
     return sw_engine_open(&spec, &trainer->engine);
 }
@@ -285,8 +202,8 @@ static sw_status create_store(struct sw_trainer *trainer) {
 static sw_status choose_updates(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_update_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
-                                     &trainer->plan));
-    return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
+                                     trainer->ranks, &trainer->plan));
+    return sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks)));
 }
 
 static sw_status open_model(struct sw_trainer *trainer) {
@@ -317,7 +234,7 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
-    SW_TRY(sw_ranks_gate(ranks, choose_updates(trainer)));
+    SW_TRY(choose_updates(trainer));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(open_engine(trainer));
@@ -393,7 +310,7 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     if (change->apply != NULL)
         SW_TRY(change->apply(change->context, settings));
-    return settings->trace != NULL ? sw_trace_file_check(settings->trace) : SW_OK;
+    return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
 }
 
 static sw_status check_data(const struct sw_trainer *trainer) {
@@ -420,7 +337,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
     SW_TRY(prepare(trainer));
     SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
-    SW_TRY(sw_ranks_gate(ranks, choose_updates(trainer)));
+    SW_TRY(choose_updates(trainer));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
@@ -453,7 +370,8 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         sw_data_close(trainer->data);
     sw_plan_destroy(trainer->plan);
     sw_model_destroy(trainer->model);
-    sw_devices_close(&trainer->devices);
+    if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
+        sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
     sw_run_release(&trainer->run);
     free(trainer);

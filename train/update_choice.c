@@ -46,22 +46,39 @@ static void log_choice(const struct sw_plan *plan, const struct sw_update_prices
                 (long long)on_device, (long long)plan->spec.units->count, prices->chosen_s, prices->host_s);
 }
 
+/* Whatever rank 0 finds, all know. */
+static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_settings *settings, struct sw_model *model,
+                                 const struct sw_devices *devices, const char *folder, const struct sw_plan *plan,
+                                 struct sw_machine_rates *out, bool *out_known) {
+    *out_known = true;
+    if (sw_ranks_rank(ranks) == 0) {
+        sw_ranks_enter(ranks, "measuring", 0);
+        const sw_status status = measure(settings, model, devices, folder, plan, out);
+        sw_ranks_leave(ranks);
+        *out_known = status == SW_OK;
+        if (status != SW_OK)
+            sw_log_warn("updates run on the host, as they are not priced: %s", sw_error_message(status));
+        sw_error_clear();
+    }
+    SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
+    return *out_known ? sw_rates_spread(ranks, plan->spec.units->count, out) : SW_OK;
+}
+
 sw_status sw_update_choose_at_start(const struct sw_settings *settings, struct sw_model *model,
-                                    const struct sw_devices *devices, const char *folder, struct sw_plan **plan) {
-    struct sw_machine_rates rates;
+                                    const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
+                                    struct sw_plan **plan) {
+    struct sw_machine_rates rates = {0};
     struct sw_update_prices prices;
+    bool known;
     if (!sw_update_choice_is_open(settings, devices, *plan))
         return SW_OK;
     sw_log_info("measuring this machine for where updates run; --update host or device leaves that out");
-    sw_status status = measure(settings, model, devices, folder, *plan, &rates);
-    if (status != SW_OK) {
-        sw_log_warn("updates run on the host, as they are not priced: %s", sw_error_message(status));
-        sw_error_clear();
-        return SW_OK;
-    }
-    status = sw_update_choose(settings, model, &rates.rates, &prices, plan);
+    sw_status status = measure_for_all(ranks, settings, model, devices, folder, *plan, &rates, &known);
+    if (status == SW_OK && known)
+        status = sw_ranks_gate(ranks, sw_update_choose(settings, model, &rates.rates, &prices, plan));
     sw_rates_release(&rates);
     SW_TRY(status);
-    log_choice(*plan, &prices);
+    if (known)
+        log_choice(*plan, &prices);
     return SW_OK;
 }

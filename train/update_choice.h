@@ -3,6 +3,7 @@
 #define SW_TRAIN_UPDATE_CHOICE_H
 
 #include "offload/update_price.h"
+#include "train/ranks.h"
 #include "train/rates.h"
 
 /* Whether rates are to decide about a plan that settings gave. On a CPU they are not: the cores are the same for both
@@ -15,8 +16,9 @@ sw_status sw_update_choose(const struct sw_settings *settings, const struct sw_m
                            const struct sw_rates *rates, struct sw_update_prices *out_prices, struct sw_plan **plan);
 
 /* At the start of training: measures and chooses, where it is open, and says what came of it. Where the rates cannot be
- * had, updates stay on the host. `folder` is the run's. */
+ * had, updates stay on the host. `folder` is the run's. Of several ranks the first measures for all. */
 sw_status sw_update_choose_at_start(const struct sw_settings *settings, struct sw_model *model,
-                                    const struct sw_devices *devices, const char *folder, struct sw_plan **plan);
+                                    const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
+                                    struct sw_plan **plan);
 
 #endif

@@ -1,17 +1,12 @@
 /* cuBLASLt, loaded when a GPU is opened and not before: it takes half a gigabyte of address space and some tens of
  * megabytes of memory, which a program that computes on the CPU has no use for, and a machine without it can still do
  * that. The functions that the device calls are here under their own names and go on to the library's. */
+#include "core/library.h"
 #include "kernels/cuda/cuda.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-
 #define FUNCTION(name) __typeof__(name) *name##_at /* NOLINT(bugprone-macro-parentheses): a declaration */
-/* Of the process, as a loaded library is. */
 static struct {
-    pthread_once_t once;
-    char failure[512]; /* empty: it is there */
+    struct sw_library loaded;
     FUNCTION(cublasLtCreate);
     FUNCTION(cublasLtDestroy);
     FUNCTION(cublasLtGetStatusString);
@@ -25,24 +20,12 @@ static struct {
     FUNCTION(cublasLtMatmulPreferenceSetAttribute);
     FUNCTION(cublasLtMatmulAlgoGetHeuristic);
     FUNCTION(cublasLtMatmul);
-} library = {.once = PTHREAD_ONCE_INIT};
+} library = {.loaded = SW_LIBRARY_INIT};
 
-/* By its name, where the loader looks; else where it was when this program was built. */
-static void *open_library(void) {
-    static const char *const names[] = {SW_CUBLASLT_NAME, SW_CUBLASLT_PATH};
-    void *handle = NULL;
-    for (size_t i = 0; handle == NULL && i < sizeof names / sizeof names[0]; i++)
-        handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return handle;
-}
-
-static void load(void) {
-    void *handle = open_library();
-    const struct {
-        const char *name;
-        void **at;
-    } functions[] = {
-#define ENTRY(name) {#name, (void **)&library.name##_at}
+sw_status sw_cublaslt_load(void) {
+#define ENTRY(name)                                                                                                    \
+    { #name, (void **)&library.name##_at }
+    static const struct sw_library_function functions[] = {
         ENTRY(cublasLtCreate),
         ENTRY(cublasLtDestroy),
         ENTRY(cublasLtGetStatusString),
@@ -57,25 +40,14 @@ static void load(void) {
         ENTRY(cublasLtMatmulAlgoGetHeuristic),
         ENTRY(cublasLtMatmul),
     };
-    if (handle == NULL) {
-        snprintf(library.failure, sizeof library.failure, "%s", dlerror());
-        return;
-    }
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        *functions[i].at = dlsym(handle, functions[i].name);
-        if (*functions[i].at == NULL && library.failure[0] == '\0')
-            snprintf(library.failure, sizeof library.failure, "%s is not in it", functions[i].name);
-    }
-}
-
-sw_status sw_cublaslt_load(void) {
-    pthread_once(&library.once, load);
-    if (library.failure[0] == '\0')
+    const char *failure = sw_library_load(&library.loaded, SW_CUBLASLT_NAME, SW_CUBLASLT_PATH, functions,
+                                          sizeof functions / sizeof functions[0]);
+    if (failure == NULL)
         return SW_OK;
     return sw_fail(SW_ERR_UNSUPPORTED,
                    "--device cuda: cuBLASLt cannot be loaded (%s); install the CUDA Toolkit's libraries (%s), or use "
                    "--device cpu",
-                   library.failure, SW_CUBLASLT_NAME);
+                   failure, SW_CUBLASLT_NAME);
 }
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): NVIDIA's header has other names. */

@@ -7,11 +7,13 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+enum { SW_CUDA_BUS_CHARS = 32 };
+
 struct sw_cuda {
     int number;    /* CUDA's, of the GPU */
     int numa_node; /* that the GPU hangs on; -1: not known */
     int64_t total_bytes;
-    char name[256], isa[16];
+    char name[256], isa[16], bus[SW_CUDA_BUS_CHARS];
     cublasLtHandle_t lt;
 };
 

@@ -67,15 +67,17 @@ static sw_status choose_gpu(const char *number, int *out) {
     return SW_OK;
 }
 
-/* The node of the machine's memory that a GPU is attached to, by its place on the PCI bus. */
-static int numa_node_of(int number) {
-    enum { BUS_ID_CHARS = 32 };
-    char bus_id[BUS_ID_CHARS];
-    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, number) != cudaSuccess)
-        return -1;
-    for (char *c = bus_id; *c != '\0'; c++)
+/* Its place on the PCI bus as the system's files write it; empty where it is not known. */
+static void read_bus(struct sw_cuda *cuda) {
+    if (cudaDeviceGetPCIBusId(cuda->bus, sizeof cuda->bus, cuda->number) != cudaSuccess)
+        cuda->bus[0] = '\0';
+    for (char *c = cuda->bus; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
-    return (int)sw_system_number("", "/sys/bus/pci/devices/%s/numa_node", bus_id);
+}
+
+/* The node of the machine's memory that a GPU is attached to. */
+static int numa_node_of(const struct sw_cuda *cuda) {
+    return cuda->bus[0] == '\0' ? -1 : (int)sw_system_number("", "/sys/bus/pci/devices/%s/numa_node", cuda->bus);
 }
 
 static sw_status read_gpu(struct sw_cuda *cuda) {
@@ -84,7 +86,8 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
     snprintf(cuda->name, sizeof cuda->name, "%s", gpu.name);
     snprintf(cuda->isa, sizeof cuda->isa, "sm_%d%d", gpu.major, gpu.minor);
     cuda->total_bytes = (int64_t)gpu.totalGlobalMem;
-    cuda->numa_node = numa_node_of(cuda->number);
+    read_bus(cuda);
+    cuda->numa_node = numa_node_of(cuda);
     if (gpu.major >= LEAST_MAJOR)
         return SW_OK;
     return sw_fail(SW_ERR_UNSUPPORTED,
@@ -123,6 +126,11 @@ bool sw_device_has_cuda(void) {
     return true;
 }
 
+int sw_device_gpus(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     int64_t free_bytes = 0;
     struct sw_cuda *cuda = calloc(1, sizeof *cuda);
@@ -142,6 +150,7 @@ sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     device->info = (struct sw_device_info){.name = "cuda",
                                            .isa = cuda->isa,
                                            .model = cuda->name,
+                                           .bus = cuda->bus,
                                            .threads = 0,
                                            .bf16_fast = true,
                                            .asynchronous = true,

@@ -174,6 +174,11 @@ static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const str
     return sw_cuda_launched(stream, "update_adamw");
 }
 
+static sw_status rank_sum(struct sw_stream *stream, const struct sw_comm_sum *sum) {
+    sw_cuda_rank_sum(sw_cuda_stream_handle(stream), sum);
+    return sw_cuda_launched(stream, "rank_sum");
+}
+
 void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->layernorm_forward = layernorm_forward;
     ops->layernorm_backward = layernorm_backward;
@@ -199,6 +204,7 @@ void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->finish_gradient = finish_gradient;
     ops->square_sums = square_sums;
     ops->update_adamw = update_adamw;
+    ops->rank_sum = rank_sum;
     ops->cast_from_f32 = cast_from_f32;
     ops->cast_to_f32 = cast_to_f32;
 }

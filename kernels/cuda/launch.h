@@ -75,6 +75,9 @@ void sw_cuda_update_adamw(cudaStream_t stream, sw_dtype type, const struct sw_ad
                           int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                           float *records, void *weights);
 
+struct sw_comm_sum;
+void sw_cuda_rank_sum(cudaStream_t stream, const struct sw_comm_sum *sum);
+
 #ifdef __cplusplus
 }
 #endif

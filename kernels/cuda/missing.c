@@ -5,6 +5,10 @@ bool sw_device_has_cuda(void) {
     return false;
 }
 
+int sw_device_gpus(void) {
+    return 0;
+}
+
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     (void)device;
     (void)number;

@@ -60,6 +60,16 @@ static sw_status wait_event(struct sw_event *event) {
     return sw_cuda_check(cudaEventSynchronize(event->backend), "waiting for the GPU");
 }
 
+static sw_status event_reached(struct sw_event *event, bool *out_reached) {
+    SW_TRY(sw_cuda_use(event->device));
+    const cudaError_t state = cudaEventQuery(event->backend);
+    *out_reached = state == cudaSuccess;
+    if (state != cudaErrorNotReady)
+        return sw_cuda_check(state, "asking the GPU how far it is");
+    cudaGetLastError(); /* is no error, and would show at the next launch */
+    return SW_OK;
+}
+
 static sw_status stream_wait(struct sw_stream *stream, struct sw_event *event) {
     SW_TRY(sw_cuda_use(event->device));
     return sw_cuda_check(cudaStreamWaitEvent(sw_cuda_stream(stream), event->backend, cudaEventWaitDefault),
@@ -82,6 +92,7 @@ void sw_cuda_add_streams(struct sw_device_ops *ops) {
     ops->close_event = close_event;
     ops->record_event = record_event;
     ops->wait_event = wait_event;
+    ops->event_reached = event_reached;
     ops->stream_wait = stream_wait;
     ops->elapsed_ns = elapsed_ns;
 }

@@ -58,6 +58,12 @@ static sw_status wait_event(struct sw_event *event) {
     return SW_OK;
 }
 
+static sw_status event_reached(struct sw_event *event, bool *out_reached) {
+    (void)event;
+    *out_reached = true;
+    return SW_OK;
+}
+
 static sw_status stream_wait(struct sw_stream *stream, struct sw_event *event) {
     (void)stream;
     (void)event;
@@ -97,6 +103,7 @@ void sw_ref_add_memory(struct sw_device_ops *ops) {
     ops->close_event = close_event;
     ops->record_event = record_event;
     ops->wait_event = wait_event;
+    ops->event_reached = event_reached;
     ops->stream_wait = stream_wait;
     ops->elapsed_ns = elapsed_ns;
     ops->copy_to_device = copy;

@@ -1,5 +1,8 @@
-/* NCCL's functions as far as the comm uses them, over MPI and host memory: a group's messages are done when the group
- * ends. Loaded in NCCL's place. */
+/* NCCL's functions as far as the comm uses them, over MPI: a group's messages are done when the group ends. Loaded in
+ * NCCL's place. With a stream, the memory is of a GPU, emulated in the program that loads this: what is sent is taken
+ * behind the stream's work so far, and what is received is given to the stream. */
+#include "core/dtype.h"
+
 #include <mpi.h>
 #include <nccl.h>
 #include <stdlib.h>
@@ -11,6 +14,9 @@
 ncclResult_t ncclGroupStart(void); /* NOLINT(readability-redundant-declaration) */
 ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) */
 
+/* Of a program without a GPU they are not there, nor called. */
+#pragma weak cudaMemcpyAsync
+
 enum { MOST_MESSAGES = 64, TAG = 77 };
 
 struct ncclComm {
@@ -18,7 +24,7 @@ struct ncclComm {
 };
 
 struct message {
-    void *data;
+    void *data, *host; /* the same but for a GPU's */
     size_t bytes;
     int peer;
     int receives;
@@ -26,6 +32,7 @@ struct message {
 
 static struct message messages[MOST_MESSAGES];
 static int count;
+static cudaStream_t gpu; /* of the group; NULL: its memory is the host's */
 
 const char *ncclGetErrorString(ncclResult_t result) {
     return result == ncclSuccess ? "no error" : "an emulated error";
@@ -67,38 +74,80 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
 
 ncclResult_t ncclGroupStart(void) {
     count = 0;
+    gpu = NULL;
     return ncclSuccess;
 }
 
-static ncclResult_t add(void *data, size_t bytes, int peer, int receives) {
+static ncclResult_t add(void *data, size_t bytes, int peer, int receives, cudaStream_t stream) {
     if (count == MOST_MESSAGES || bytes == 0)
         return ncclInvalidUsage;
-    messages[count++] = (struct message){.data = data, .bytes = bytes, .peer = peer, .receives = receives};
-    return ncclSuccess;
+    gpu = stream;
+    messages[count++] = (struct message){.data = data,
+                                         .host = stream == NULL ? data : malloc(bytes),
+                                         .bytes = bytes,
+                                         .peer = peer,
+                                         .receives = receives};
+    return messages[count - 1].host == NULL ? ncclSystemError : ncclSuccess;
+}
+
+/* The host's memory is not pinned, so that the copies wait as they must. */
+static void copy(struct message *message, enum cudaMemcpyKind kind) {
+    const int receives = kind == cudaMemcpyHostToDevice;
+    if (message->receives == receives)
+        cudaMemcpyAsync(receives ? message->data : message->host, receives ? message->host : message->data,
+                        message->bytes, kind, gpu);
 }
 
 ncclResult_t ncclSend(const void *data, size_t elems, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    (void)stream;
-    return type == ncclInt8 && peer < comm->ranks ? add((void *)data, elems, peer, 0) : ncclInvalidArgument;
+    return type == ncclInt8 && peer < comm->ranks ? add((void *)data, elems, peer, 0, stream) : ncclInvalidArgument;
 }
 
 ncclResult_t ncclRecv(void *data, size_t elems, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-    (void)stream;
-    return type == ncclInt8 && peer < comm->ranks ? add(data, elems, peer, 1) : ncclInvalidArgument;
+    return type == ncclInt8 && peer < comm->ranks ? add(data, elems, peer, 1, stream) : ncclInvalidArgument;
+}
+
+static sw_dtype type_of(ncclDataType_t type) {
+    return type == ncclFloat32 ? SW_F32 : type == ncclBfloat16 ? SW_BF16 : SW_F16;
+}
+
+/* Of host memory, and at once. From the last rank to the first, rounding each time, as no order is promised. */
+ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+    int rank = -1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    const sw_dtype own = type_of(type);
+    const int64_t bytes = (int64_t)elems * sw_dtype_bytes(own);
+    char *all = malloc((size_t)(bytes * comm->ranks));
+    if (op != ncclSum || stream != NULL || all == NULL)
+        return ncclInvalidArgument;
+    MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+    for (int64_t i = 0; rank == root && i < (int64_t)elems; i++) {
+        sw_dtype_store(own, to, i, sw_dtype_load(own, all + (comm->ranks - 1) * bytes, i));
+        for (int other = comm->ranks - 2; other >= 0; other--)
+            sw_dtype_store(own, to, i, sw_dtype_load(own, to, i) + sw_dtype_load(own, all + other * bytes, i));
+    }
+    free(all);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd(void) {
     MPI_Request requests[MOST_MESSAGES];
+    for (int i = 0; i < count && gpu != NULL; i++)
+        copy(&messages[i], cudaMemcpyDeviceToHost);
     for (int i = 0; i < count; i++) {
         const struct message *message = &messages[i];
         if (message->receives)
-            MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE, message->peer, TAG, MPI_COMM_WORLD, &requests[i]);
+            MPI_Irecv(message->host, (int)message->bytes, MPI_BYTE, message->peer, TAG, MPI_COMM_WORLD, &requests[i]);
         else
-            MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, message->peer, TAG, MPI_COMM_WORLD, &requests[i]);
+            MPI_Isend(message->host, (int)message->bytes, MPI_BYTE, message->peer, TAG, MPI_COMM_WORLD, &requests[i]);
     }
     /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): the loop has begun them */
     const int code = MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < count && gpu != NULL; i++) {
+        copy(&messages[i], cudaMemcpyHostToDevice);
+        free(messages[i].host);
+    }
     return code == MPI_SUCCESS ? ncclSuccess : ncclSystemError;
 }
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */

@@ -42,9 +42,11 @@ int main(int argc, char **argv) {
     struct sw_comm *comm = NULL;
     require(sw_comm_open(&comm));
     const struct sw_comm_place *place = sw_comm_place(comm);
-    if (strcmp(test, "nccl_collectives") == 0)
+    if (strncmp(test, "nccl_", strlen("nccl_")) == 0)
         ranks_use_emulated_gpu(comm);
-    if (strstr(test, "collectives") != NULL && given == 2)
+    if (strstr(test, "library_sums") != NULL && given == 2)
+        ranks_check_library_sums(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
+    else if (strstr(test, "collectives") != NULL && given == 2)
         ranks_check_collectives(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
     else if (strcmp(test, "large") == 0)
         ranks_check_large(comm);

@@ -21,6 +21,8 @@
 
 /* Random collectives against what one rank computes for itself, bit by bit. */
 void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases);
+/* The same with the library's own sums, which need only be near, and are not the design's to the bit. */
+void ranks_check_library_sums(struct sw_comm *comm, uint64_t seed, int cases);
 /* From then on collectives go by an emulated NCCL. */
 void ranks_use_emulated_gpu(struct sw_comm *comm);
 /* More bytes than 32 bits count. */

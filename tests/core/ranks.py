@@ -25,6 +25,12 @@ def collectives_of_nccl_give_the_serial_bits():
             for problem in passed(ranks, "nccl_collectives", SEED + ranks, 60, program=program)]
 
 
+def sums_of_the_library_are_near():
+    wrong = [problem for ranks in (3, 4) for problem in passed(ranks, "library_sums", SEED + ranks, 60)]
+    program = os.environ["SW_NCCL_RANKS_PROGRAM"]
+    return wrong + (passed(3, "nccl_library_sums", SEED, 60, program=program) if program else [])
+
+
 def host_reductions_are_in_rank_order():
     return [problem for ranks in (1, 2, 3, 5) for problem in passed(ranks, "values")]
 
@@ -120,7 +126,7 @@ def a_rank_that_works_long_is_left_alone():
     return [] if code == 0 and "ok" in out.split("\n") and not VERDICT.search(err) else [f"status {code}: {out} {err}"]
 
 
-script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
+script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits, sums_of_the_library_are_near, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
                 one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
                 a_hanging_rank_is_named_with_what_it_lacks, a_rank_that_works_long_is_left_alone)

@@ -19,7 +19,8 @@ struct work {
     sw_dtype type, to_type;
     int64_t elems;
     int root;
-    bool in_place; /* a gather's own share, a reduction's result */
+    bool in_place;   /* a gather's own share, a reduction's result */
+    int64_t *others; /* where sums are the library's: counts those of other bits than the design's; NULL elsewhere */
     uint64_t seed, number;
     int64_t bounds[MOST_RANKS + 1], bounds_bytes[MOST_RANKS + 1];
     char *data, *to; /* with a guard behind each */
@@ -64,7 +65,7 @@ static struct work draw_work(struct sw_comm *comm, uint64_t seed, uint64_t numbe
     struct work work = {.seed = seed, .number = number};
     work.kind = draw(seed, number, 0) % KINDS;
     work.type = draw(seed, number, 1) % 3;
-    work.to_type = draw(seed, number, 2) % 3;
+    work.to_type = work.kind == ALL_REDUCE ? work.type : draw(seed, number, 2) % 3;
     work.elems = draw_size(draw(seed, number, 3));
     work.root = (int)(draw(seed, number, 4) % (uint64_t)ranks);
     work.in_place = (work.kind == GATHER || work.type == work.to_type) && draw(seed, number, 5) % 2 == 0;
@@ -162,8 +163,33 @@ static void require_element(struct sw_comm *comm, const struct work *work, sw_dt
                   (double)sw_dtype_load(type, at, place), (double)truth);
 }
 
+/* What rounding each of the additions can make of it. */
+static double library_bound(const struct work *work, int ranks, int64_t index) {
+    static const double half_spacing[] = {[SW_F32] = 0x1p-24, [SW_BF16] = 0x1p-8, [SW_F16] = 0x1p-11};
+    double magnitudes = 0.0;
+    for (int rank = 0; rank < ranks; rank++)
+        magnitudes += fabs((double)value_of(work, rank, index));
+    return 2 * ranks * (half_spacing[work->type] * magnitudes + 0x1p-25);
+}
+
+/* By the library: near. */
+static void require_sum(struct sw_comm *comm, const struct work *work, const void *at, int64_t place, int64_t index) {
+    const int ranks = sw_comm_place(comm)->ranks;
+    const float truth = total(work, ranks, index);
+    if (work->others == NULL || work->type != work->to_type) {
+        require_element(comm, work, work->to_type, at, place, index, truth);
+        return;
+    }
+    const float got = sw_dtype_load(work->type, at, place);
+    *work->others += got != rounded(work->type, truth);
+    RANKS_REQUIRE(fabs((double)got - (double)truth) <= library_bound(work, ranks, index),
+                  "seed %llu, case %llu: %s, element %lld of %lld is %g and not near %g",
+                  (unsigned long long)work->seed, (unsigned long long)work->number, sw_dtype_name(work->type),
+                  (long long)index, (long long)work->elems, (double)got, (double)truth);
+}
+
 static void check(struct sw_comm *comm, const struct work *work) {
-    const int rank = sw_comm_place(comm)->rank, ranks = sw_comm_place(comm)->ranks;
+    const int rank = sw_comm_place(comm)->rank;
     const int64_t first = work->bounds[rank], end = work->bounds[rank + 1];
     for (int64_t i = 0; i < work->elems; i++) {
         if (work->kind == GATHER)
@@ -171,10 +197,9 @@ static void check(struct sw_comm *comm, const struct work *work) {
         else if (work->kind == BROADCAST)
             require_element(comm, work, work->type, work->data, i, i, value_of(work, work->root, i));
         else if (work->kind == ALL_REDUCE)
-            require_element(comm, work, work->type, work->data, i, i, total(work, ranks, i));
+            require_sum(comm, work, work->data, i, i);
         else if (i >= first && i < end)
-            require_element(comm, work, work->to_type, work->in_place ? work->data : work->to,
-                            work->in_place ? i : i - first, i, total(work, ranks, i));
+            require_sum(comm, work, work->in_place ? work->data : work->to, work->in_place ? i : i - first, i);
         else
             require_element(comm, work, work->type, work->data, i, i, value_of(work, rank, i));
     }
@@ -209,7 +234,7 @@ static void run_together(struct sw_comm *comm, struct work *works, int count, ui
     }
 }
 
-void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases) {
+static void run_cases(struct sw_comm *comm, uint64_t seed, int cases, int64_t *others) {
     const int ranks = sw_comm_place(comm)->ranks;
     const int64_t least = sw_comm_least_staging_bytes(ranks);
     RANKS_REQUIRE(ranks <= MOST_RANKS, "ranks");
@@ -222,11 +247,27 @@ void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases) {
         const int64_t bytes =
             least + (int64_t)(draw(seed, (uint64_t)first, 7) % (uint64_t)(least * 62)) + sw_comm_place(comm)->rank;
         RANKS_REQUIRE(sw_comm_use_staging(comm, staging, first == 0 ? least : bytes) == SW_OK, "staging");
-        for (int i = 0; i < count; i++)
+        for (int i = 0; i < count; i++) {
             works[i] = draw_work(comm, seed, (uint64_t)(first + i));
+            works[i].others = others;
+        }
         run_together(comm, works, count, seed);
     }
     free(staging);
+}
+
+void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases) {
+    run_cases(comm, seed, cases, NULL);
+}
+
+void ranks_check_library_sums(struct sw_comm *comm, uint64_t seed, int cases) {
+    int64_t others = 0;
+    sw_comm_use_library_reduction(comm, true);
+    run_cases(comm, seed, cases, &others);
+    RANKS_REQUIRE(others > 0, "seed %llu: the library has rounded as the design does, or has not been asked",
+                  (unsigned long long)seed);
+    sw_comm_use_library_reduction(comm, false);
+    run_cases(comm, seed + 1, cases / 4, NULL);
 }
 
 void ranks_check_values(struct sw_comm *comm) {

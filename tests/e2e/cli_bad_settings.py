@@ -77,7 +77,6 @@ def wrong_usage():
 def what_is_not_there_yet():
     return refused_as([
         ("a GPU", train("--device", "cuda"), "--device cpu"),
-        ("another reduction", train("--reduce", "library"), "--reduce library", "ordered"),
     ], 1)
 
 

@@ -17,7 +17,7 @@ STEPS, HALF = 12, 5
 PLACES = {"device": "grads=device,optimizer=device", "host": "grads=host,optimizer=host",
           "nvme": "grads=nvme,optimizer=nvme"}
 STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
-               "eta_seconds", "lanes", "bytes", "peak"}
+               "ranks", "zero", "eta_seconds", "lanes", "bytes", "peak"}
 PARTS = {"lanes": {"compute", "upload", "download", "read", "write", "update", "comm"},
          "bytes": {"nvme_read", "nvme_write", "upload", "download", "comm"}, "peak": {"device", "host", "nvme"}}
 

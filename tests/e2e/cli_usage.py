@@ -13,11 +13,11 @@ COMMANDS = {
         --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
         --clip --seed --init --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
         --export-every --keep
-        --endurance --time-limit --rank-timeout --reduce --allow-buffered""",
+        --endurance --time-limit --rank-timeout --reduce --allow-shared-gpu --allow-buffered""",
     "resume": """DIR --steps --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
         --endurance --time-limit
         --allow-buffered""",
-    "plan": """--model --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
+    "plan": """--model --ranks --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
         --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "eval": "DIR|MODEL --data --seq --tokens --micro-batch --precision --threads --json",

@@ -1,5 +1,6 @@
 #include "tests/kernels/mirror.h"
 
+#include "core/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
 #include "tests/kernels/support.h"
@@ -212,6 +213,14 @@ static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const str
     return RUN(update_adamw, type, adamw, first_elem, grains, runs, run_count, ON(grads), ON(records), ON(weights));
 }
 
+static sw_status rank_sum(struct sw_stream *stream, const struct sw_comm_sum *sum) {
+    struct sw_comm_sum there = *sum;
+    there.own = ON(sum->own);
+    there.others = ON(sum->others);
+    there.to = ON(sum->to);
+    return RUN(rank_sum, &there);
+}
+
 /* An op that is not here would be given host memory: a test of it ends at once. */
 static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
     return (struct sw_device_ops){
@@ -224,6 +233,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .close_event = real->close_event,
         .record_event = real->record_event,
         .wait_event = real->wait_event,
+        .event_reached = real->event_reached,
         .stream_wait = real->stream_wait,
         .elapsed_ns = real->elapsed_ns,
         .copy_to_device = real->copy_to_device,
@@ -260,6 +270,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .cast_from_f32 = cast_from_f32,
         .cast_to_f32 = cast_to_f32,
         .update_adamw = update_adamw,
+        .rank_sum = rank_sum,
     };
 }
 

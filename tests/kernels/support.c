@@ -70,6 +70,22 @@ void for_each_device(void (*body)(struct pair *pair)) {
     }
 }
 
+struct things open_things(struct sw_device *device) {
+    struct things things = {0};
+    assert_ok(sw_memory_open(device, "device", SW_MEMORY_DEVICE, THINGS_BYTES, &things.on_device));
+    assert_ok(sw_memory_open(device, "host", SW_MEMORY_HOST, THINGS_BYTES, &things.on_host));
+    for (int i = 0; i < 2; i++)
+        assert_ok(sw_stream_open(device, &things.stream[i]));
+    return things;
+}
+
+void close_things(struct things *things) {
+    for (int i = 0; i < 2; i++)
+        sw_stream_close(things->stream[i]);
+    sw_memory_close(things->on_device);
+    sw_memory_close(things->on_host);
+}
+
 int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,
                  size_t other_tests) {
     const int failed = _cmocka_run_group_tests("of every device", on_devices, device_tests, NULL, NULL);

@@ -34,6 +34,15 @@ int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const
 #define RUN_TESTS(on_devices, others)                                                                                  \
     run_tests_of(on_devices, sizeof(on_devices) / sizeof(on_devices)[0], others, sizeof(others) / sizeof(others)[0])
 
+/* Memory of a device, host memory of as many bytes, and two streams. */
+enum { THINGS_BYTES = 1 << 20 };
+struct things {
+    struct sw_memory *on_device, *on_host;
+    struct sw_stream *stream[2];
+};
+struct things open_things(struct sw_device *device);
+void close_things(struct things *things);
+
 /* Fails the test with the recorded message where status is an error. */
 void assert_ok(sw_status status);
 

@@ -96,43 +96,20 @@ static void properties(void **state) {
     sw_device_close(device);
 }
 
-/* Device memory, pinned memory of as many bytes, and two streams. */
-struct things {
-    struct sw_device *device;
-    struct sw_memory *on_device, *on_host;
-    struct sw_stream *stream[2];
-};
-enum { BYTES = 1 << 20 };
-
-static struct things open_things(void) {
-    struct things t = {0};
-    assert_ok(sw_device_open("cuda", 0, &t.device));
-    assert_ok(sw_memory_open(t.device, "device", SW_MEMORY_DEVICE, BYTES, &t.on_device));
-    assert_ok(sw_memory_open(t.device, "host", SW_MEMORY_HOST, BYTES, &t.on_host));
-    for (int i = 0; i < 2; i++)
-        assert_ok(sw_stream_open(t.device, &t.stream[i]));
-    return t;
-}
-
-static void close_things(struct things *t) {
-    for (int i = 0; i < 2; i++)
-        sw_stream_close(t->stream[i]);
-    sw_memory_close(t->on_device);
-    sw_memory_close(t->on_host);
-    sw_device_close(t->device);
-}
-
 /* An error of the GPU stays with it: every later call says what it was. The last test, for nothing works after it. */
 static void keeps_errors(void **state) {
     (void)state;
-    struct things t = open_things();
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    struct things t = open_things(device);
     sw_emulation_break("an illegal memory access was encountered");
     assert_int_equal(sw_stream_synchronize(t.stream[0]), SW_ERR_DEVICE);
     assert_non_null(strstr(sw_error_message(SW_ERR_DEVICE), "illegal memory access"));
     sw_error_clear();
-    assert_int_equal(sw_zero(t.stream[1], sw_memory_base(t.on_device), BYTES), SW_ERR_DEVICE);
+    assert_int_equal(sw_zero(t.stream[1], sw_memory_base(t.on_device), THINGS_BYTES), SW_ERR_DEVICE);
     sw_error_clear();
     close_things(&t);
+    sw_device_close(device);
 }
 
 int main(void) {

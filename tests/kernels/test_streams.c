@@ -5,28 +5,7 @@
 
 #include <string.h>
 
-/* Device memory, host memory of as many bytes, and two streams. */
-struct things {
-    struct sw_memory *on_device, *on_host;
-    struct sw_stream *stream[2];
-};
-enum { BYTES = 1 << 20, MARK = 0x5a };
-
-static struct things open_things(struct sw_device *device) {
-    struct things t = {0};
-    assert_ok(sw_memory_open(device, "device", SW_MEMORY_DEVICE, BYTES, &t.on_device));
-    assert_ok(sw_memory_open(device, "host", SW_MEMORY_HOST, BYTES, &t.on_host));
-    for (int i = 0; i < 2; i++)
-        assert_ok(sw_stream_open(device, &t.stream[i]));
-    return t;
-}
-
-static void close_things(struct things *t) {
-    for (int i = 0; i < 2; i++)
-        sw_stream_close(t->stream[i]);
-    sw_memory_close(t->on_device);
-    sw_memory_close(t->on_host);
-}
+enum { BYTES = THINGS_BYTES, MARK = 0x5a };
 
 static void assert_all(const char *memory, int64_t from, int64_t to, int value) {
     for (int64_t i = from; i < to; i++)
@@ -131,8 +110,32 @@ static void timed_events(void **state) {
     for_each_device(times_events);
 }
 
+/* Asked of until it says yes, and then what came before it has happened. */
+static void asks_events(struct pair *pair) {
+    struct things t = open_things(pair->device);
+    struct sw_event *event = NULL;
+    char *host = sw_memory_base(t.on_host);
+    bool reached = false;
+    assert_ok(sw_event_open(pair->device, &event));
+    memset(host, MARK, BYTES);
+    assert_ok(sw_zero(t.stream[0], sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_copy_to_host(t.stream[0], host, sw_memory_base(t.on_device), BYTES));
+    assert_ok(sw_event_record(event, t.stream[0]));
+    while (!reached)
+        assert_ok(sw_event_reached(event, &reached));
+    assert_all(host, 0, BYTES, 0);
+    sw_event_close(event);
+    close_things(&t);
+}
+
+static void asked_events(void **state) {
+    (void)state;
+    for_each_device(asks_events);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zeroed_memory), cmocka_unit_test(copies),
-                                       cmocka_unit_test(ordered_streams), cmocka_unit_test(timed_events)};
+                                       cmocka_unit_test(ordered_streams), cmocka_unit_test(timed_events),
+                                       cmocka_unit_test(asked_events)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

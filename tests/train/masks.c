@@ -57,8 +57,13 @@ static void targets_follow_the_mask(void **state) {
         struct sw_data *data = open_data(&f);
         const int64_t windows = (sw_data_train_tokens(data) - 1) / seq;
         for (int64_t w = 0; w < windows; w++) {
+            int64_t count = 0, learnt = 0;
             support_expect_ok(sw_data_train_window(data, (uint64_t)w, support_window(inputs, targets)), "window");
             check_window(&f, inputs, targets, seq);
+            support_expect_ok(sw_data_train_targets(data, (uint64_t)w, &count), "count");
+            for (int64_t i = 0; i < seq; i++)
+                learnt += targets[i] >= 0;
+            assert_int_equal(count, learnt);
         }
         for (int64_t w = 0; w < sw_data_validation_windows(data); w++) {
             support_expect_ok(sw_data_validation_window(data, w, support_window(inputs, targets)), "validation window");

@@ -46,9 +46,8 @@ static void test_step_fields(void **state) {
     assert_int_equal(length, strlen(text));
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_fields(
-        root,
-        "step loss grad_norm lr tokens seconds tokens_per_second mfu skipped saved eta_seconds lanes bytes peak ");
+    assert_fields(root, "step loss grad_norm lr tokens seconds tokens_per_second mfu skipped saved ranks zero "
+                        "eta_seconds lanes bytes peak ");
     assert_fields(json_object_get(root, "lanes"), "compute upload download read write update comm ");
     assert_fields(json_object_get(root, "bytes"), "nvme_read nvme_write upload download comm ");
     assert_fields(json_object_get(root, "peak"), "device host nvme ");

@@ -62,6 +62,8 @@ static struct {
 /* Of this thread's launches where they have ended when they return: those alone do not end the GPU's work. */
 static _Thread_local bool launch_failed;
 static _Thread_local char launch_error[ERROR_CHARS];
+/* Of this thread: CUDA takes the answer to a question for its last error. */
+static _Thread_local bool said_not_ready;
 
 static void start_machine(void) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
@@ -135,9 +137,9 @@ const char *cudaGetErrorName(cudaError_t error) {
 }
 
 cudaError_t cudaGetLastError(void) {
-    const bool failed = launch_failed;
-    launch_failed = false;
-    return failed ? cudaErrorLaunchFailure : state();
+    const bool failed = launch_failed, not_ready = said_not_ready;
+    launch_failed = said_not_ready = false;
+    return failed ? cudaErrorLaunchFailure : not_ready ? cudaErrorNotReady : state();
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -380,6 +382,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     await(event, last_record(event, 0));
     return state();
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    pthread_mutex_lock(&event->mutex);
+    const bool reached = event->reached >= event->recorded;
+    pthread_mutex_unlock(&event->mutex);
+    said_not_ready |= !reached;
+    return reached ? state() : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *out_ms, cudaEvent_t from, cudaEvent_t to) {

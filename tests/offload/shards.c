@@ -1,0 +1,184 @@
+/* Plans for several ranks, random as the others: each rank's is proven by the checker, all ranks do the same between
+ * them in the same order, decide alike within the same budgets, and together update every grain once. */
+#include "offload/plan.h"
+#include "offload/plan_private.h"
+#include "tests/offload/oracle.h"
+#include "tests/offload/plans.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { MODELS = 1500, MOST_UNITS = 8, MOST_GRAINS = 20, MOST_RANKS = 5, JUDGED_EVERY = 50, SEED = 1 };
+
+static void must(sw_status status, uint64_t seed) {
+    if (status != SW_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
+}
+
+static bool same_between_ranks(const struct sw_op *a, const struct sw_op *b) {
+    return a->kind == b->kind && a->content == b->content && a->unit == b->unit && a->chunk == b->chunk &&
+           a->bucket == b->bucket;
+}
+
+/* What waits for each other on different ranks would stand still if it came in different orders. */
+static void check_same_order(struct sw_plan *const *plan, int ranks, uint64_t seed) {
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *first = &plan[0]->program[p];
+        for (int r = 1; r < ranks; r++) {
+            const struct sw_program *other = &plan[r]->program[p];
+            if (first->lane_count[SW_LANE_COMM] != other->lane_count[SW_LANE_COMM])
+                fail_msg("seed %llu: rank %d has another number of ops between ranks", (unsigned long long)seed, r);
+            for (int32_t i = 0; i < first->lane_count[SW_LANE_COMM]; i++)
+                if (!same_between_ranks(&first->op[first->lane_op[SW_LANE_COMM][i]],
+                                        &other->op[other->lane_op[SW_LANE_COMM][i]]))
+                    fail_msg("seed %llu: rank %d has another op %d between ranks", (unsigned long long)seed, r, i);
+        }
+    }
+}
+
+static void check_same_decisions(struct sw_plan *const *plan, int ranks, uint64_t seed) {
+    for (int r = 1; r < ranks; r++) {
+        const size_t units = (size_t)plan[0]->spec.units->count;
+        if (memcmp(plan[0]->placement, plan[r]->placement, units * sizeof *plan[0]->placement) != 0 ||
+            memcmp(plan[0]->recompute, plan[r]->recompute, units * sizeof *plan[0]->recompute) != 0 ||
+            memcmp(plan[0]->tier_bytes, plan[r]->tier_bytes, SW_NVME * sizeof plan[0]->tier_bytes[0]) != 0)
+            fail_msg("seed %llu: rank %d decides otherwise than rank 0", (unsigned long long)seed, r);
+    }
+}
+
+/* How often the ranks update each grain of a unit, in a step. */
+static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed) {
+    const struct sw_units *units = plan[0]->spec.units;
+    const int expected = plan[0]->spec.zero == SW_ZERO_NONE ? ranks : 1;
+    for (int64_t u = 0; u < units->count; u++) {
+        int times[MOST_GRAINS * 4] = {0};
+        assert_true(units->unit[u].grains <= MOST_GRAINS * 4);
+        for (int r = 0; r < ranks; r++) {
+            const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
+            for (int32_t i = 0; i < program->op_count; i++) {
+                const struct sw_op *op = &program->op[i];
+                const bool updates = op->kind == SW_OP_UPDATE || op->kind == SW_OP_UPDATE_ON_DEVICE;
+                for (int64_t g = 0; updates && op->unit == u && g < op->grains; g++)
+                    times[op->first_grain + g]++;
+            }
+        }
+        for (int64_t g = 0; g < units->unit[u].grains; g++)
+            if (times[g] != expected)
+                fail_msg("seed %llu: grain %lld of unit %lld is updated %d times", (unsigned long long)seed,
+                         (long long)g, (long long)u, times[g]);
+    }
+}
+
+/* Every unit's gradient is reduced once; what all ranks send for it is (N-1) times its bytes, and as much again where
+ * something whole comes of it. */
+static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
+    const struct sw_units *units = plan[0]->spec.units;
+    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t reduced = 0, gathered = 0;
+        for (int r = 0; r < ranks; r++) {
+            const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
+            for (int32_t i = 0; i < program->op_count; i++) {
+                const struct sw_op *op = &program->op[i];
+                reduced += op->kind == SW_OP_REDUCE && op->unit == u ? op->bytes : 0;
+                gathered += op->kind == SW_OP_ALL_GATHER && op->unit == u ? op->bytes : 0;
+            }
+        }
+        const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
+        if (reduced != once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
+            fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
+                     (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
+    }
+}
+
+static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, bool judged) {
+    for (int r = 0; r < ranks; r++) {
+        must(sw_plan_check(plan[r]), seed);
+        for (int p = 0; judged && p < SW_PROGRAMS; p++) {
+            const char *wrong = plan[r]->program[p].op_count > 0 ? oracle_judge(plan[r], (sw_program_kind)p) : NULL;
+            if (wrong != NULL)
+                fail_msg("seed %llu: the second opinion finds %s in program %d of rank %d", (unsigned long long)seed,
+                         wrong, p, r);
+        }
+        const char *wrong = oracle_judge_memory(plan[r]);
+        if (wrong != NULL)
+            fail_msg("seed %llu: the second opinion finds %s", (unsigned long long)seed, wrong);
+    }
+    check_same_order(plan, ranks, seed);
+    check_same_decisions(plan, ranks, seed);
+    check_updates(plan, ranks, seed);
+    check_traffic(plan, ranks, seed);
+}
+
+static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
+    bool made = true;
+    for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
+        const sw_status status = sw_plan_create(spec, &plan[spec->rank]);
+        if (status != SW_OK && status != SW_ERR_BUDGET)
+            must(status, seed);
+        if (spec->rank > 0 && (status == SW_OK) != made)
+            fail_msg("seed %llu: rank %d refuses what rank 0 takes, or takes what it refuses",
+                     (unsigned long long)seed, spec->rank);
+        made = status == SW_OK;
+        if (!made)
+            sw_error_clear();
+    }
+    return made;
+}
+
+static void release(struct sw_plan **plan, int ranks) {
+    for (int r = 0; r < ranks; r++)
+        sw_plan_destroy(plan[r]);
+}
+
+static void try_random_model(uint64_t seed, int tally[4]) {
+    struct plans_random random = {.seed = seed};
+    struct sw_units *units;
+    struct sw_plan *plan[MOST_RANKS];
+    struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+    spec.train = true;
+    spec.scratch_store = false;
+    spec.cache_bytes = NULL;
+    spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
+    spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    if (spec.zero >= SW_ZERO_GRADS)
+        spec.group = spec.micro_batches;
+    if (make_plans(&spec, plan, seed)) {
+        check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
+        for (int t = SW_DEVICE; t <= SW_HOST; t++)
+            spec.budget_bytes[t] = plan[0]->tier_bytes[t] * plans_draw(&random, 60, 110) / 100;
+        release(plan, spec.ranks);
+        tally[spec.zero]++;
+        if (make_plans(&spec, plan, seed)) {
+            check_plans(plan, spec.ranks, seed, false);
+            release(plan, spec.ranks);
+        }
+    }
+    sw_units_destroy(units);
+}
+
+static void plans_of_ranks_fit_together(void **state) {
+    (void)state;
+    int tally[4] = {0};
+    for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
+        try_random_model(seed, tally);
+    printf("# plans of 2 to %d ranks: %d, %d, %d and %d models at stages 0 to 3\n", MOST_RANKS, tally[0], tally[1],
+           tally[2], tally[3]);
+    for (int zero = 0; zero < 4; zero++)
+        assert_true(tally[zero] > MODELS / 8);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_ranks_fit_together)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
