@@ -43,6 +43,10 @@ static void say_start(const struct sw_trainer *trainer) {
                 (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
                 sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
                 info.threads, (long long)settings->batch_tokens);
+    if (sw_settings_ranks(settings) > 1)
+        sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
+                    (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
+                    trainer->plan->spec.zero);
     sw_log_info("memory: device %s, host %s, store %s; %s",
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
@@ -86,7 +90,8 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
 
 int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     sw_run_end end;
-    say_start(trainer);
+    if (sw_ranks_rank(ranks) == 0)
+        say_start(trainer);
     const struct baselines to_beat = say_baselines(trainer);
     const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
     if (status != SW_OK)

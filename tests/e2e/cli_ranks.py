@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import hf_folder
+from ranks_jobs import mpirun
 from program import LIMIT_S, PROGRAM, SEQ, command, must, scratch_folder, script_test, text, write
 
 FOLDER = scratch_folder()
@@ -27,14 +28,9 @@ def train(*more, model="gpt2-tiny", files=None, run=RUN, shape=SHAPE, timeout_s=
 
 
 def job(*parts):
-    """A job of (ranks, command, folder to work in) each, begun by one mpirun: status and standard error."""
-    if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
-        raise script_test.Skip("no MPI")
-    words = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-    for ranks, arguments, *where in parts:
-        words += [":"] if words[-1] != "--oversubscribe" else []
-        words += ["-n", str(ranks), *(["-wdir", where[0]] if where else []), *arguments]
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    """A job of (ranks, command, folder to work in) each: its end, with all that it said."""
+    return subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                          check=False)
 
 
 def refused(what, parts, *words, status=1, head="train"):
@@ -97,6 +93,7 @@ def another_program_or_command_is_refused():
 def numbers_of_ranks_that_cannot_work_are_refused():
     shape = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 6 * SEQ)
     return (refused("four ranks", [(4, train())], "--batch-tokens 384", "4 ranks", "use 512", "--micro-batch")
+            + refused("exports", [(2, train("--export-every", 1))], "--export-every", "export")
             + refused("two ranks of pairs", [(2, train(shape=shape))], "--batch-tokens 384", "2 ranks", "use 512"))
 
 

@@ -127,8 +127,8 @@ static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_
         if (status != SW_OK && status != SW_ERR_BUDGET)
             must(status, seed);
         if (spec->rank > 0 && (status == SW_OK) != made)
-            fail_msg("seed %llu: rank %d refuses what rank 0 takes, or takes what it refuses",
-                     (unsigned long long)seed, spec->rank);
+            fail_msg("seed %llu: rank %d refuses what rank 0 takes, or takes what it refuses", (unsigned long long)seed,
+                     spec->rank);
         made = status == SW_OK;
         if (!made)
             sw_error_clear();

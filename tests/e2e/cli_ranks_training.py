@@ -1,0 +1,224 @@
+"""Several ranks train: with the losses of one on the same batches, begun and ended together, whatever ends them."""
+
+import glob
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+from program import LIMIT_S, SEQ, command, log_lines, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from ranks_jobs import mpirun
+
+FOLDER = scratch_folder()
+SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
+ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 4))
+STEPS = 12
+TOLERANCE = 1e-6
+# 24 sequences a step, for one to four ranks.
+SHAPE = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 24 * SEQ, "--chunk-grains", 2, "--threads", 1,
+         "--precision", "fp32")
+NVME = "weights=host,grads=nvme,optimizer=nvme"
+# Of a rank that hangs, and of the launcher once the ranks have ended, on busy cores.
+TIMEOUT_S, GRACE_S = 4, 20
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+DATA = write(path("data.txt"), text(1, 60 * SEQ))
+
+
+def train(run, *more, data=DATA, steps=STEPS):
+    return command("train", "--model", "gpt2-tiny", "--init", "--data", data, "--run", path(run), "--steps", steps,
+                   "--rank-timeout", TIMEOUT_S, *SHAPE, *more)
+
+
+def resume(run, *more):
+    return command("resume", path(run), *more)
+
+
+def together(ranks, arguments):
+    """Runs what has to succeed on so many ranks."""
+    done = subprocess.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def far(what, run, other, tolerance=TOLERANCE):
+    """Where two runs' losses, of steps and of evaluations, differ by more than the order of additions explains."""
+    problems = []
+    pairs = list(zip(log_lines(path(run)), log_lines(path(other)), strict=True))
+    for one, two in pairs:
+        for name in ("loss", "grad_norm", "val_loss"):
+            if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
+                problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
+        if one.get("val_tokens") != two.get("val_tokens"):
+            problems.append(f"{what}: evaluated {one.get('val_tokens')} tokens and not {two.get('val_tokens')}")
+    return problems
+
+
+def stages_train_as_one_rank_does():
+    more = ("--val", "10%", "--eval-every", 5)
+    must(*train("one", *more)[1:])
+    problems, numbers = [], {}
+    for name, ranks, flags in (("two", 2, ("--zero", 0)), ("two-1", 2, ("--zero", 1, "--place", NVME)),
+                               ("two-2", 2, ("--zero", 2, "--place", "grads=host,optimizer=host")),
+                               ("two-3", 2, ("--zero", 3, "--place", NVME)), ("four", 4, ()),
+                               ("library", 3, ("--reduce", "library"))):
+        together(ranks, train(name, *more, *flags))
+        problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", name, "one")
+        if "library" in flags:
+            continue
+        numbers.setdefault(ranks, numbers_of(path(name)))
+        if numbers[ranks] != numbers_of(path(name)):
+            problems.append(f"{name}: other bits than at another stage")
+    said = steps_of(path("four"))[-1]
+    if said["ranks"] != 4 or said["bytes"]["comm"] <= 0 or said["lanes"]["comm"] <= 0:
+        problems.append(f"the log says of four ranks: {said}")
+    return problems
+
+
+def tokens_without_loss_count_for_all_ranks():
+    """Ranks whose parts have fewer targets than others'."""
+    draw = random.Random(SEED)
+    data = write(path("masked.txt"), text(2, 60 * SEQ))
+    write(data + ".mask", bytes(draw.random() < 0.5 * (i // (4 * SEQ) % 2) + 0.05 for i in range(60 * SEQ)))
+    more = ("--val", "10%")
+    must(*train("one-masked", *more, data=data)[1:])
+    together(3, train("three-masked", *more, data=data))
+    return far(f"three ranks, seed {SEED}", "three-masked", "one-masked")
+
+
+def a_time_limit_ends_all_ranks_at_once():
+    done = together(2, train("limited", "--time-limit", "4s", steps=100000))
+    right = "the time is up" in done.stderr and 0 < len(steps_of(path("limited"))) < 100000
+    together(2, resume("limited", "--steps", len(steps_of(path("limited"))) + 3))
+    return [] if right else [done.stderr[-1500:]]
+
+
+class Job:
+    """A job that trains, with the processes of its ranks."""
+
+    def __init__(self, ranks, arguments):
+        self.log = open(path("job.log"), "w+", encoding="utf-8")
+        self.process = subprocess.Popen(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.log, start_new_session=True)
+        self.ranks = ranks
+
+    def said(self):
+        with open(self.log.name, encoding="utf-8") as file:
+            return file.read()
+
+    def wait_for(self, words):
+        deadline = time.monotonic() + LIMIT_S
+        while words not in self.said() and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if words not in self.said():
+            raise RuntimeError(f"the job never said '{words}': {self.said()[-1500:]}")
+        return self
+
+    def processes(self):
+        """By rank, as the launcher has told them in their environment."""
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    words = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
+                with open(f"/proc/{name}/stat", encoding="utf-8") as file:
+                    group = int(file.read().rsplit(")", 1)[1].split()[3])
+            except (OSError, ValueError):
+                continue
+            if group == self.process.pid and b"OMPI_COMM_WORLD_RANK" in words:
+                found[int(words[b"OMPI_COMM_WORLD_RANK"])] = int(name)
+        return found
+
+    def end(self, limit_s):
+        """The status, or None where the job had to be ended."""
+        try:
+            code = self.process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            for process in [*self.processes().values(), self.process.pid]:
+                os.kill(process, signal.SIGKILL)
+            self.process.wait()
+        self.log.close()
+        return code
+
+
+def a_wish_to_stop_saves_and_ends_all_ranks():
+    together(2, train("whole", "--place", NVME))
+    job = Job(2, train("stopped", "--place", NVME, steps=100000)).wait_for("step 3/")
+    job.process.send_signal(signal.SIGUSR1)
+    code = job.end(GRACE_S)
+    problems = [] if code == 0 and "stopped on request" in job.said() else [f"status {code}: {job.said()[-1500:]}"]
+    steps = [line["step"] for line in steps_of(path("stopped"))]
+    return problems + ([] if steps == list(range(1, len(steps) + 1)) else [f"the log has steps {steps}"])
+
+
+def long_job():
+    """Begins or goes on with a long training, and is somewhere in it."""
+    begun = os.path.exists(path("lost"))
+    return Job(3, resume("lost") if begun else train("lost", "--place", NVME, steps=100000)).wait_for(" loss ")
+
+
+def launcher_told(how, draw):
+    """What a user does who wants to end it: mpirun gives its ranks a second or so."""
+    job = long_job()
+    time.sleep(draw.random())
+    job.process.send_signal(how)
+    code = job.end(TIMEOUT_S + GRACE_S)
+    said = [line for line in job.said().splitlines() if line.startswith("spillway ")]
+    return [] if code is not None and len(said) <= 1 else [f"{how.name}, seed {SEED}: status {code}: {job.said()[-1500:]}"]
+
+
+def lost(how, draw):
+    """Loses a rank."""
+    job = long_job()
+    time.sleep(draw.random())
+    victim = draw.randrange(3)
+    os.kill(job.processes()[victim], how)
+    code = job.end(TIMEOUT_S + GRACE_S)
+    said = [line for line in job.said().splitlines() if line.startswith("spillway ")]
+    what = "has died" if how == signal.SIGKILL else "has not answered"
+    if code not in (None, 0) and len(said) == 1 and re.search(rf"rank {victim} .*{what}", said[0]):
+        return []
+    return [f"rank {victim}, {how.name}, seed {SEED}: status {code}: {job.said()[-1500:]}"]
+
+
+def a_rank_that_is_lost_ends_all_and_nothing_is_lost():
+    draw = random.Random(SEED)
+    problems = []
+    for _ in range(ROUNDS):
+        problems += lost(draw.choice((signal.SIGKILL, signal.SIGSTOP)), draw)
+    for how in (signal.SIGTERM, signal.SIGINT):
+        problems += launcher_told(how, draw)
+    last = steps_of(path("lost"))[-1]["step"]
+    together(3, resume("lost", "--steps", last + 2))
+    together(3, train("unbroken", "--place", NVME, "--schedule-steps", 100000, "--warmup", 100, steps=last + 2))
+    if numbers_of(path("lost")) != numbers_of(path("unbroken")):
+        problems.append(f"seed {SEED}: other bits than a run that nothing has ended")
+    return problems
+
+
+def bad_bytes_on_one_rank_end_all_with_its_message():
+    together(2, train("bad", "--place", NVME, steps=2))
+    store, = glob.glob(path("bad/rank-1*/store.spillway"))
+    with open(store, "r+b") as file:
+        file.seek(os.path.getsize(store) // 8)
+        file.write(os.urandom(os.path.getsize(store) // 4 * 3))
+    done = subprocess.run(mpirun((2, resume("bad", "--steps", 4))), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=LIMIT_S, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and "rank 1: " in said[0] and "store.spillway" in said[0]
+    return [] if right else [f"status {done.returncode}: {done.stderr[-1500:]}"]
+
+
+script_test.run(stages_train_as_one_rank_does, tokens_without_loss_count_for_all_ranks,
+                a_time_limit_ends_all_ranks_at_once, a_wish_to_stop_saves_and_ends_all_ranks,
+                bad_bytes_on_one_rank_end_all_with_its_message,
+                a_rank_that_is_lost_ends_all_and_nothing_is_lost)
