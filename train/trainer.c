@@ -336,11 +336,12 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     return sw_engine_restore(trainer->engine);
 }
 
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(folder, ranks, &trainer));
+    trainer->stop = stop;
     const sw_status status = resume(trainer, &(struct change){change, context});
     if (status != SW_OK) {
         sw_trainer_close(trainer);
