@@ -336,9 +336,9 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     return sw_engine_restore(trainer->engine);
 }
 
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
-                            const volatile sig_atomic_t *stop, struct sw_trainer **out) {
+                            struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(folder, ranks, &trainer));
     trainer->stop = stop;

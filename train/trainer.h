@@ -40,11 +40,10 @@ struct sw_trainer {
  * left. *stop (set by a signal handler) is a failure until the first commit. */
 sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             struct sw_trainer **out);
-/* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. *stop is as
- * above while stores of another number of ranks are taken over. */
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+/* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
-                            const volatile sig_atomic_t *stop, struct sw_trainer **out);
+                            struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
 
 /* Of a training step, in nats a token. */
