@@ -8,17 +8,13 @@ import signal
 import subprocess
 import time
 
-from program import LIMIT_S, SEQ, command, log_lines, must, numbers_of, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import mpirun
+from program import LIMIT_S, SEQ, command, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from ranks_jobs import SHAPE, far, mpirun
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 4))
 STEPS = 12
-TOLERANCE = 1e-6
-# 24 sequences a step, for one to four ranks.
-SHAPE = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 24 * SEQ, "--chunk-grains", 2, "--threads", 1,
-         "--precision", "fp32")
 NVME = "weights=host,grads=nvme,optimizer=nvme"
 # Of a rank that hangs, and of the launcher once the ranks have ended, on busy cores.
 TIMEOUT_S, GRACE_S = 4, 20
@@ -49,19 +45,6 @@ def together(ranks, arguments):
     return done
 
 
-def far(what, run, other, tolerance=TOLERANCE):
-    """Where two runs' losses, of steps and of evaluations, differ by more than the order of additions explains."""
-    problems = []
-    pairs = list(zip(log_lines(path(run)), log_lines(path(other)), strict=True))
-    for one, two in pairs:
-        for name in ("loss", "grad_norm", "val_loss"):
-            if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
-                problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
-        if one.get("val_tokens") != two.get("val_tokens"):
-            problems.append(f"{what}: evaluated {one.get('val_tokens')} tokens and not {two.get('val_tokens')}")
-    return problems
-
-
 def stages_train_as_one_rank_does():
     more = ("--val", "10%", "--eval-every", 5)
     must(*train("one", *more)[1:])
@@ -71,7 +54,7 @@ def stages_train_as_one_rank_does():
                                ("two-3", 2, ("--zero", 3, "--place", NVME)), ("four", 4, ()),
                                ("library", 3, ("--reduce", "library"))):
         together(ranks, train(name, *more, *flags))
-        problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", name, "one")
+        problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", path(name), path("one"))
         if "library" in flags:
             continue
         numbers.setdefault(ranks, numbers_of(path(name)))
@@ -91,7 +74,7 @@ def tokens_without_loss_count_for_all_ranks():
     more = ("--val", "10%")
     must(*train("one-masked", *more, data=data)[1:])
     together(3, train("three-masked", *more, data=data))
-    return far(f"three ranks, seed {SEED}", "three-masked", "one-masked")
+    return far(f"three ranks, seed {SEED}", path("three-masked"), path("one-masked"))
 
 
 def a_time_limit_ends_all_ranks_at_once():
