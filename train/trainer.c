@@ -298,6 +298,8 @@ struct change {
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
+        sw_settings_regroup(settings);
     if (change->apply != NULL)
         SW_TRY(change->apply(change->context, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
@@ -336,11 +338,12 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     return sw_engine_restore(trainer->engine);
 }
 
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(folder, ranks, &trainer));
+    trainer->stop = stop;
     const sw_status status = resume(trainer, &(struct change){change, context});
     if (status != SW_OK) {
         sw_trainer_close(trainer);
