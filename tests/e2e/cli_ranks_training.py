@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from program import LIMIT_S, SEQ, command, log_lines, must, numbers_of, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import mpirun
+from ranks_jobs import Job, mpirun
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
@@ -105,58 +105,9 @@ def a_time_limit_ends_all_ranks_at_once():
     return [] if right else [done.stderr[-1500:]]
 
 
-class Job:
-    """A job that trains, with the processes of its ranks."""
-
-    def __init__(self, ranks, arguments):
-        self.log = open(path("job.log"), "w+", encoding="utf-8")
-        self.process = subprocess.Popen(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=self.log, start_new_session=True)
-        self.ranks = ranks
-
-    def said(self):
-        with open(self.log.name, encoding="utf-8") as file:
-            return file.read()
-
-    def wait_for(self, words):
-        deadline = time.monotonic() + LIMIT_S
-        while words not in self.said() and self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if words not in self.said():
-            raise RuntimeError(f"the job never said '{words}': {self.said()[-1500:]}")
-        return self
-
-    def processes(self):
-        """By rank, as the launcher has told them in their environment."""
-        found = {}
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    words = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
-                with open(f"/proc/{name}/stat", encoding="utf-8") as file:
-                    group = int(file.read().rsplit(")", 1)[1].split()[3])
-            except (OSError, ValueError):
-                continue
-            if group == self.process.pid and b"OMPI_COMM_WORLD_RANK" in words:
-                found[int(words[b"OMPI_COMM_WORLD_RANK"])] = int(name)
-        return found
-
-    def end(self, limit_s):
-        """The status, or None where the job had to be ended."""
-        try:
-            code = self.process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
-            for process in [*self.processes().values(), self.process.pid]:
-                os.kill(process, signal.SIGKILL)
-            self.process.wait()
-        self.log.close()
-        return code
-
-
 def a_wish_to_stop_saves_and_ends_all_ranks():
     together(2, train("whole", "--place", NVME))
-    job = Job(2, train("stopped", "--place", NVME, steps=100000)).wait_for("step 3/")
+    job = Job(path("job.log"), 2, train("stopped", "--place", NVME, steps=100000)).wait_for("step 3/")
     job.process.send_signal(signal.SIGUSR1)
     code = job.end(GRACE_S)
     problems = [] if code == 0 and "stopped on request" in job.said() else [f"status {code}: {job.said()[-1500:]}"]
@@ -167,7 +118,8 @@ def a_wish_to_stop_saves_and_ends_all_ranks():
 def long_job():
     """Begins or goes on with a long training, and is somewhere in it."""
     begun = os.path.exists(path("lost"))
-    return Job(3, resume("lost") if begun else train("lost", "--place", NVME, steps=100000)).wait_for(" loss ")
+    arguments = resume("lost") if begun else train("lost", "--place", NVME, steps=100000)
+    return Job(path("job.log"), 3, arguments).wait_for(" loss ")
 
 
 def launcher_told(how, draw):
