@@ -61,7 +61,10 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
         sw_error_clear();
     }
     SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
-    return *out_known ? sw_rates_spread(ranks, plan->spec.units->count, out) : SW_OK;
+    if (!*out_known)
+        return SW_OK;
+    SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
+    return sw_rates_measure_ranks(ranks, devices, sw_settings_type(settings), &out->rates);
 }
 
 sw_status sw_update_choose_at_start(const struct sw_settings *settings, struct sw_model *model,

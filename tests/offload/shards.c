@@ -2,6 +2,7 @@
  * them in the same order, decide alike within the same budgets, and together update every grain once. */
 #include "offload/plan.h"
 #include "offload/plan_private.h"
+#include "offload/simulate.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,41 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
+/* The comm lane takes what its bytes take, and the latency of each op. */
+static void check_time(const struct sw_plan *plan, uint64_t seed) {
+    static const double units_s[MOST_UNITS] = {0};
+    const struct sw_rate fast = {.bytes_per_s = 1e12, .cores = 1.0};
+    const struct sw_rates rates = {.cores = 16.0,
+                                   .compute_cores = 1.0,
+                                   .upload = fast,
+                                   .download = fast,
+                                   .update = fast,
+                                   .update_on_device = fast,
+                                   .finish = fast,
+                                   .zero = fast,
+                                   .read = fast,
+                                   .write = fast,
+                                   .read_write_slowdown = 1.0,
+                                   .gather = {.bytes_per_s = 2e9},
+                                   .reduce = {.bytes_per_s = 1e9},
+                                   .comm_latency_s = 1e-3,
+                                   .forward_s = units_s,
+                                   .backward_s = units_s,
+                                   .recompute_s = units_s,
+                                   .derive_s = units_s};
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    struct sw_simulation found;
+    double expected_s = 0.0;
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
+        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE ? 1e9 : 2e9);
+    }
+    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
+    if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
+        fail_msg("seed %llu: the comm lane is busy for %g s of %g s, not %g s", (unsigned long long)seed,
+                 found.lane_busy_s[SW_LANE_COMM], found.step_s, expected_s);
+}
+
 static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, bool judged) {
     for (int r = 0; r < ranks; r++) {
         must(sw_plan_check(plan[r]), seed);
@@ -118,6 +155,7 @@ static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, b
     check_same_decisions(plan, ranks, seed);
     check_updates(plan, ranks, seed);
     check_traffic(plan, ranks, seed);
+    check_time(plan[0], seed);
 }
 
 static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
