@@ -37,6 +37,8 @@ struct sw_settings {
     int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
     int64_t rank, local_rank;   /* this one's number in each */
     bool allow_shared_gpu;
+    bool regrouped;                /* the run has been that of another number of ranks */
+    int64_t most_memory[SW_TIERS]; /* 0: no more than the budgets say */
     int reduce;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
@@ -58,6 +60,9 @@ extern const struct sw_command_line sw_bench_step_command;
 
 /* Checks what the table cannot: combinations, and what this version does not do. */
 sw_status sw_settings_check(const struct sw_settings *settings);
+
+/* What a run has resolved for another number of ranks is open again: cores, and budgets up to what they were. */
+void sw_settings_regroup(struct sw_settings *settings);
 
 /* Resolves every "auto" that does not depend on the plan, for a model and a device. */
 struct sw_model_config;

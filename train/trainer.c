@@ -298,6 +298,8 @@ struct change {
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
+        sw_settings_regroup(settings);
     if (change->apply != NULL)
         SW_TRY(change->apply(change->context, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;

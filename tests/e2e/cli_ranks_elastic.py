@@ -22,7 +22,7 @@ DATA = write(path("data.txt"), text(1, 60 * SEQ))
 
 def train(name, steps, *more):
     return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", steps,
-                   "--schedule-steps", 3 * STEPS, "--warmup", 2, *SHAPE, *more)
+                   "--schedule-steps", 3 * STEPS, "--warmup", 2, "--micro-batch", 2, *SHAPE, *more)
 
 
 def together(ranks, arguments):
