@@ -110,6 +110,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, bytes, r->cores);
     case SW_OP_FINISH:
     case SW_OP_ROUND:
+    case SW_OP_ADD:
     case SW_OP_SQUARE_SUMS: return of_rate(r->finish, bytes, r->cores);
     case SW_OP_REDUCE: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER:

@@ -8,17 +8,13 @@ import signal
 import subprocess
 import time
 
-from program import LIMIT_S, SEQ, command, log_lines, must, numbers_of, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import Job, mpirun
+from program import LIMIT_S, SEQ, command, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from ranks_jobs import SHAPE, Job, far, mpirun
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 4))
 STEPS, EVAL_EVERY = 12, 5
-TOLERANCE = 1e-6
-# 24 sequences a step, for one to four ranks.
-SHAPE = ("--seq", SEQ, "--batch-tokens", 24 * SEQ, "--chunk-grains", 2, "--threads", 1,
-         "--precision", "fp32")
 NVME = "weights=host,grads=nvme,optimizer=nvme"
 # Of a rank that hangs, and of the launcher once the ranks have ended, on busy cores.
 TIMEOUT_S, GRACE_S = 4, 20
@@ -49,21 +45,9 @@ def together(ranks, arguments):
     return done
 
 
-def lines(run):
+def counts(line):
     """Without the evaluations at the ends of starts that went on later."""
-    return [line for line in log_lines(path(run)) if "loss" in line or line["step"] % EVAL_EVERY == 0 or line["step"] == STEPS]
-
-
-def far(what, run, other, tolerance=TOLERANCE):
-    """Where two runs' losses, of steps and of evaluations, differ by more than the order of additions explains."""
-    problems = []
-    for one, two in zip(lines(run), lines(other), strict=True):
-        for name in ("loss", "grad_norm", "val_loss"):
-            if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
-                problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
-        if one.get("val_tokens") != two.get("val_tokens"):
-            problems.append(f"{what}: evaluated {one.get('val_tokens')} tokens and not {two.get('val_tokens')}")
-    return problems
+    return "loss" in line or line["step"] % EVAL_EVERY == 0 or line["step"] == STEPS
 
 
 def stages_train_as_one_rank_does():
@@ -75,7 +59,7 @@ def stages_train_as_one_rank_does():
                                ("two-3", 2, ("--zero", 3, "--place", NVME)), ("four", 4, ()),
                                ("library", 3, ("--reduce", "library"))):
         together(ranks, train(name, *more, *flags))
-        problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", name, "one")
+        problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", path(name), path("one"), counts)
         if "library" in flags:
             continue
         numbers.setdefault(ranks, numbers_of(path(name)))
@@ -95,7 +79,7 @@ def tokens_without_loss_count_for_all_ranks():
     more = ("--val", "45%")
     must(*train("one-masked", *more, data=data)[1:])
     together(3, train("three-masked", *more, data=data))
-    return far(f"three ranks, seed {SEED}", "three-masked", "one-masked")
+    return far(f"three ranks, seed {SEED}", path("three-masked"), path("one-masked"), counts)
 
 
 def a_time_limit_ends_all_ranks_at_once():
@@ -179,7 +163,7 @@ def any_number_of_ranks_goes_on():
     done = subprocess.run(mpirun((5, resume("moving", "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=LIMIT_S, check=False)
     refused = done.returncode != 0 and "5 ranks cannot share the 24 sequences" in done.stderr
-    return far("2, 3, 1 and 4 ranks", "moving", "one") + ([] if refused else [f"5 ranks: {done.stderr[-1500:]}"])
+    return far("2, 3, 1 and 4 ranks", path("moving"), path("one"), counts) + ([] if refused else [f"5 ranks: {done.stderr[-1500:]}"])
 
 
 def bad_bytes_on_one_rank_end_all_with_its_message():

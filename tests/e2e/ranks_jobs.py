@@ -6,9 +6,12 @@ import signal
 import subprocess
 import time
 
-from program import LIMIT_S, script_test
+from program import LIMIT_S, SEQ, log_lines, script_test
 
 LAUNCHER = ("mpirun",)
+# 24 sequences a step, for one to four ranks.
+SHAPE = ("--seq", SEQ, "--batch-tokens", 24 * SEQ, "--chunk-grains", 2, "--threads", 1, "--precision", "fp32")
+TOLERANCE = 1e-6
 
 
 def mpirun(*parts, launcher=LAUNCHER):
@@ -70,3 +73,16 @@ class Job:
             self.process.wait()
         self.log.close()
         return code
+
+
+def far(what, run, other, counts=lambda line: True, tolerance=TOLERANCE):
+    """Where the losses of two runs (paths), of steps and of evaluations that count, differ by more than the order of
+    additions explains."""
+    problems = []
+    for one, two in zip(filter(counts, log_lines(run)), filter(counts, log_lines(other)), strict=True):
+        for name in ("loss", "grad_norm", "val_loss"):
+            if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
+                problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
+        if one.get("val_tokens") != two.get("val_tokens"):
+            problems.append(f"{what}: evaluated {one.get('val_tokens')} tokens and not {two.get('val_tokens')}")
+    return problems

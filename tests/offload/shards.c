@@ -80,8 +80,8 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
-/* Every unit's gradient is reduced once; what all ranks send for it is (N-1) times its bytes, and as much again where
- * something whole comes of it. */
+/* Every unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes, and as
+ * much again where something whole comes of it. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
     const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
@@ -96,8 +96,9 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
             }
         }
         const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const int64_t times = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
+        if (reduced != times * once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
     }
@@ -189,8 +190,6 @@ static void try_random_model(uint64_t seed, int tally[4]) {
     spec.cache_bytes = NULL;
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
-    if (spec.zero >= SW_ZERO_GRADS)
-        spec.group = spec.micro_batches;
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)
