@@ -141,9 +141,9 @@ static sw_status size_at(const struct comm_options *given, int which, int64_t *o
 
 static sw_status measure_sizes(struct comm_bench *bench) {
     const bool speaks = bench->place->rank == 0 && !bench->given->json;
-    struct sw_comm_rates rates;
+    struct sw_rates rates = {0};
     SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->precision, &rates));
-    bench->report.latency_s = rates.latency_s;
+    bench->report.latency_s = rates.comm_latency_s;
     if (speaks)
         sw_comm_print_head(&bench->report);
     for (int which = 0;; which++) {

@@ -203,7 +203,7 @@ static sw_status measure(struct load_bench *b) {
 static sw_status run(const void *target) {
     const struct load_options *given = target;
     struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
-    sw_status status = sw_places_of(&given->nvme, ".", &b.places);
+    sw_status status = sw_places_of(&given->nvme, ".", NULL, &b.places);
     if (status == SW_OK)
         status = measure(&b);
     sw_io_target_close(&b.drive);

@@ -98,6 +98,10 @@ void sw_store_close(struct sw_store *store);
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
 void sw_store_discard(struct sw_store *store);
 
+/* Removes the file of a store from a directory, unless a process has it (SW_ERR_BUSY). Nothing happens where none is.
+ * What block devices hold is left. */
+sw_status sw_store_remove(const char *directory);
+
 /* The identity that creation gave it, which moving and copying keep. */
 enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);

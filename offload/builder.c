@@ -130,7 +130,7 @@ struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
         [RING_BOUNDARY] = index->boundary_ring,    [RING_BOUNDARY_BACK] = index->boundary_back,
         [RING_BOUNDARY_OUT] = index->boundary_out, [RING_BOUNDARY_IN] = index->boundary_in,
         [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
-        [RING_BUCKETS] = index->buckets,
+        [RING_BUCKETS] = index->buckets,           [RING_BUCKET_SUMS] = index->bucket_sums,
     };
     assert(slots[ring] >= 0);
     return (struct sw_place){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};

@@ -24,6 +24,7 @@ enum sw_ring {
     RING_ACC_OUT,
     RING_ACC_IN,
     RING_BUCKETS,
+    RING_BUCKET_SUMS,
     RINGS
 };
 
@@ -141,6 +142,8 @@ void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
  * rank become the whole unit in another, or in the same; what is known of the step goes to all, once it is committed
  * where it commits. */
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage);
+/* The same of one group's, added to the accumulator of the shard. */
+void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before);
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
 void sw_build_share(struct sw_builder *b, bool sums);
 

@@ -172,6 +172,44 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
         take_home(b, &bucket->own, bucket->mine);
 }
 
+static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) {
+    return (struct sw_what){.content = SW_CONTENT_ACC, .unit = unit, .index = chunk, .stage = groups};
+}
+
+/* What all ranks' chunks of a number add up to goes to the accumulator of the shard. */
+static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
+    const struct sw_chunk *own = &bucket->own;
+    const struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
+    const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
+    const struct sw_what reduced = grads_of(bucket->unit, bucket->number, 0);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
+    op->chunk = (int32_t)bucket->number;
+    op->bucket = op->wide = true;
+    op->bytes = scattered_bytes(b, bucket->grains, own->at.grains);
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
+    sw_build_write(b, sum, reduced);
+    if (own->at.grains == 0)
+        return;
+    op = sw_build_chunk_op(b, SW_OP_ADD, SW_LANE_COMPUTE, own);
+    op->bytes = 3 * own->at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    sw_build_read(b, sum, reduced);
+    sw_build_read(b, to, shard_acc_of(own->unit, own->number, groups_before));
+    sw_build_write(b, to, shard_acc_of(own->unit, own->number, groups_before + 1));
+}
+
+void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before) {
+    const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
+    if (groups_before == 0 && shard.at.grains > 0) {
+        sw_build_chunk_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, &shard);
+        sw_build_write(b, (struct sw_place){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
+                       shard_acc_of(unit, 0, 0));
+    }
+    for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
+        const struct bucket bucket = round_bucket(b, unit, c, acc, stage);
+        accumulate_bucket(b, &bucket, groups_before);
+    }
+}
+
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
     if (b->plan->spec.zero < SW_ZERO_GRADS && b->plan->placement[unit].tier[SW_GRADS] == SW_DEVICE) {
         reduce_at_home(b, unit, acc, stage);

@@ -97,9 +97,9 @@ static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, in
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->weights,         &index->grads,   &index->optimizer,
-                          &index->saved_optimizer, &index->acc,     &index->boundary,
-                          &index->saved,           &index->derived, &index->cache};
+    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
+                          &index->saved_optimizer, &index->acc,     &index->boundary, &index->saved,
+                          &index->derived,         &index->cache};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
             *arrays[a] = malloc(count * sizeof **arrays[a]);
@@ -243,10 +243,13 @@ static void lay_accumulators(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_units *units = plan->spec.units;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-    const bool groups = sw_plan_groups(plan) > 1;
+    const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
     int64_t working = 0;
     bool nvme = false;
     for (int64_t u = 0; u < units->count; u++) {
+        if (sharded)
+            index->acc_shard[u] =
+                add_grains(layout, "accumulator", SW_DEVICE, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE);
         if (u == 0 && units->tied)
             continue;
         const sw_tier tier = tier_of(layout, SW_GRADS, u);
@@ -298,6 +301,8 @@ static void lay_exchange(struct layout *layout) {
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
     index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+    index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
+                                plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_comm_least_staging_bytes(ranks), 1);
     index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_share_bytes(plan, true), 1);
 }
@@ -317,7 +322,8 @@ static struct traffic traffic_of(const struct layout *layout) {
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
         const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
         const bool on_device = sw_plan_updates_on_device(layout->plan, u);
-        t.grads_down |= grads != SW_DEVICE && sw_plan_ranks(layout->plan) == 1;
+        t.grads_down |=
+            grads != SW_DEVICE && (sw_plan_ranks(layout->plan) == 1 || sw_plan_reduces_groups(layout->plan));
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
         t.grads_up |= grads != SW_DEVICE && on_device;
@@ -395,7 +401,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->sums_device = index->sums_host = index->norm = UNUSED;
-    index->buckets = index->staging = index->shared = UNUSED;
+    index->buckets = index->bucket_sums = index->staging = index->shared = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

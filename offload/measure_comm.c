@@ -136,21 +136,19 @@ sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, stru
     return rate_of(measure, reduce, bytes, measure->bounds_bytes[ranks] - share_bytes(measure, ranks - 1), out);
 }
 
-sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type,
-                                struct sw_comm_rates *out) {
+sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates) {
     const int ranks = sw_comm_place(comm)->ranks;
     struct sw_measure_comm *measure = NULL;
     struct sw_together least;
     sw_status status;
-    *out = (struct sw_comm_rates){0};
     if (ranks == 1)
         return SW_OK;
     SW_TRY(sw_measure_comm_open(comm, device, type, WORKING_BYTES, &measure));
-    SW_TRY_GOTO(sw_measure_gather(measure, WORKING_BYTES, &out->gather), end);
-    SW_TRY_GOTO(sw_measure_reduce(measure, WORKING_BYTES, &out->reduce), end);
+    SW_TRY_GOTO(sw_measure_gather(measure, WORKING_BYTES, &rates->gather), end);
+    SW_TRY_GOTO(sw_measure_reduce(measure, WORKING_BYTES, &rates->reduce), end);
     set_bounds(measure, ranks * sw_dtype_bytes(type));
     SW_TRY_GOTO(sw_measure_together(comm, gather, measure, MOST_TIMES, &least), end);
-    out->latency_s = least.seconds;
+    rates->comm_latency_s = least.seconds;
 end:
     sw_measure_comm_close(measure);
     return status;

@@ -29,13 +29,7 @@ void sw_measure_comm_close(struct sw_measure_comm *measure);
 sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 
-/* What a simulator needs; a second or so. */
-struct sw_comm_rates {
-    struct sw_rate gather, reduce; /* by the bytes that a rank gives to the others, the sums included */
-    double latency_s;              /* of a gather of next to nothing */
-};
-/* A rank alone has no collectives: all is 0. */
-sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type,
-                                struct sw_comm_rates *out);
+/* What a simulator needs, into the rates of that name; a second or so. Of a rank alone nothing. */
+sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates);
 
 #endif

@@ -115,7 +115,8 @@ static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, st
 
 static sw_status run_zero(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     void *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
-    return sw_zero(lane->stream, acc, engine->plan->spec.units->unit[op->unit].elems * (int64_t)sizeof(float));
+    const int64_t grains = op->grains > 0 ? op->grains : engine->plan->spec.units->unit[op->unit].grains;
+    return sw_zero(lane->stream, acc, grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
 }
 
 static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
@@ -123,6 +124,12 @@ static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const s
     return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
                               sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
                               sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
+}
+
+static sw_status run_add(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    float *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
+    return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc,
+                  sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false), acc);
 }
 
 static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
@@ -241,6 +248,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_ZERO: return run_zero(engine, lane, op);
     case SW_OP_FINISH: return run_finish(engine, lane, op);
     case SW_OP_ROUND: return sw_engine_round(engine, lane, op);
+    case SW_OP_ADD: return run_add(engine, lane, op);
     case SW_OP_SQUARE_SUMS: return run_square_sums(engine, lane, op);
     case SW_OP_REDUCE: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);

@@ -59,7 +59,9 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
     const struct sw_access *from = access_of(engine, op, false), *to = access_of(engine, op, true);
     char *data = sw_engine_piece(engine, from->slot, from->first);
     void *own = data + bounds[engine->plan->spec.rank] * sw_dtype_bytes(engine->plan->spec.type);
-    if (to != NULL && op->bucket && engine->plan->slot[to->slot].grain_bytes > 0)
+    if (op->wide)
+        own = sw_engine_piece(engine, to->slot, to->first);
+    else if (to != NULL && op->bucket && engine->plan->slot[to->slot].grain_bytes > 0)
         own = sw_engine_grain(engine, to->slot, op->first_grain);
     const struct sw_comm_reduce reduce = {.what = "reduce",
                                           .index = op->unit,
@@ -67,7 +69,7 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
                                           .bounds = bounds,
                                           .to = own,
                                           .type = engine->plan->spec.type,
-                                          .to_type = engine->plan->spec.type};
+                                          .to_type = op->wide ? SW_F32 : engine->plan->spec.type};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
     return sw_comm_wait(request);

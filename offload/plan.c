@@ -23,6 +23,7 @@ static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_FINISH] = "finish",
     [SW_OP_ROUND] = "round",
     [SW_OP_REDUCE] = "reduce",
+    [SW_OP_ADD] = "add",
     [SW_OP_SQUARE_SUMS] = "square sums",
     [SW_OP_ALL_GATHER] = "all-gather",
     [SW_OP_SHARE] = "share",
@@ -302,17 +303,6 @@ static sw_status make_programs(struct sw_plan *plan) {
     return SW_OK;
 }
 
-static sw_status check_ranks(const struct sw_plan_spec *spec) {
-    assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
-    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
-    if (spec->ranks > 1 && spec->zero >= SW_ZERO_GRADS && spec->group < spec->micro_batches)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--zero %d needs all micro-batches in one group: give --order layer, or "
-                       "--zero 1",
-                       spec->zero);
-    return SW_OK;
-}
-
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
@@ -322,7 +312,8 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
         return sw_fail(
             SW_ERR_UNSUPPORTED,
             "without training, weights live on the device or the host, not on nvme where no store is for them");
-    SW_TRY(check_ranks(spec));
+    assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
+    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
@@ -363,6 +354,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->optimizer);
         free(plan->index->saved_optimizer);
         free(plan->index->acc);
+        free(plan->index->acc_shard);
         free(plan->index->boundary);
         free(plan->index->saved);
         free(plan->index->derived);

@@ -43,6 +43,7 @@ typedef enum {
     SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
     SW_OP_ROUND,         /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank alone */
     SW_OP_REDUCE,        /* the ranks' gradients are added, and each gets its shard */
+    SW_OP_ADD,           /* a chunk of what the ranks' gradients of a group add up to, to the sharded accumulator */
     SW_OP_SQUARE_SUMS,   /* of a chunk of reduced gradients, by grain */
     SW_OP_ALL_GATHER,    /* every rank's shard of weights or gradients to all */
     SW_OP_SHARE,         /* what every rank knows of the step, to all: its sums of squares, its losses, its wishes */
@@ -134,6 +135,7 @@ struct sw_op {
     sw_content content;          /* of transfers */
     bool redo;                   /* runs only where the speculation of the step before was wrong */
     bool speculates;             /* an update that assumes that nothing is clipped or skipped */
+    bool wide;                   /* a reduction into fp32 */
     bool bucket;                 /* deals with the chunk of this number of every rank's shard, one after the other */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */

@@ -17,6 +17,7 @@ struct sw_plan_index {
     int32_t *weights, *grads,
         *optimizer;           /* homes, on whatever tier; an optimizer in two generations has the next slot too */
     int32_t *saved_optimizer; /* where a commit keeps records that live on device or host, if not every step commits */
+    int32_t *acc_shard;       /* device: accumulators of shards, where groups are reduced one by one */
     int32_t *acc;             /* homes of accumulators between groups; -1: only the working one */
     int32_t *boundary;        /* homes of each unit's inputs; pieces: micro-batches of a group */
     int32_t *cache;           /* what passes leave for those after them */
@@ -35,6 +36,7 @@ struct sw_plan_index {
     int32_t acc_out, acc_in; /* host rings: accumulators to and from NVMe */
     int32_t sums_device, sums_host, norm;
     int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
+    int32_t bucket_sums;    /* device ring: what this rank's chunks of them add up to, in fp32 */
     int32_t staging;        /* device: through which reductions pass */
     int32_t shared;         /* host: records of all ranks */
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
@@ -59,6 +61,9 @@ bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
 /* Whether weights are gathered from the ranks that have updated them, and whether then each keeps the whole. */
 bool sw_plan_gathers_weights(const struct sw_plan *plan);
 bool sw_plan_joins_weights(const struct sw_plan *plan);
+/* Whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its shard
+ * from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
+bool sw_plan_reduces_groups(const struct sw_plan *plan);
 /* Whether a unit's whole weights live on the device. */
 bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit);
 /* What memory of a tier holds of a unit's state: gradients that live on the device are whole before they are reduced.

@@ -188,12 +188,13 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumul
 static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const struct group *group, int per_micro) {
     const int32_t home = b->index->acc[unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
-    struct accumulator acc = {.slot = home, .stage = per_micro * group->first};
+    const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
+    struct accumulator acc = {.slot = home, .stage = anew ? 0 : per_micro * group->first};
     if (is_table(b, unit))
         acc.slot = b->index->table_acc;
     else if (!on_device)
         acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
-    if (group->first == 0) {
+    if (anew) {
         sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !is_table(b, unit)) {
@@ -204,7 +205,15 @@ static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const st
 
 static void end_acc(struct sw_builder *b, int64_t unit, const struct group *group, struct accumulator acc) {
     const int32_t home = b->index->acc[unit];
-    if (group->first + group->count == b->plan->spec.micro_batches)
+    const bool last = group->first + group->count == b->plan->spec.micro_batches;
+    if (sw_plan_reduces_groups(b->plan)) {
+        const int64_t before = group->first / sw_plan_group(b->plan);
+        sw_build_reduce_group(b, unit, acc.slot, acc.stage, before);
+        if (last)
+            sw_build_finish(b, unit, b->index->acc_shard[unit], before + 1, false);
+        return;
+    }
+    if (last)
         sw_build_finish(b, unit, acc.slot, acc.stage, group->speculate);
     else if (!is_table(b, unit) && b->plan->slot[home].tier != SW_DEVICE)
         emit_acc_transfer(b, unit, acc, false);

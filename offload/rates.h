@@ -20,6 +20,10 @@ struct sw_rates {
     double read_write_slowdown;      /* of each while both run at once: 1 full duplex, 2 half duplex */
     double io_latency_s;             /* of the first transfer of an idle lane */
     double commit_s;
+    /* Between ranks, by the bytes that one gives to the others: shares to all, and parts of sums with the adding. What
+     * a collective takes however little it moves. */
+    struct sw_rate gather, reduce;
+    double comm_latency_s;
     double op_s; /* from the end of an op to the start of one that waited for it */
     /* Of each unit, seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
     const double *forward_s, *backward_s;

@@ -22,7 +22,9 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
     switch (kept->kind) {
     case SW_STORE_ACTS:
         return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
-    case SW_STORE_ACCUMULATORS: return sw_plan_groups(plan) > 1 && !table ? plan->spec.units->unit[unit].grains : 0;
+    case SW_STORE_ACCUMULATORS:
+        return sw_plan_groups(plan) > 1 && !sw_plan_reduces_groups(plan) && !table ? plan->spec.units->unit[unit].grains
+                                                                                   : 0;
     default: return plan->spec.units->unit[unit].grains;
     }
 }

@@ -22,6 +22,10 @@ bool sw_plan_joins_weights(const struct sw_plan *plan) {
     return sw_plan_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
+bool sw_plan_reduces_groups(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
+}
+
 bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
     return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }

@@ -77,6 +77,12 @@ static struct price of_drive(const struct sw_rates *rates, struct sw_rate rate, 
     return price;
 }
 
+static struct price of_comm(const struct sw_rates *rates, struct sw_rate rate, double bytes) {
+    struct price price = of_rate(rate, bytes, rates->cores);
+    price.seconds += rates->comm_latency_s;
+    return price;
+}
+
 static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
@@ -102,7 +108,13 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
     case SW_OP_UPDATE: return of_rate(r->update, bytes, r->cores);
     case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, bytes, r->cores);
-    case SW_OP_FINISH: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_FINISH:
+    case SW_OP_ROUND:
+    case SW_OP_ADD:
+    case SW_OP_SQUARE_SUMS: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_REDUCE: return of_comm(r, r->reduce, bytes);
+    case SW_OP_ALL_GATHER:
+    case SW_OP_SHARE: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO:
         return of_rate(r->zero, (double)s->plan->spec.units->unit[op->unit].elems * (double)sizeof(float), r->cores);
     case SW_OP_FORWARD: return of_compute(r, r->forward_s[op->unit]);

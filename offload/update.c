@@ -310,7 +310,7 @@ static struct sw_place finish_chunk(struct sw_builder *b, const struct sw_chunk 
 }
 
 static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
-    const int64_t chunks = sw_plan_chunks(b->plan, unit);
+    const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
     for (int64_t c = 0; c < chunks; c++) {
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
         u.slot = unit == 0 && sw_plan_table_streams(b->plan) ? b->index->table_slot : -1;
@@ -324,7 +324,7 @@ static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_
 }
 
 void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
-    if (sw_plan_ranks(b->plan) == 1)
+    if (sw_plan_ranks(b->plan) == 1 || sw_plan_reduces_groups(b->plan))
         finish_alone(b, unit, acc, stage, speculate);
     else
         sw_build_reduce(b, unit, acc, stage);

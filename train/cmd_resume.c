@@ -18,8 +18,8 @@ static sw_status apply_change(void *context, struct sw_settings *settings) {
 
 static int resume(struct sw_ranks *ranks, const char *folder, struct change *change) {
     struct sw_trainer *trainer = NULL;
-    sw_signals_catch(sw_ranks_rank(ranks) == 0);
-    const sw_status status = sw_trainer_resume(folder, ranks, apply_change, change, &trainer);
+    const sw_status status =
+        sw_trainer_resume(folder, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), apply_change, change, &trainer);
     if (status != SW_OK)
         return sw_command_fail_ranks(ranks, status);
     const int code = sw_run_to_end(ranks, trainer);

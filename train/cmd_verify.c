@@ -1,7 +1,7 @@
 #include "core/size.h"
 #include "io/store.h"
 #include "train/commands.h"
-#include "train/run.h"
+#include "train/run_stores.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static const struct sw_command_line line = {.command = "verify",
 
 struct verification {
     struct verify_options *given;
-    struct sw_store *store;
+    struct sw_store_set stores;
     int64_t grains, bad;
     json_t *bad_grains;
 };
@@ -51,22 +51,20 @@ static sw_status open_store(struct verification *v) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(v->given->run, &run);
     if (status == SW_OK)
-        status = sw_run_open_store(v->given->run, &run, &v->given->nvme, &v->store);
-    sw_options_release(&sw_train_command, &run.settings);
+        status = sw_run_open_stores(v->given->run, &run, &v->given->nvme, &v->stores);
+    sw_run_release(&run);
     return status;
 }
 
-static json_t *describe_bad_records(const struct sw_store *store) {
+static void describe_bad_records(const struct sw_store *store, json_t *list) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
     static const char *const losses[] = {
         [SW_STORE_RECORD_HARMLESS] = "harmless", [SW_STORE_RECORD_LOST] = "lost", [SW_STORE_RECORD_UNSURE] = "unsure"};
-    json_t *list = json_array();
     for (int i = 0; i < count; i++)
         json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:I}", "file", bad[i].path, "offset",
                                               (json_int_t)bad[i].offset_bytes, "loss", losses[bad[i].loss], "step",
                                               (json_int_t)bad[i].step));
-    return list;
 }
 
 /* Records of commits later than the one that was opened, which are or may be lost. */
@@ -80,9 +78,11 @@ static int count_lost(const struct sw_store *store) {
 }
 
 static sw_status print_json(const struct verification *v, long long step, int64_t bytes) {
-    json_t *root =
-        json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains, "bytes",
-                  (json_int_t)bytes, "bad", v->bad_grains, "bad_records", describe_bad_records(v->store));
+    json_t *bad_records = json_array();
+    for (int s = 0; s < v->stores.count; s++)
+        describe_bad_records(v->stores.store[s], bad_records);
+    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
+                             "bytes", (json_int_t)bytes, "bad", v->bad_grains, "bad_records", bad_records);
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
     json_dumpf(root, stdout, JSON_INDENT(2));
@@ -92,7 +92,7 @@ static sw_status print_json(const struct verification *v, long long step, int64_
 }
 
 static sw_status report(const struct verification *v) {
-    const long long step = (long long)sw_store_last_commit(v->store)->step;
+    const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
     const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
     char size[SW_SIZE_CHARS];
     if (v->given->json)
@@ -103,7 +103,10 @@ static sw_status report(const struct verification *v) {
             "%lld of the %lld grains of the last commit (step %lld) are bad: go back to an export or another "
             "copy",
             (long long)v->bad, (long long)v->grains, step);
-    if (count_lost(v->store) > 0)
+    int lost = 0;
+    for (int s = 0; s < v->stores.count; s++)
+        lost += count_lost(v->stores.store[s]);
+    if (lost > 0)
         return sw_fail(SW_ERR_CORRUPT,
                        "all %lld grains of step %lld are as they were written, but the record of a later commit is "
                        "damaged: resume goes on from step %lld",
@@ -117,7 +120,12 @@ static sw_status report(const struct verification *v) {
 static sw_status verify(struct verification *v) {
     const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
     SW_TRY(open_store(v));
-    SW_TRY(sw_store_verify(v->store, &verifier, &v->grains, &v->bad));
+    for (int s = 0; s < v->stores.count; s++) {
+        int64_t grains, bad;
+        SW_TRY(sw_store_verify(v->stores.store[s], &verifier, &grains, &bad));
+        v->grains += grains;
+        v->bad += bad;
+    }
     return report(v);
 }
 
@@ -129,7 +137,7 @@ int sw_command_verify(int argc, char **argv) {
         const sw_status status = verify(&v);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
         json_decref(v.bad_grains);
-        sw_store_close(v.store);
+        sw_store_set_close(&v.stores);
     }
     sw_options_release(&line, &given);
     return code;

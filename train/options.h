@@ -28,6 +28,9 @@ struct sw_option_list {
     int count;
 };
 
+sw_status sw_option_list_add(struct sw_option_list *list, const char *text);
+void sw_option_list_release(struct sw_option_list *list);
+
 /* What an int, size or duration holds when the word "auto" was given. */
 #define SW_OPTION_AUTO INT64_C(-1)
 

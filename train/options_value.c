@@ -155,17 +155,32 @@ sw_status sw_option_set(const struct sw_option *option, const char *text, void *
     return sw_fail(SW_ERR_INTERNAL, "%s has no known kind", option->name);
 }
 
+sw_status sw_option_list_add(struct sw_option_list *list, const char *text) {
+    char **items = realloc(list->items, ((size_t)list->count + 1) * sizeof *items);
+    if (items == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a list of %d texts", list->count + 1);
+    list->items = items;
+    items[list->count] = strdup(text);
+    if (items[list->count] == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a list of %d texts", list->count + 1);
+    list->count++;
+    return SW_OK;
+}
+
+void sw_option_list_release(struct sw_option_list *list) {
+    for (int i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct sw_option_list){0};
+}
+
 void sw_option_clear(const struct sw_option *option, void *target) {
     void *member = sw_option_member(option, target);
     if (option->kind == SW_OPTION_STRING) {
         free(*(char **)member);
         *(char **)member = NULL;
     } else if (sw_option_is_list(option)) {
-        struct sw_option_list *list = member;
-        for (int i = 0; i < list->count; i++)
-            free(list->items[i]);
-        free(list->items);
-        *list = (struct sw_option_list){0};
+        sw_option_list_release(member);
     }
 }
 

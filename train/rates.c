@@ -3,6 +3,7 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "offload/measure.h"
+#include "offload/measure_comm.h"
 #include "train/files.h"
 #include "train/trainer.h"
 
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 2, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 3, SHAPE_CHARS = 512 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -77,6 +78,15 @@ static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
     return SW_OK;
 }
 
+/* What ranks that are not here to be measured exchange: as fast as the device's own link, after the time in which a
+ * network hands over. */
+#define ASSUMED_COMM_LATENCY_S 20e-6
+static void assume_ranks(struct sw_rates *rates) {
+    const bool down = rates->download.bytes_per_s < rates->upload.bytes_per_s;
+    rates->gather = rates->reduce = down ? rates->download : rates->upload;
+    rates->comm_latency_s = ASSUMED_COMM_LATENCY_S;
+}
+
 static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
     struct sw_rates *rates = &out->rates;
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
@@ -86,7 +96,9 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(measure_memory(target, rates));
     if (store)
         SW_TRY(measure_drives(target, rates));
-    return measure_memory(target, rates);
+    SW_TRY(measure_memory(target, rates));
+    assume_ranks(rates);
+    return SW_OK;
 }
 
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
@@ -114,6 +126,20 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
     return SW_OK;
 }
 
+sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
+                                 struct sw_rates *rates) {
+    const int64_t bytes = sw_comm_least_staging_bytes(sw_ranks_count(ranks));
+    struct sw_memory *staging;
+    if (sw_ranks_comm(ranks) == NULL)
+        return SW_OK;
+    SW_TRY(sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging)));
+    sw_status status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
+    if (status == SW_OK)
+        status = sw_measure_comm_rates(sw_ranks_comm(ranks), devices->compute, type, rates);
+    sw_memory_close(staging);
+    return status;
+}
+
 /* What the times of units and the rates of chunks depend on. */
 static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
     const struct sw_model_config *c = sw_model_get_config(target->model);
@@ -136,10 +162,12 @@ struct number {
 };
 #define NUMBER(member)                                                                                                 \
     { #member, offsetof(struct sw_rates, member) }
-static const struct number numbers[] = {NUMBER(cores),        NUMBER(compute_cores), NUMBER(read_write_slowdown),
-                                        NUMBER(io_latency_s), NUMBER(commit_s),      NUMBER(op_s)};
+static const struct number numbers[] = {NUMBER(cores),         NUMBER(compute_cores), NUMBER(read_write_slowdown),
+                                        NUMBER(io_latency_s),  NUMBER(commit_s),      NUMBER(op_s),
+                                        NUMBER(comm_latency_s)};
 static const struct number moves[] = {NUMBER(upload), NUMBER(download), NUMBER(update), NUMBER(update_on_device),
-                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write)};
+                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write),
+                                      NUMBER(gather), NUMBER(reduce)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 struct unit_array {

@@ -43,6 +43,10 @@ void sw_rates_release(struct sw_machine_rates *rates);
 /* Rank 0's rates, of so many units, to all ranks; on others `rates` is zero before. */
 sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates);
 
+/* What these ranks exchange, measured by all of them at once, in place of what was assumed. */
+sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
+                                 struct sw_rates *rates);
+
 /* The same from a file, which is measured for and made where it is not there. It belongs to a model's shape and to how
  * it runs; another's is refused. Its numbers may be changed, to ask what another machine would do. */
 sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out);

@@ -1,8 +1,7 @@
 #include "train/run.h"
 
-#include "core/log.h"
 #include "train/files.h"
-#include "train/places.h"
+#include "train/run_stores.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -13,7 +12,7 @@
 #include <unistd.h>
 
 #define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
-enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192, LOST_CHARS = 32 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
@@ -28,8 +27,10 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
     SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
     config = json_loads(config_text, 0, NULL);
-    root = json_pack("{s:i, s:s, s:O, s:O, s:s, s:s}", "version", SW_RUN_VERSION, "spillway", SW_VERSION, "settings",
-                     settings, "config", config, "data_digest", digest, "store_id", run->store_id);
+    root =
+        json_pack("{s:i, s:s, s:O, s:O, s:s, s:I, s:b, s:o, s:o}", "version", SW_RUN_VERSION, "spillway", SW_VERSION,
+                  "settings", settings, "config", config, "data_digest", digest, "ranks", (json_int_t)run->ranks,
+                  "whole", run->whole, "stores", sw_run_stores_to_json(run), "left", sw_run_list_to_json(&run->left));
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     if (text == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
@@ -62,9 +63,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     if (!json_is_object(settings) || !json_is_object(config) || digest == NULL ||
         sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
         return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
-    const char *store_id = json_string_value(json_object_get(root, "store_id"));
-    snprintf(run->store_id, sizeof run->store_id, "%s", store_id != NULL ? store_id : "");
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
+    SW_TRY(sw_run_stores_from_json(root, path, run));
     return read_config(config, path, &run->config);
 }
 
@@ -88,6 +88,13 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
     return status;
 }
 
+void sw_run_release(struct sw_run *run) {
+    sw_options_release(&sw_train_command, &run->settings);
+    sw_run_stores_release(run->store, run->ranks);
+    sw_option_list_release(&run->left);
+    *run = (struct sw_run){0};
+}
+
 bool sw_run_is_one(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK) {
@@ -95,60 +102,6 @@ bool sw_run_is_one(const char *folder) {
         return false;
     }
     return access(path, F_OK) == 0;
-}
-
-/* A step that is or may be lost is never lost in silence. */
-static void warn_of_bad_records(const struct sw_store *store) {
-    static const char *const meanings[] = {
-        [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",
-        [SW_STORE_RECORD_LOST] = "its commit had finished, and it has been damaged since",
-        [SW_STORE_RECORD_UNSURE] = "its commit never finished, or it has been damaged since"};
-    const struct sw_store_bad_record *bad;
-    const int count = sw_store_bad_records(store, &bad);
-    const long long opened = (long long)sw_store_last_commit(store)->step;
-    for (int i = 0; i < count; i++) {
-        char lost[LOST_CHARS] = "a later step";
-        if (bad[i].step >= 0)
-            snprintf(lost, sizeof lost, "step %lld", (long long)bad[i].step);
-        if (bad[i].loss == SW_STORE_RECORD_HARMLESS)
-            sw_log_info(
-                "%s: a commit record at offset %lld is not whole: %s; nothing is lost, step %lld is whole, and the "
-                "next commit replaces it",
-                bad[i].path, (long long)bad[i].offset_bytes, meanings[bad[i].loss], opened);
-        else
-            sw_log_warn(
-                "%s: a commit record at offset %lld is damaged: %s %s lost: %s; the store is opened at step %lld",
-                bad[i].path, (long long)bad[i].offset_bytes, lost,
-                bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be", meanings[bad[i].loss], opened);
-    }
-}
-
-static sw_status open_places(const struct sw_places *places, const struct sw_run *run, struct sw_store **out) {
-    char id[SW_STORE_ID_CHARS];
-    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, SW_STORE_NEWEST, out));
-    for (int i = 0; i < places->count; i++)
-        SW_TRY(sw_store_limit(*out, places->path[i], places->most_bytes[i]));
-    if (run->store_id[0] == '\0' || strcmp(sw_store_id(*out, id), run->store_id) == 0)
-        return SW_OK;
-    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
-                   places->path[0]);
-}
-
-sw_status sw_run_open_store(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
-                            struct sw_store **out) {
-    const bool elsewhere = moved != NULL && moved->count > 0;
-    struct sw_places places;
-    *out = NULL;
-    SW_TRY(sw_places_of(elsewhere ? moved : &run->settings.nvme, folder, &places));
-    const sw_status status = open_places(&places, run, out);
-    sw_places_release(&places);
-    if (status == SW_OK) {
-        warn_of_bad_records(*out);
-        return SW_OK;
-    }
-    sw_store_close(*out);
-    *out = NULL;
-    return status;
 }
 
 /* JSON has no word for a number that is not finite. */

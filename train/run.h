@@ -6,31 +6,41 @@
 #include "io/store.h"
 #include "offload/engine.h"
 #include "train/config.h"
+#include "train/options.h"
 #include "train/settings.h"
 
 #include <stdint.h>
 
-enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
+enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096, SW_RUN_MOST_RANKS = 1 << 16 };
+
+/* A rank's store. */
+struct sw_run_store {
+    char id[SW_STORE_ID_CHARS]; /* empty where run.json is of a version that did not keep it */
+    int64_t local_rank;
+    struct sw_option_list places; /* of its files; none: in the folder of the run, by the owner's name (places.h) */
+};
 
 /* What run.json holds beside the settings. */
 struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
-    char store_id[SW_STORE_ID_CHARS]; /* empty where run.json is of a version that did not keep it */
+    int64_t ranks;              /* that the run's stores are of */
+    bool whole;                 /* each holds the whole optimizer */
+    struct sw_run_store *store; /* of every rank; NULL before they have been made */
+    /* Places of stores that are not the run's any more, or not yet: they are removed when it goes on. From the folder
+     * of the run where they are in it. */
+    struct sw_option_list left;
 };
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run);
-/* Fills run, which must be zero; the caller releases them with sw_options_release(&sw_train_command, ...). */
+/* Fills run, which must be zero; the caller releases it, also after a failure. */
 sw_status sw_run_read(const char *folder, struct sw_run *run);
+void sw_run_release(struct sw_run *run);
+void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
 
 /* Whether the folder has a run.json. */
 bool sw_run_is_one(const char *folder);
-
-/* Opens the store of a run that was read, and refuses one that is not this run's. It is where `moved` says, if that
- * names a place (it may be NULL), else where --nvme of the run's settings does, else in its own folder. */
-sw_status sw_run_open_store(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
-                            struct sw_store **out);
 
 /* What the log says of a step, where every step commits: a process that dies between commit and log loses nothing. */
 struct sw_run_step {

@@ -1,22 +1,13 @@
 #include "train/settings.h"
 
-#include "core/machine.h"
 #include "core/size.h"
 #include "offload/placement.h"
 #include "train/config.h"
 #include "train/devices.h"
+#include "train/places.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Where a micro-batch is not named: as many sequences as make about this many tokens. */
-enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
-/* Shares of the memory that is available, for the tiers of a CPU device. */
-#define AUTO_DEVICE_SHARE 0.6
-#define AUTO_HOST_SHARE 0.2
-/* Beside a GPU: of what it has free, the rest is for its kernels and libraries; and of the host's memory. */
-#define AUTO_GPU_SHARE 0.92
-#define AUTO_GPU_HOST_SHARE 0.8
 
 #define AT(member) .offset = offsetof(struct sw_settings, member)
 
@@ -557,72 +548,6 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
 }
 
-static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
-    const int64_t ranks = sw_settings_ranks(s);
-    if (s->seq == SW_OPTION_AUTO)
-        s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
-    const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
-    if (s->micro_batch == SW_OPTION_AUTO) {
-        const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
-        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
-        while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
-            s->micro_batch--;
-    }
-    const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
-    if (batch_auto)
-        s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
-}
-
-/* Every rank computes as many whole micro-batches. */
-static sw_status check_batch(const struct sw_settings *s) {
-    const int64_t ranks = sw_settings_ranks(s);
-    int64_t micro_tokens;
-    const bool counts =
-        sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
-    if (counts && s->batch_tokens % micro_tokens == 0)
-        return SW_OK;
-    if (ranks == 1 || !counts)
-        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
-                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
-    return sw_fail(SW_ERR_ARG,
-                   "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
-                   "ranks; use %lld, another --micro-batch or another number of ranks",
-                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks,
-                   (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
-}
-
-static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
-    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
-        return SW_OK;
-    struct sw_machine machine;
-    SW_TRY(sw_machine_read(&machine));
-    const double share = (double)machine.available_bytes / (double)sw_max_i64(1, s->local_ranks);
-    if (s->device_memory == SW_OPTION_AUTO)
-        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share)
-                                               : (int64_t)(AUTO_GPU_SHARE * (double)device->memory_bytes);
-    if (s->host_memory == SW_OPTION_AUTO)
-        s->host_memory = (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * share);
-    return SW_OK;
-}
-
-sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
-                              const struct sw_device_info *device) {
-    resolve_shape(s, config);
-    if (s->seq > config->max_positions)
-        return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
-                       (long long)config->max_positions);
-    SW_TRY(check_batch(s));
-    if (s->precision == SW_PRECISION_AUTO)
-        s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
-    s->threads = device->threads;
-    s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
-    if (s->schedule_steps == SW_OPTION_AUTO)
-        s->schedule_steps = s->steps;
-    if (s->warmup == SW_OPTION_AUTO)
-        s->warmup = sw_min_i64(100, s->schedule_steps / AUTO_WARMUP_SHARE);
-    return resolve_memory(s, device);
-}
-
 sw_dtype sw_settings_type(const struct sw_settings *settings) {
     static const sw_dtype types[] = {[SW_PRECISION_AUTO] = SW_F32,
                                      [SW_PRECISION_BF16] = SW_BF16,
@@ -633,6 +558,13 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
     return settings->batch_tokens / (settings->micro_batch * settings->seq * sw_settings_ranks(settings));
+}
+
+struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
+    return (struct sw_store_owner){.rank = settings->rank,
+                                   .ranks = sw_settings_ranks(settings),
+                                   .local_rank = settings->local_rank,
+                                   .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0};
 }
 
 int64_t sw_settings_ranks(const struct sw_settings *settings) {

@@ -35,8 +35,10 @@ struct sw_settings {
     char *order;
     int64_t zero, tiles;
     int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
-    int64_t rank, local_rank;
+    int64_t rank, local_rank;   /* this one's number in each */
     bool allow_shared_gpu;
+    bool regrouped;                /* the run has been that of another number of ranks */
+    int64_t most_memory[SW_TIERS]; /* 0: no more than the budgets say */
     int reduce;
     int64_t device_memory, host_memory;
     struct sw_option_list nvme;
@@ -59,6 +61,9 @@ extern const struct sw_command_line sw_bench_step_command;
 /* Checks what the table cannot: combinations, and what this version does not do. */
 sw_status sw_settings_check(const struct sw_settings *settings);
 
+/* What a run has resolved for another number of ranks is open again: cores, and budgets up to what they were. */
+void sw_settings_regroup(struct sw_settings *settings);
+
 /* Resolves every "auto" that does not depend on the plan, for a model and a device. */
 struct sw_model_config;
 struct sw_device_info;
@@ -71,6 +76,9 @@ int64_t sw_settings_ranks(const struct sw_settings *settings);
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 /* Micro-batches that go through a unit before the next unit, by --order. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
+/* Whose store this rank's is (places.h). */
+struct sw_store_owner;
+struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
 
 /* Paths in run.json must still be right from another directory. */

@@ -5,12 +5,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* A link to a drive stays one: the drive that it leads to may have another name when the machine has started again. */
+/* A name with {rank} in it is that of nothing, and only gets its folder. A link to a drive stays one: the drive that it
+ * leads to may have another name when the machine has started again. */
 static sw_status make_absolute(char **path) {
     if (**path == '/' && sw_block_is_one(*path))
         return SW_OK;
     char *absolute = realpath(*path, NULL);
+    if (absolute == NULL && **path != '/' && strchr(*path, '{') != NULL) {
+        char *here = getcwd(NULL, 0);
+        if (here == NULL || asprintf(&absolute, "%s/%s", here, *path) < 0)
+            absolute = NULL;
+        free(here);
+    }
     if (absolute == NULL)
         return SW_OK;
     free(*path);

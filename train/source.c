@@ -1,11 +1,10 @@
 #include "train/source.h"
 
-#include "io/store.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/model.h"
 #include "train/places.h"
-#include "train/run.h"
+#include "train/run_stores.h"
 #include "train/store_reader.h"
 
 #include <stdlib.h>
@@ -68,18 +67,25 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int6
 
 static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
                              const struct sw_option_list *nvme) {
-    struct sw_store *store;
-    SW_TRY(sw_run_open_store(folder, run, nvme, &store));
-    if (sw_store_unit_count(store) == source->units->count)
-        return sw_store_reader_open(store, source->tiles, &source->reader);
-    sw_store_close(store);
+    struct sw_store_set stores;
+    SW_TRY(sw_run_open_stores(folder, run, nvme, &stores));
+    bool same = true;
+    for (int s = 0; same && s < stores.count; s++) {
+        same = sw_store_unit_count(stores.store[s]) == source->units->count;
+        for (int64_t unit = 0; same && unit < source->units->count; unit++)
+            same = sw_store_unit_whole_grains(stores.store[s], unit) == source->units->unit[unit].grains;
+    }
+    if (same)
+        return sw_store_reader_open(&stores, source->tiles, &source->reader);
+    sw_store_set_close(&stores);
     return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
 }
 
-/* Of the run's store, wherever it is now. */
-static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
+/* Of the run's first store, wherever it is now. */
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             const struct sw_option_list *nvme) {
     struct sw_places places;
-    SW_TRY(sw_places_of(nvme, folder, &places));
+    SW_TRY(sw_run_places(folder, run, 0, nvme, &places));
     source->drives.items = calloc((size_t)places.count, sizeof *source->drives.items);
     for (int i = 0; source->drives.items != NULL && i < places.count; i++) {
         char *copy = is_folder(places.path[i]) ? strdup(places.path[i]) : NULL;
@@ -100,11 +106,11 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     if (status == SW_OK)
         status = open_reader(source, folder, &run, nvme);
     if (status == SW_OK)
-        status = list_drives(source, folder, nvme != NULL && nvme->count > 0 ? nvme : &run.settings.nvme);
+        status = list_drives(source, folder, &run, nvme);
     /* Tokenizer files lie where the run's model came from, if that is still there. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
-    sw_options_release(&sw_train_command, &run.settings);
+    sw_run_release(&run);
     return status;
 }
 

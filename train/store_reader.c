@@ -15,7 +15,7 @@ enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 6
 struct box {
     char *records;
     int64_t unit, first_grain, grains; /* no grains: empty */
-    bool under_way;
+    int under_way;                     /* pieces of it that are being read, one of each store that has some */
 };
 
 /* What is read of every tiles-th unit: boxes go round, the oldest first. */
@@ -26,8 +26,8 @@ struct stream {
 };
 
 struct sw_store_reader {
-    struct sw_store *store;
-    struct sw_store_lane *lane;
+    struct sw_store_set stores;
+    struct sw_store_lane **lane; /* of each store */
     struct sw_arena *arena;
     int64_t tiles, boxes, box_grains; /* streams; of each the boxes, of each the most grains */
     struct stream *stream;
@@ -47,22 +47,35 @@ static sw_status make_boxes(struct sw_store_reader *self) {
         self->box[b].records = (char *)records + b * self->box_grains * SW_RECORD_BYTES;
     for (int64_t k = 0; k < self->tiles; k++)
         self->stream[k].box = self->box + k * self->boxes;
-    return sw_store_add_buffer(self->store, records, bytes);
+    for (int s = 0; s < self->stores.count; s++)
+        SW_TRY(sw_store_add_buffer(self->stores.store[s], records, bytes));
+    return SW_OK;
 }
 
-sw_status sw_store_reader_open(struct sw_store *store, int64_t tiles, struct sw_store_reader **out) {
+static sw_status open_lanes(struct sw_store_reader *self) {
+    assert(self->stores.count > 0);
+    self->lane = calloc((size_t)self->stores.count, sizeof(struct sw_store_lane *));
+    if (self->lane == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the store");
+    for (int s = 0; s < self->stores.count; s++)
+        SW_TRY(sw_store_lane_open(self->stores.store[s], IO_DEPTH, &self->lane[s]));
+    return SW_OK;
+}
+
+sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out) {
     struct sw_store_reader *self = calloc(1, sizeof *self);
     if (self == NULL) {
-        sw_store_close(store);
+        sw_store_set_close(stores);
         return sw_fail(SW_ERR_NOMEM, "no memory to read the store");
     }
-    *self = (struct sw_store_reader){.store = store,
+    *self = (struct sw_store_reader){.stores = *stores,
                                      .tiles = tiles,
                                      .boxes = sw_max_i64(LEAST_BOXES, BOXES / tiles),
                                      .box_grains = sw_max_i64(1, BOX_GRAINS / tiles)};
+    *stores = (struct sw_store_set){0};
     sw_status status = make_boxes(self);
     if (status == SW_OK)
-        status = sw_store_lane_open(store, IO_DEPTH, &self->lane);
+        status = open_lanes(self);
     if (status != SW_OK) {
         sw_store_reader_close(self);
         return status;
@@ -74,9 +87,10 @@ sw_status sw_store_reader_open(struct sw_store *store, int64_t tiles, struct sw_
 void sw_store_reader_close(struct sw_store_reader *self) {
     if (self == NULL)
         return;
-    if (self->lane != NULL)
-        sw_store_lane_close(self->lane);
-    sw_store_close(self->store);
+    for (int s = 0; self->lane != NULL && s < self->stores.count; s++)
+        sw_store_lane_close(self->lane[s]);
+    free(self->lane);
+    sw_store_set_close(&self->stores);
     sw_arena_destroy(self->arena);
     free(self->stream);
     free(self->box);
@@ -103,31 +117,65 @@ static int64_t find(const struct sw_store_reader *self, const struct stream *str
     return -1;
 }
 
-static sw_status reap(struct sw_store_reader *self) {
+static sw_status reap(struct sw_store_reader *self, struct sw_store_lane *lane) {
     uint64_t tags[REAP_BATCH];
     int count;
-    SW_TRY(sw_store_reap(self->lane, true, tags, REAP_BATCH, &count));
+    SW_TRY(sw_store_reap(lane, true, tags, REAP_BATCH, &count));
     for (int i = 0; i < count; i++)
-        self->box[tags[i]].under_way = false;
+        self->box[tags[i]].under_way--;
     return SW_OK;
 }
 
 static sw_status await(struct sw_store_reader *self, const struct box *box) {
-    while (box->under_way)
-        SW_TRY(reap(self));
+    for (int64_t s = 0; box->under_way > 0; s = (s + 1) % self->stores.count)
+        if (sw_store_outstanding(self->lane[s]) > 0)
+            SW_TRY(reap(self, self->lane[s]));
+    return SW_OK;
+}
+
+/* The store that has a grain, or -1. */
+static int64_t holder_of(const struct sw_store_reader *self, int64_t unit, int64_t grain) {
+    for (int s = 0; s < self->stores.count; s++) {
+        const int64_t within = grain - sw_store_unit_first(self->stores.store[s], unit);
+        if (within >= 0 && within < sw_store_unit_grains(self->stores.store[s], unit))
+            return s;
+    }
+    return -1;
+}
+
+/* Begins to read the grains of a box from this one on that one store has. */
+static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64_t grain, int64_t *out_end) {
+    const int64_t s = holder_of(self, box->unit, grain);
+    if (s < 0)
+        return sw_fail(SW_ERR_CORRUPT, "no store of the run has grain %lld of unit %lld", (long long)grain,
+                       (long long)box->unit);
+    const struct sw_store *store = self->stores.store[s];
+    const struct sw_store_commit *commit = sw_store_last_commit(store);
+    const int64_t held_end = sw_store_unit_first(store, box->unit) + sw_store_unit_grains(store, box->unit);
+    *out_end = sw_min_i64(box->first_grain + box->grains, held_end);
+    while (sw_store_outstanding(self->lane[s]) == SW_STORE_LANE_TRANSFERS)
+        SW_TRY(reap(self, self->lane[s]));
+    const struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
+                                               .generation = commit->generation,
+                                               .unit = box->unit,
+                                               .first_grain = grain,
+                                               .grains = *out_end - grain,
+                                               .buf = box->records + (grain - box->first_grain) * SW_RECORD_BYTES,
+                                               .step = commit->step,
+                                               .tag = (uint64_t)(box - self->box)};
+    SW_TRY(sw_store_submit(self->lane[s], &transfer));
+    box->under_way++;
     return SW_OK;
 }
 
 /* Reads what is next in the stream into its oldest box, which thereby is the newest. */
 static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     struct box *box = box_at(self, stream, 0);
-    const struct sw_store_commit *commit = sw_store_last_commit(self->store);
-    const int64_t units = sw_store_unit_count(self->store);
+    const struct sw_store *any = self->stores.store[0];
+    const int64_t units = sw_store_unit_count(any);
     SW_TRY(await(self, box));
-    while (sw_store_outstanding(self->lane) == SW_STORE_LANE_TRANSFERS)
-        SW_TRY(reap(self));
     stream->oldest = (stream->oldest + 1) % self->boxes;
-    while (stream->unit < units && stream->grain >= sw_store_unit_grains(self->store, stream->unit)) {
+    while (stream->unit < units && stream->grain >= sw_store_unit_whole_grains(any, stream->unit)) {
         stream->unit += self->tiles;
         stream->grain = 0;
     }
@@ -136,18 +184,11 @@ static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
         return SW_OK;
     box->unit = stream->unit;
     box->first_grain = stream->grain;
-    box->grains = sw_min_i64(self->box_grains, sw_store_unit_grains(self->store, stream->unit) - stream->grain);
-    box->under_way = true;
+    box->grains = sw_min_i64(self->box_grains, sw_store_unit_whole_grains(any, stream->unit) - stream->grain);
     stream->grain += box->grains;
-    const struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
-                                               .generation = commit->generation,
-                                               .unit = box->unit,
-                                               .first_grain = box->first_grain,
-                                               .grains = box->grains,
-                                               .buf = box->records,
-                                               .step = commit->step,
-                                               .tag = (uint64_t)(box - self->box)};
-    return sw_store_submit(self->lane, &transfer);
+    for (int64_t grain = box->first_grain; grain < stream->grain;)
+        SW_TRY(read_piece(self, box, grain, &grain));
+    return SW_OK;
 }
 
 /* What is before the grain is over; where the stream does not have it, it begins there anew. */
@@ -193,5 +234,8 @@ sw_status sw_store_reader_fill(const struct sw_store_reader *self, int64_t unit,
 }
 
 int64_t sw_store_reader_bytes(const struct sw_store_reader *self) {
-    return sw_store_counters(self->store).read_bytes;
+    int64_t bytes = 0;
+    for (int s = 0; s < self->stores.count; s++)
+        bytes += sw_store_counters(self->stores.store[s]).read_bytes;
+    return bytes;
 }

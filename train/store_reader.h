@@ -1,17 +1,18 @@
-/* The masters of a store's last commit, read ahead of their use with the drive's queue full. */
+/* The masters of a run's last commit, of all ranks' stores as if they were one, read ahead of their use with the
+ * drive's queue full. */
 #ifndef SW_TRAIN_STORE_READER_H
 #define SW_TRAIN_STORE_READER_H
 
 #include "core/status.h"
-#include "io/store.h"
+#include "train/run_stores.h"
 
 #include <stdint.h>
 
 struct sw_store_reader;
 
-/* Takes the store over, also after a failure. tiles: units that follow each other and are read side by side, because
+/* Takes the stores over, also after a failure. tiles: units that follow each other and are read side by side, because
  * whole rows of a tensor that is cut by columns pass through all of them; 1: one after the other. */
-sw_status sw_store_reader_open(struct sw_store *store, int64_t tiles, struct sw_store_reader **out);
+sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out);
 void sw_store_reader_close(struct sw_store_reader *self);
 
 /* Elements that can be ready at once, at least. */

@@ -8,6 +8,7 @@
 #include "train/loading.h"
 #include "train/new_store.h"
 #include "train/progress.h"
+#include "train/rank_store.h"
 #include "train/room.h"
 #include "train/trace_file.h"
 #include "train/update_choice.h"
@@ -78,15 +79,6 @@ static sw_status make_model_and_plan(struct sw_trainer *trainer) {
     return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
 }
 
-static sw_status refuse_several(const struct sw_trainer *trainer) {
-    return sw_ranks_count(trainer->ranks) == 1
-               ? SW_OK
-               : sw_fail(SW_ERR_UNSUPPORTED,
-                         "%d ranks were started, and sharing the work among ranks is planned, not there yet; start "
-                         "one process, without mpirun or srun",
-                         sw_ranks_count(trainer->ranks));
-}
-
 /* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
  * itself, all see whether they go on. */
 static sw_status prepare(struct sw_trainer *trainer) {
@@ -100,7 +92,6 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
-    SW_TRY(sw_ranks_gate(ranks, refuse_several(trainer)));
     return sw_ranks_gate(ranks, make_model_and_plan(trainer));
 }
 
@@ -161,7 +152,8 @@ static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) 
 }
 
 /* Every byte of a new store is written once, which takes a while where it is large. */
-static sw_status create_store_in(struct sw_trainer *trainer, const struct sw_places *places) {
+static sw_status make_store(void *context, const struct sw_places *places, struct sw_store **out) {
+    struct sw_trainer *trainer = context;
     const struct sw_new_store wanted = {.plan = trainer->plan,
                                         .places = places,
                                         .allow_buffered = trainer->run.settings.allow_buffered,
@@ -171,22 +163,29 @@ static sw_status create_store_in(struct sw_trainer *trainer, const struct sw_pla
         .ranks = trainer->ranks,
         .stop = trainer->stop};
     sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
-    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, &trainer->store);
+    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, out);
     sw_ranks_leave(trainer->ranks);
     if (status == SW_OK)
-        sw_progress_end(&making.progress, sw_store_file_bytes(trainer->store), sw_now_ns());
+        sw_progress_end(&making.progress, sw_store_file_bytes(*out), sw_now_ns());
     else
         sw_progress_break(&making.progress);
     trainer->made_store = status == SW_OK;
     return status;
 }
 
+static struct sw_rank_stores stores_of(struct sw_trainer *trainer) {
+    return (struct sw_rank_stores){.ranks = trainer->ranks,
+                                   .folder = trainer->folder,
+                                   .run = &trainer->run,
+                                   .make = make_store,
+                                   .context = trainer};
+}
+
 static sw_status create_store(struct sw_trainer *trainer) {
-    struct sw_places places;
-    SW_TRY(sw_places_of(&trainer->run.settings.nvme, trainer->folder, &places));
-    const sw_status status = create_store_in(trainer, &places);
-    sw_places_release(&places);
-    return status;
+    const struct sw_rank_stores stores = stores_of(trainer);
+    SW_TRY(sw_rank_places_agree(&stores));
+    trainer->began_store = true;
+    return sw_rank_store_create(&stores, &trainer->store);
 }
 
 /* The cheapest plan may take more of the device than the one that was checked. */
@@ -212,7 +211,6 @@ static sw_status make_folder(struct sw_trainer *trainer) {
 }
 
 static sw_status begin_run(struct sw_trainer *trainer) {
-    sw_store_id(trainer->store, trainer->run.store_id);
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
 }
@@ -227,7 +225,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
     SW_TRY(choose_updates(trainer));
-    SW_TRY(sw_ranks_gate(ranks, create_store(trainer)));
+    SW_TRY(create_store(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(open_engine(trainer));
     SW_TRY(sw_loading_run(trainer));
@@ -240,8 +238,9 @@ static void undo_create(struct sw_trainer *trainer) {
     char path[SW_RUN_PATH_CHARS];
     sw_engine_close(trainer->engine);
     trainer->engine = NULL;
-    if (trainer->made_store) {
-        sw_store_discard(trainer->store);
+    if (trainer->began_store) {
+        const struct sw_rank_stores stores = stores_of(trainer);
+        sw_rank_store_undo(&stores, trainer->store);
         trainer->store = NULL;
         if (sw_path_join(path, sizeof path, trainer->folder, "run.json") == SW_OK)
             unlink(path);
@@ -299,6 +298,8 @@ struct change {
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
+        sw_settings_regroup(settings);
     if (change->apply != NULL)
         SW_TRY(change->apply(change->context, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
@@ -311,13 +312,16 @@ static sw_status check_data(const struct sw_trainer *trainer) {
 }
 
 static sw_status open_store(struct sw_trainer *trainer) {
-    SW_TRY(sw_run_open_store(trainer->folder, &trainer->run, NULL, &trainer->store));
+    const struct sw_rank_stores stores = stores_of(trainer);
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
+    SW_TRY(sw_rank_places_agree(&stores));
+    return sw_rank_store_open(&stores, &trainer->store);
+}
+
+static sw_status read_position(struct sw_trainer *trainer) {
     SW_TRY(check_store(trainer));
-    SW_TRY(
-        sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest, &trainer->position));
-    SW_TRY(sw_settings_make_paths_absolute(&trainer->run.settings));
-    sw_store_id(trainer->store, trainer->run.store_id);
-    return SW_OK;
+    return sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest,
+                                &trainer->position);
 }
 
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
@@ -326,18 +330,20 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(prepare(trainer));
     SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
     SW_TRY(choose_updates(trainer));
-    SW_TRY(sw_ranks_gate(ranks, open_store(trainer)));
+    SW_TRY(open_store(trainer));
+    SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
     sw_ranks_keep(ranks);
     SW_TRY(open_engine(trainer));
     return sw_engine_restore(trainer->engine);
 }
 
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out) {
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(folder, ranks, &trainer));
+    trainer->stop = stop;
     const sw_status status = resume(trainer, &(struct change){change, context});
     if (status != SW_OK) {
         sw_trainer_close(trainer);
@@ -360,6 +366,6 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
         sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
-    sw_options_release(&sw_train_command, &trainer->run.settings);
+    sw_run_release(&trainer->run);
     free(trainer);
 }

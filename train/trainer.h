@@ -33,7 +33,7 @@ struct sw_trainer {
     struct sw_costs costs;                          /* of this start */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
-    bool made_folder, made_store;
+    bool made_folder, began_store, made_store;
 };
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is
@@ -41,7 +41,7 @@ struct sw_trainer {
 sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             struct sw_trainer **out);
 /* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
-sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks,
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);

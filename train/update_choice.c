@@ -24,7 +24,8 @@ sw_status sw_update_choose(const struct sw_settings *settings, const struct sw_m
 static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
                          const char *folder, const struct sw_plan *plan, struct sw_machine_rates *out) {
     struct sw_places places;
-    SW_TRY(sw_places_of(&settings->nvme, folder, &places));
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
     const struct sw_rates_target target = {.settings = settings,
                                            .model = model,
                                            .devices = devices,
@@ -60,7 +61,10 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
         sw_error_clear();
     }
     SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
-    return *out_known ? sw_rates_spread(ranks, plan->spec.units->count, out) : SW_OK;
+    if (!*out_known)
+        return SW_OK;
+    SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
+    return sw_rates_measure_ranks(ranks, devices, sw_settings_type(settings), &out->rates);
 }
 
 sw_status sw_update_choose_at_start(const struct sw_settings *settings, struct sw_model *model,

@@ -118,9 +118,11 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     const sw_dtype own = type_of(type);
     const int64_t bytes = (int64_t)elems * sw_dtype_bytes(own);
-    char *all = malloc((size_t)(bytes * comm->ranks));
-    if (op != ncclSum || stream != NULL || all == NULL)
+    if (op != ncclSum || stream != NULL)
         return ncclInvalidArgument;
+    char *all = malloc((size_t)(bytes * comm->ranks));
+    if (all == NULL)
+        return ncclSystemError;
     MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD);
     for (int64_t i = 0; rank == root && i < (int64_t)elems; i++) {
         sw_dtype_store(own, to, i, sw_dtype_load(own, all + (comm->ranks - 1) * bytes, i));

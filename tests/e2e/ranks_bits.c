@@ -68,8 +68,9 @@ static const char *difference(const struct same_trace *expected, const struct sa
     return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
 }
 
-/* A tied table is added to in an order that depends on the groups of micro-batches, so these have a reference each. */
-enum { BY_LAYER, BY_GROUP, ORDERS, GROUP = 2, GROUPED_VARIANT = 2 };
+/* A tied table is added to in an order that depends on the groups of micro-batches, and from stage 2 on each group is
+ * reduced by itself, so these have a reference each. */
+enum { BY_LAYER, BY_GROUP, REDUCED_BY_GROUP, ORDERS, GROUP = 2, GROUPED_VARIANT = 2 };
 
 static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant) {
     char place[128];
@@ -85,8 +86,9 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     spec.recompute = (sw_recompute)(variant % SW_RECOMPUTES);
     spec.directory = job->directory;
     spec.streams_update = variant % 4 == 3 ? 0x5555555555555555 : 0;
-    const int order = zero < SW_ZERO_GRADS && variant % 3 == GROUPED_VARIANT ? BY_GROUP : BY_LAYER;
-    spec.group = order == BY_GROUP ? GROUP : 0;
+    const bool grouped = variant % 3 == GROUPED_VARIANT;
+    const int order = !grouped ? BY_LAYER : zero < SW_ZERO_GRADS ? BY_GROUP : REDUCED_BY_GROUP;
+    spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
     const char *what = difference(&reference[order], &trace, trace.grains / ranks_of(job) / 2);
     if (what != NULL && job->wrong[0] == '\0')
@@ -115,6 +117,8 @@ static sw_status run(struct job *job, int variants) {
     SW_TRY(same_train(&spec, false, &reference[BY_LAYER]));
     spec.group = GROUP;
     SW_TRY(same_train(&spec, false, &reference[BY_GROUP]));
+    spec.zero = SW_ZERO_GRADS;
+    SW_TRY(same_train(&spec, false, &reference[REDUCED_BY_GROUP]));
     for (int order = 0; order < ORDERS; order++)
         compare_with_one(job, &reference[order], &one);
     for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)

@@ -2,16 +2,87 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import time
 
-from program import script_test
+from program import LIMIT_S, SEQ, log_lines, script_test
+
+LAUNCHER = ("mpirun",)
+# 24 sequences a step, for one to four ranks.
+SHAPE = ("--seq", SEQ, "--batch-tokens", 24 * SEQ, "--chunk-grains", 2, "--threads", 1, "--precision", "fp32")
+TOLERANCE = 1e-6
 
 
-def mpirun(*parts):
+def mpirun(*parts, launcher=LAUNCHER):
     """The command that starts one: parts are (ranks, command, folder to work in) each."""
     if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
         raise script_test.Skip("no MPI")
-    words = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+    words = [*launcher, "--allow-run-as-root", "--oversubscribe"]
     for number, (ranks, arguments, *where) in enumerate(parts):
         words += [":"] if number > 0 else []
         words += ["-n", str(ranks), *(["-wdir", where[0]] if where else []), *arguments]
     return words
+
+
+class Job:
+    """A job that trains, with the processes of its ranks."""
+
+    def __init__(self, log, ranks, arguments, launcher=LAUNCHER):
+        self.log = open(log, "w+", encoding="utf-8")
+        self.arguments = [word.encode() for word in arguments]
+        self.process = subprocess.Popen(mpirun((ranks, arguments), launcher=launcher), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.log, start_new_session=True)
+        self.ranks = ranks
+
+    def said(self):
+        with open(self.log.name, encoding="utf-8") as file:
+            return file.read()
+
+    def wait_for(self, words):
+        deadline = time.monotonic() + LIMIT_S
+        while words not in self.said() and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if words not in self.said():
+            raise RuntimeError(f"the job never said '{words}': {self.said()[-1500:]}")
+        return self
+
+    def processes(self):
+        """By rank, as the launcher has told them in their environment."""
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    told = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
+            except OSError:
+                continue
+            if words[:len(self.arguments)] == self.arguments and b"OMPI_COMM_WORLD_RANK" in told:
+                found[int(told[b"OMPI_COMM_WORLD_RANK"])] = int(name)
+        return found
+
+    def end(self, limit_s):
+        """The status, or None where the job had to be ended."""
+        try:
+            code = self.process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            for process in [*self.processes().values(), self.process.pid]:
+                os.kill(process, signal.SIGKILL)
+            self.process.wait()
+        self.log.close()
+        return code
+
+
+def far(what, run, other, counts=lambda line: True, tolerance=TOLERANCE):
+    """Where the losses of two runs (paths), of steps and of evaluations that count, differ by more than the order of
+    additions explains."""
+    problems = []
+    for one, two in zip(filter(counts, log_lines(run)), filter(counts, log_lines(other)), strict=True):
+        for name in ("loss", "grad_norm", "val_loss"):
+            if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
+                problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
+        if one.get("val_tokens") != two.get("val_tokens"):
+            problems.append(f"{what}: evaluated {one.get('val_tokens')} tokens and not {two.get('val_tokens')}")
+    return problems

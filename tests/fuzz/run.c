@@ -28,7 +28,7 @@ static void check_accepted(const struct sw_run *run) {
     assert(status == SW_OK);
     status = sw_run_read(again_folder, &again);
     assert(status == SW_OK && again.data_digest == run->data_digest);
-    sw_options_release(&sw_train_command, &again.settings);
+    sw_run_release(&again);
 }
 
 static void read_position(const uint8_t *data, size_t bytes) {
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             sw_error_clear();
         check_accepted(&run);
     }
-    sw_options_release(&sw_train_command, &run.settings);
+    sw_run_release(&run);
     sw_error_clear();
     return 0;
 }

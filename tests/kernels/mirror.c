@@ -213,11 +213,16 @@ static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const str
     return RUN(update_adamw, type, adamw, first_elem, grains, runs, run_count, ON(grads), ON(records), ON(weights));
 }
 
-static sw_status rank_sum(struct sw_stream *stream, const struct sw_comm_sum *sum) {
+static struct sw_comm_sum sum_there(struct sw_stream *stream, const struct sw_comm_sum *sum) {
     struct sw_comm_sum there = *sum;
     there.own = ON(sum->own);
     there.others = ON(sum->others);
     there.to = ON(sum->to);
+    return there;
+}
+
+static sw_status rank_sum(struct sw_stream *stream, const struct sw_comm_sum *sum) {
+    const struct sw_comm_sum there = sum_there(stream, sum);
     return RUN(rank_sum, &there);
 }
 

@@ -2,6 +2,7 @@
  * them in the same order, decide alike within the same budgets, and together update every grain once. */
 #include "offload/plan.h"
 #include "offload/plan_private.h"
+#include "offload/simulate.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +80,8 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
-/* Every unit's gradient is reduced once; what all ranks send for it is (N-1) times its bytes, and as much again where
- * something whole comes of it. */
+/* Every unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes, and as
+ * much again where something whole comes of it. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
     const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
@@ -94,11 +96,47 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
             }
         }
         const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const int64_t times = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
+        if (reduced != times * once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
     }
+}
+
+/* The comm lane takes what its bytes take, and the latency of each op. */
+static void check_time(const struct sw_plan *plan, uint64_t seed) {
+    static const double units_s[MOST_UNITS] = {0};
+    const struct sw_rate fast = {.bytes_per_s = 1e12, .cores = 1.0};
+    const struct sw_rates rates = {.cores = 16.0,
+                                   .compute_cores = 1.0,
+                                   .upload = fast,
+                                   .download = fast,
+                                   .update = fast,
+                                   .update_on_device = fast,
+                                   .finish = fast,
+                                   .zero = fast,
+                                   .read = fast,
+                                   .write = fast,
+                                   .read_write_slowdown = 1.0,
+                                   .gather = {.bytes_per_s = 2e9},
+                                   .reduce = {.bytes_per_s = 1e9},
+                                   .comm_latency_s = 1e-3,
+                                   .forward_s = units_s,
+                                   .backward_s = units_s,
+                                   .recompute_s = units_s,
+                                   .derive_s = units_s};
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    struct sw_simulation found;
+    double expected_s = 0.0;
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
+        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE ? 1e9 : 2e9);
+    }
+    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
+    if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
+        fail_msg("seed %llu: the comm lane is busy for %g s of %g s, not %g s", (unsigned long long)seed,
+                 found.lane_busy_s[SW_LANE_COMM], found.step_s, expected_s);
 }
 
 static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, bool judged) {
@@ -118,6 +156,7 @@ static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, b
     check_same_decisions(plan, ranks, seed);
     check_updates(plan, ranks, seed);
     check_traffic(plan, ranks, seed);
+    check_time(plan[0], seed);
 }
 
 static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
@@ -151,8 +190,6 @@ static void try_random_model(uint64_t seed, int tally[4]) {
     spec.cache_bytes = NULL;
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
-    if (spec.zero >= SW_ZERO_GRADS)
-        spec.group = spec.micro_batches;
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)

@@ -1,0 +1,95 @@
+"""A run goes on with any number of ranks, and is read by one: the state is the same, byte for byte."""
+
+import filecmp
+import json
+import os
+import subprocess
+
+from program import LIMIT_S, SEQ, command, must, scratch_folder, script_test, text, write
+from ranks_jobs import SHAPE, far, mpirun
+
+FOLDER = scratch_folder()
+STEPS = 4
+NVME = "weights=host,grads=nvme,optimizer=nvme"
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+DATA = write(path("data.txt"), text(1, 60 * SEQ))
+
+
+def train(name, steps, *more):
+    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", steps,
+                   "--schedule-steps", 3 * STEPS, "--warmup", 2, "--micro-batch", 2, *SHAPE, *more)
+
+
+def together(ranks, arguments):
+    done = subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def resume(ranks, name, steps, *more):
+    together(ranks, command("resume", path(name), "--steps", steps, *more))
+
+
+def exported(name, to):
+    must("export", path(name), path(to))
+    return os.path.join(path(to), "model.safetensors")
+
+
+def report(*arguments):
+    return json.loads(must(*arguments, "--json").out)
+
+
+def what_is_read(name):
+    return (report("eval", path(name), "--data", DATA, "--tokens", 500)["loss"],
+            report("verify", path(name))["grains"], must("generate", path(name), "--prompt", "a", "--max-tokens", 5, "--temperature", 0).out)
+
+
+def any_number_of_ranks_has_the_same_state():
+    problems = []
+    together(2, train("moving", STEPS, "--place", NVME))
+    first, read = exported("moving", "export-2"), what_is_read("moving")
+    for ranks in (3, 1, 4, 2):
+        resume(ranks, "moving", STEPS)
+        if not filecmp.cmp(first, exported("moving", f"export-from-{ranks}"), shallow=False):
+            problems.append(f"other weights after a change to {ranks} ranks")
+        if what_is_read("moving") != read:
+            problems.append(f"{ranks} ranks: {what_is_read('moving')} is read, and not {read}")
+        # The folder of a run may be moved, with the stores in it.
+        os.rename(path("moving"), path("moved"))
+        must("verify", path("moved"))
+        os.rename(path("moved"), path("moving"))
+    return problems
+
+
+def training_goes_on_as_on_one_rank():
+    together(1, train("one", 3 * STEPS))
+    together(2, train("changing", STEPS, "--zero", 0))
+    resume(3, "changing", 2 * STEPS, "--zero", 3, "--place", NVME)
+    resume(1, "changing", 3 * STEPS)
+    return far("2, 3 and 1 ranks", path("changing"), path("one"))
+
+
+def drives_of_ranks_are_named_by_their_numbers():
+    problems = []
+    for rank in range(3):
+        os.mkdir(path(f"drive{rank}"))
+    together(2, train("drives", STEPS, "--nvme", path("drive{local_rank}") + ":1GiB", "--durability", "none"))
+    resume(3, "drives", STEPS + 2)
+    found = sorted(os.path.relpath(where, FOLDER) for where, _, files in os.walk(FOLDER)
+                   if "store.spillway" in files and "drive" in where)
+    if found != [f"drive{rank}/rank-{rank}-of-3" for rank in range(3)]:
+        problems.append(f"three ranks have stores in {found}")
+    resume(1, "drives", STEPS + 4, "--nvme", path("drive0"))
+    must("verify", path("drives"))
+    return problems
+
+
+script_test.run(any_number_of_ranks_has_the_same_state, training_goes_on_as_on_one_rank,
+                drives_of_ranks_are_named_by_their_numbers)

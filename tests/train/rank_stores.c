@@ -1,0 +1,266 @@
+/* A rank of a job that keeps a store, without the training. Its arguments: what to do with the run's folder, and on
+ * what step. Every grain has bytes that follow from its unit, its place in that and the step. Rank 0 prints what came
+ * of it. */
+#include "core/size.h"
+#include "offload/shard.h"
+#include "train/config.h"
+#include "train/rank_store.h"
+#include "train/run_stores.h"
+#include "train/store_reader.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { UNITS = 4, IO_DEPTH = 8 };
+static const int64_t unit_grains[UNITS] = {11, 1, 0, 6};
+
+static struct {
+    struct sw_ranks ranks;
+    struct sw_run run;
+    const char *folder;
+    bool whole;
+} job;
+
+/* Calls that change what is on the drive, from when they are counted. The one that is due kills the process before it.
+ */
+static atomic_long calls_until_death;
+
+static void count_call(void) {
+    if (atomic_load(&calls_until_death) > 0 && atomic_fetch_sub(&calls_until_death, 1) == 1)
+        kill(getpid(), SIGKILL);
+}
+
+struct io_uring;
+int io_uring_submit(struct io_uring *ring);
+int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr);
+typedef int submit_function(struct io_uring *ring);
+typedef int submit_wait_function(struct io_uring *ring, unsigned wait_nr);
+typedef int path_function(const char *path);
+typedef int paths_function(const char *from, const char *to);
+#define REAL(type, name) ((type *)dlsym(RTLD_NEXT, name))
+
+int io_uring_submit(struct io_uring *ring) {
+    count_call();
+    return REAL(submit_function, "io_uring_submit")(ring);
+}
+
+int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
+    count_call();
+    return REAL(submit_wait_function, "io_uring_submit_and_wait")(ring, wait_nr);
+}
+
+int unlink(const char *path) {
+    count_call();
+    return REAL(path_function, "unlink")(path);
+}
+
+int rmdir(const char *path) {
+    count_call();
+    return REAL(path_function, "rmdir")(path);
+}
+
+int rename(const char *from, const char *to) {
+    count_call();
+    return REAL(paths_function, "rename")(from, to);
+}
+
+static int rank(void) {
+    return sw_ranks_rank(&job.ranks);
+}
+
+static void require(sw_status status) {
+    if (status == SW_OK)
+        return;
+    /* What all ranks have alike is said once. */
+    if (!job.ranks.told || rank() == 0)
+        fprintf(stderr, "refused: %s\n", sw_error_message(status));
+    (void)sw_comm_barrier(job.ranks.comm, "refusal");
+    exit(1);
+}
+
+static void check(bool holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "rank %d: %s\n", rank(), what);
+        exit(1);
+    }
+}
+
+static void fill(float *record, int64_t unit, int64_t grain, int64_t step) {
+    for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+        record[i] = (float)((unit * 131 + grain * 17 + step * 7 + i) % 9973);
+}
+
+static sw_status make(void *context, const struct sw_places *places, struct sw_store **out) {
+    (void)context;
+    int64_t first[UNITS], grains[UNITS];
+    for (int unit = 0; unit < UNITS; unit++) {
+        const struct sw_span span = job.whole ? (struct sw_span){.grains = unit_grains[unit]}
+                                              : sw_shard(unit_grains[unit], sw_ranks_count(&job.ranks), rank());
+        first[unit] = span.first_grain;
+        grains[unit] = span.grains;
+    }
+    const struct sw_store_spec spec = {.directories = places->path,
+                                       .directory_count = places->count,
+                                       .most_bytes = places->most_bytes,
+                                       .unit_first = first,
+                                       .unit_grains = grains,
+                                       .unit_whole_grains = unit_grains,
+                                       .unit_count = UNITS,
+                                       .allow_buffered = true};
+    return sw_store_create(&spec, NULL, NULL, out);
+}
+
+static struct sw_rank_stores stores(void) {
+    return (struct sw_rank_stores){.ranks = &job.ranks, .folder = job.folder, .run = &job.run, .make = make};
+}
+
+/* Writes all that the store has in a generation, or compares it. */
+static void pass(struct sw_store *store, bool write, int generation, int64_t step) {
+    struct sw_store_lane *lane;
+    float *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    float *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    require(sw_store_lane_open(store, IO_DEPTH, &lane));
+    for (int64_t unit = 0; unit < UNITS; unit++)
+        for (int64_t g = 0; g < sw_store_unit_grains(store, unit); g++) {
+            const int64_t grain = sw_store_unit_first(store, unit) + g;
+            fill(wanted, unit, grain, step);
+            require(sw_store_transfer(lane, &(struct sw_store_transfer){.write = write,
+                                                                        .generation = generation,
+                                                                        .unit = unit,
+                                                                        .first_grain = grain,
+                                                                        .grains = 1,
+                                                                        .buf = write ? wanted : record,
+                                                                        .step = step}));
+            check(write || memcmp(record, wanted, SW_RECORD_BYTES) == 0, "a grain is not as it was written");
+        }
+    sw_store_lane_close(lane);
+    free(record);
+    free(wanted);
+}
+
+static void commit(struct sw_store *store, int64_t step) {
+    char meta[64];
+    const int generation = 1 - sw_store_last_commit(store)->generation;
+    snprintf(meta, sizeof meta, "{\"step\": %lld}", (long long)step);
+    pass(store, true, generation, step);
+    require(sw_store_commit(store, step, generation, meta));
+}
+
+static void take_settings(const char *nvme) {
+    struct sw_settings *settings = &job.run.settings;
+    settings->allow_buffered = true;
+    settings->ranks = sw_ranks_count(&job.ranks);
+    settings->rank = rank();
+    settings->local_rank = sw_ranks_local_rank(&job.ranks);
+    settings->zero = job.whole ? 0 : 2;
+    if (nvme == NULL)
+        return;
+    sw_option_list_release(&settings->nvme);
+    char *names = strdup(nvme);
+    for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ","))
+        require(sw_option_list_add(&settings->nvme, name));
+    free(names);
+}
+
+static void create(int64_t step, const char *nvme) {
+    const struct sw_rank_stores all = stores();
+    struct sw_store *store = NULL;
+    require(sw_options_defaults(&sw_train_command, &job.run.settings));
+    require(sw_config_load("gpt2-tiny", &job.run.config));
+    take_settings(nvme);
+    require(sw_rank_places_agree(&all));
+    const sw_status status = sw_rank_store_create(&all, &store);
+    if (status != SW_OK)
+        sw_rank_store_undo(&all, store);
+    require(status);
+    commit(store, step);
+    require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
+    sw_store_close(store);
+}
+
+/* Opens as a resume does, and has every byte compared. Gives the step. */
+static struct sw_store *resume(const char *nvme) {
+    const struct sw_rank_stores all = stores();
+    struct sw_store *store = NULL;
+    require(sw_ranks_gate(&job.ranks, sw_run_read(job.folder, &job.run)));
+    take_settings(nvme);
+    require(sw_rank_store_open(&all, &store));
+    require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
+    const struct sw_store_commit *found = sw_store_last_commit(store);
+    pass(store, false, found->generation, found->step);
+    int64_t grains, bad;
+    require(sw_store_verify(store, NULL, &grains, &bad));
+    check(bad == 0, "a sum is wrong");
+    if (rank() == 0)
+        printf("step %lld: %s\n", (long long)found->step, found->meta);
+    return store;
+}
+
+/* All write the next step, and only the first so many ranks commit it. */
+static void commit_some(int committing) {
+    struct sw_store *store = resume(NULL);
+    const int64_t step = sw_store_last_commit(store)->step + 1;
+    if (rank() < committing)
+        commit(store, step);
+    else
+        pass(store, true, 1 - sw_store_last_commit(store)->generation, step);
+    sw_store_close(store);
+}
+
+/* One process reads the masters of all ranks as if there were one store. */
+static void read_all(int64_t step) {
+    struct sw_store_set set;
+    struct sw_store_reader *reader;
+    enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
+    static float got[AT_ONCE], record[SW_RECORD_STREAMS * SW_GRAIN_ELEMS];
+    require(sw_run_read(job.folder, &job.run));
+    require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
+    require(sw_store_reader_open(&set, 1, &reader));
+    for (int64_t unit = 0; unit < UNITS; unit++) {
+        const int64_t elems = unit_grains[unit] * SW_GRAIN_ELEMS;
+        for (int64_t first = 0; first < elems; first += AT_ONCE) {
+            const int64_t count = sw_min_i64(AT_ONCE, elems - first);
+            require(sw_store_reader_prepare(reader, unit, first, count));
+            require(sw_store_reader_fill(reader, unit, first, count, got));
+            for (int64_t i = 0; i < count; i++) {
+                if (i == 0 || (first + i) % SW_GRAIN_ELEMS == 0)
+                    fill(record, unit, (first + i) / SW_GRAIN_ELEMS, step);
+                check(got[i] == record[(first + i) % SW_GRAIN_ELEMS], "an element is not as it was written");
+            }
+        }
+    }
+    sw_store_reader_close(reader);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 2 ? argv[1] : "";
+    const char *nvme = getenv("SW_TEST_NVME"), *death = getenv("SW_TEST_DEATH");
+    long dying = -1, calls = 0;
+    job.folder = argc > 2 ? argv[2] : "";
+    job.whole = getenv("SW_TEST_WHOLE") != NULL;
+    if (sw_comm_open(&job.ranks.comm) != SW_OK)
+        return 1;
+    if (death != NULL && sscanf(death, "%ld:%ld", &dying, &calls) == 2 && dying == rank())
+        atomic_store(&calls_until_death, calls);
+    if (strcmp(what, "create") == 0)
+        create(atoll(argv[3]), nvme);
+    else if (strcmp(what, "resume") == 0)
+        sw_store_close(resume(nvme));
+    else if (strcmp(what, "commit") == 0)
+        commit_some(atoi(argv[3]));
+    else if (strcmp(what, "read") == 0)
+        read_all(atoll(argv[3]));
+    else
+        return 2;
+    sw_run_release(&job.run);
+    require(sw_comm_barrier(job.ranks.comm, "end"));
+    if (rank() == 0)
+        puts("ok");
+    sw_comm_close(job.ranks.comm);
+    return 0;
+}

@@ -1,0 +1,190 @@
+"""Stores of several ranks: the same state on any number of them, whatever cuts a change short."""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "core"))
+import jobs  # noqa: E402
+from jobs import script_test  # noqa: E402
+
+COUNTS = [1, 2, 3, 4, 8]
+STEP = 5
+DEATHS = int(os.environ.get("SW_TEST_ROUNDS", 10))
+MOST_CALLS = 60
+LOST = "refused"
+
+
+def folder():
+    return tempfile.TemporaryDirectory(prefix="spillway-stores-", dir=os.environ.get("TMPDIR"))
+
+
+def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False):
+    """Status, standard output, standard error. The names are relative, as a user may give them."""
+    wanted = {"SW_TEST_NVME": nvme, "SW_TEST_DEATH": death, "SW_TEST_WHOLE": "1" if whole else None}
+    for name, value in wanted.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    return jobs.run(ranks, what, path, *arguments)
+
+
+def expect(ended, step, what):
+    code, out, err = ended
+    said = [f'step {step}: {{"step": {step}}}', "ok"] if step is not None else ["ok"]
+    if code == 0 and out.splitlines() == said:
+        return []
+    return [f"{what}: status {code}, {out!r} instead of {said}, seed {jobs.SEED}: {err[-800:]}"]
+
+
+def refused(ended, words, what):
+    code, _, err = ended
+    told = [line for line in err.splitlines() if line.startswith(LOST)]
+    if code not in (0, None) and len(told) == 1 and words in told[0]:
+        return []
+    return [f"{what}: status {code}, wanted one refusal with {words!r}: {err[-800:]}"]
+
+
+def stores_in(path):
+    """Where store files and folders of ranks are."""
+    return sorted(os.path.relpath(where, path) for where, _, files in os.walk(path)
+                  if "store.spillway" in files or os.path.basename(where).startswith("rank-"))
+
+
+def expected_in(path, ranks, suffix=""):
+    wanted = ["."] if ranks == 1 else sorted(f"rank-{r}-of-{ranks}{suffix}" for r in range(ranks))
+    found = stores_in(path)
+    return [] if found == wanted else [f"{ranks} ranks: stores in {found} instead of {wanted}"]
+
+
+def tour(counts):
+    """Every change from one number of ranks to another, each beginning where the one before ended."""
+    left = {a: [b for b in counts if b != a] for a in counts}
+    stack, path = [counts[0]], []
+    while stack:
+        if left[stack[-1]]:
+            stack.append(left[stack[-1]].pop(0))
+        else:
+            path.append(stack.pop())
+    return path[::-1]
+
+
+def every_number_of_ranks_takes_over_from_every_other():
+    problems = []
+    with folder() as top:
+        path = os.path.join(top, "run")
+        os.mkdir(path)
+        stops = tour(COUNTS)
+        problems += expect(job(stops[0], "create", path, STEP), None, "create")
+        for before, after in zip(stops, stops[1:]):
+            problems += expect(job(after, "resume", path), STEP, f"{before} to {after}")
+            problems += expected_in(path, after)
+            if before == 1:
+                problems += expect(job(after, "resume", path), STEP, f"{after} again")
+                problems += expect(job(1, "read", path, STEP), None, f"reading of {after}")
+            if problems:
+                break
+    return problems
+
+
+def whole_stores_are_shared_out_and_back():
+    problems = []
+    with folder() as path:
+        problems += expect(job(3, "create", path, STEP, whole=True), None, "create")
+        problems += expected_in(path, 3, "-whole")
+        for ranks, whole in ((3, False), (2, True), (2, False), (3, True), (1, False), (2, True)):
+            problems += expect(job(ranks, "resume", path, whole=whole), STEP, f"{ranks}, whole {whole}")
+            problems += expected_in(path, ranks, "-whole" if whole else "")
+            problems += expect(job(1, "read", path, STEP), None, f"reading of {ranks}, whole {whole}")
+    return problems
+
+
+def goes_back_to_what_all_ranks_have():
+    problems = []
+    with folder() as path:
+        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "commit", path, 1), STEP, "one commits")
+        problems += expect(job(1, "read", path, STEP), None, "reading")
+        problems += expect(job(3, "resume", path), STEP, "back")
+        problems += expect(job(3, "commit", path, 3), STEP, "all commit")
+        problems += expect(job(3, "commit", path, 2), STEP + 1, "two commit")
+        problems += expect(job(2, "resume", path), STEP + 1, "back, on two")
+        problems += expect(job(2, "commit", path, 2), STEP + 1, "all commit")
+        problems += expect(job(2, "resume", path), STEP + 2, "on")
+    return problems
+
+
+def refuses_what_does_not_belong_together():
+    problems = []
+    with folder() as top:
+        path, other, kept = (os.path.join(top, name) for name in ("run", "other", "kept"))
+        os.mkdir(path)
+        os.mkdir(other)
+        problems += expect(job(2, "create", path, STEP), None, "create")
+        problems += expect(job(2, "create", other, STEP), None, "create another")
+        mine, foreign = (os.path.join(at, "rank-1-of-2") for at in (path, other))
+
+        def with_store(source, words, what):
+            os.rename(mine, kept)
+            if source is not None:
+                shutil.copytree(source, mine)
+            found = refused(job(2, "resume", path), words, what)
+            found += refused(job(3, "resume", path), words, what + ", on three")
+            shutil.rmtree(mine, ignore_errors=True)
+            os.rename(kept, mine)
+            return found
+
+        problems += with_store(foreign, "is another run's", "the store of another run")
+        problems += with_store(os.path.join(path, "rank-0-of-2"), "is that of rank 0, not of rank 1", "a rank's copy")
+        problems += with_store(None, "rank-1-of-2", "a store that is missing")
+        shutil.copytree(mine, os.path.join(top, "old"))
+        for step in (STEP, STEP + 1):
+            problems += expect(job(2, "commit", path, 2), step, "all commit")
+        problems += with_store(os.path.join(top, "old"), "no commit up to step 5: its last one is step 7", "two behind")
+        problems += expect(job(2, "resume", path), STEP + 2, "as it was")
+    return problems
+
+
+def keeps_ranks_apart_by_names():
+    problems = []
+    with folder() as top:
+        path = os.path.join(top, "run")
+        for name in ("run", "shared", *(f"drive{r}" for r in range(3))):
+            os.mkdir(os.path.join(top, name))
+        own, shared = os.path.join(top, "drive{local_rank}"), os.path.join(top, "shared")
+        problems += refused(job(2, "create", path, STEP, nvme=f"{own},{shared}"), "shared", "a folder of two lists")
+        problems += [f"left: {left}" for left in stores_in(top)]
+        problems += expect(job(2, "create", path, STEP, nvme=f"{own}:64MiB"), None, "create")
+        wanted = [f"drive{r}/rank-{r}-of-2" for r in range(2)]
+        problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
+        problems += expect(job(3, "resume", path), STEP, "on three")
+        problems += expect(job(1, "read", path, STEP), None, "reading")
+        problems += expect(job(2, "resume", path, nvme=shared), STEP, "in one folder")
+        wanted = [f"shared/rank-{r}-of-2" for r in range(2)]
+        problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
+    return problems
+
+
+def a_death_leaves_the_old_stores_or_the_new():
+    problems, draws = [], random.Random(jobs.SEED)
+    for _ in range(DEATHS):
+        before, during, after = (draws.choice([1, 2, 3]) for _ in range(3))
+        during = during if during != before else before % 3 + 1
+        death = f"{draws.randrange(during)}:{draws.randrange(1, MOST_CALLS)}"
+        what = f"{before} to {during}, killed at {death}, then {after}"
+        with folder() as path:
+            problems += expect(job(before, "create", path, STEP), None, what)
+            code, _, err = job(during, "resume", path, death=death)
+            if code is None:
+                problems += [f"{what}: hangs: {err[-500:]}"]
+            problems += expect(job(after, "resume", path), STEP, what)
+            problems += expected_in(path, after)
+    return problems
+
+
+script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
+                goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
+                a_death_leaves_the_old_stores_or_the_new)

@@ -1,0 +1,116 @@
+#include "train/rank_store.h"
+
+#include "train/rank_store_private.h"
+#include "train/run_stores.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+sw_status sw_rank_own_places(const struct sw_rank_stores *self, struct sw_places *out) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    return sw_places_of_rank(&self->run->settings.nvme, self->folder, &owner, out);
+}
+
+static sw_status make_in(const struct sw_rank_stores *self, const struct sw_places *places, struct sw_store **out) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    sw_status status = sw_places_make(places, &owner);
+    if (status == SW_OK)
+        status = self->make(self->context, places, out);
+    if (status != SW_OK)
+        sw_places_unmake(places, &owner);
+    return status;
+}
+
+sw_status sw_rank_make(const struct sw_rank_stores *self, struct sw_store **out) {
+    struct sw_places places;
+    SW_TRY(sw_rank_own_places(self, &places));
+    const sw_status status = make_in(self, &places, out);
+    sw_places_release(&places);
+    return status;
+}
+
+sw_status sw_rank_store_create(const struct sw_rank_stores *self, struct sw_store **out) {
+    struct sw_places places;
+    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, out)));
+    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places)));
+    const sw_status status = sw_rank_record(self, *out, &places);
+    sw_places_release(&places);
+    return status;
+}
+
+void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *store) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    struct sw_places places;
+    sw_store_discard(store);
+    if (sw_rank_own_places(self, &places) == SW_OK)
+        sw_places_unmake(&places, &owner);
+    sw_places_release(&places);
+}
+
+static sw_status open_at(const struct sw_rank_stores *self, const struct sw_places *places, int64_t most_step,
+                         struct sw_store **out) {
+    sw_store_close(*out);
+    *out = NULL;
+    const sw_status status = sw_run_open_places(places, self->run, sw_ranks_rank(self->ranks), most_step, out);
+    return status == SW_OK || most_step == SW_STORE_NEWEST
+               ? status
+               : sw_fail_while(status, "going back to step %lld, the newest that every rank has", (long long)most_step);
+}
+
+/* What the rank goes back to must be whole before anything later is given up. */
+static sw_status check_whole(struct sw_store *store) {
+    int64_t grains, bad;
+    const long long step = (long long)sw_store_last_commit(store)->step;
+    SW_TRY(sw_store_verify(store, NULL, &grains, &bad));
+    return bad == 0 ? SW_OK
+                    : sw_fail(SW_ERR_CORRUPT,
+                              "%lld grains of step %lld, the newest that every rank has, are bad: go back to an export "
+                              "or another copy",
+                              (long long)bad, step);
+}
+
+sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit) {
+    const struct sw_comm_claim claim = {.what = "commit",
+                                        .remedy = "give each rank the store that the run has of it",
+                                        .value = commit->meta,
+                                        .bytes = (int64_t)strlen(commit->meta)};
+    return sw_ranks_agree(ranks, &claim, 1);
+}
+
+static sw_status open_own(const struct sw_rank_stores *self, const struct sw_places *places, struct sw_store **out) {
+    struct sw_ranks *ranks = self->ranks;
+    SW_TRY(sw_ranks_gate(ranks, open_at(self, places, SW_STORE_NEWEST, out)));
+    const int64_t newest = sw_store_last_commit(*out)->step;
+    int64_t step = newest;
+    SW_TRY(sw_ranks_least(ranks, &step, 1));
+    const bool back = newest > step;
+    SW_TRY(sw_ranks_gate(ranks, back ? open_at(self, places, step, out) : SW_OK));
+    SW_TRY(sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out)));
+    SW_TRY(sw_ranks_gate(ranks, back ? check_whole(*out) : SW_OK));
+    SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
+    return sw_rank_record(self, *out, places);
+}
+
+static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {
+    struct sw_places places;
+    /* A launcher may number the ranks of a machine otherwise than the one before; the stores stay where they are. */
+    self->run->settings.local_rank = self->run->store[sw_ranks_rank(self->ranks)].local_rank;
+    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places)));
+    const sw_status status = open_own(self, &places, out);
+    sw_places_release(&places);
+    return status;
+}
+
+sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out) {
+    const struct sw_run *run = self->run;
+    const struct sw_store_owner owner = sw_settings_owner(&run->settings);
+    *out = NULL;
+    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_remove_left(self)));
+    const bool same = run->ranks == owner.ranks && run->whole == owner.whole;
+    const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);
+    if (status != SW_OK) {
+        sw_store_close(*out);
+        *out = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,35 @@
+/* The store of this rank, as one of all ranks' stores: made, opened at the step that all have, and where the run had
+ * another number of ranks, filled from their stores. All calls are of all ranks at once. */
+#ifndef SW_TRAIN_RANK_STORE_H
+#define SW_TRAIN_RANK_STORE_H
+
+#include "core/status.h"
+#include "io/store.h"
+#include "train/places.h"
+#include "train/ranks.h"
+#include "train/run.h"
+
+struct sw_rank_stores {
+    struct sw_ranks *ranks;
+    const char *folder; /* of the run */
+    struct sw_run *run; /* its stores are those of its run.json, and then those of these ranks */
+    /* Makes this rank's new store, which holds its part of every unit. */
+    sw_status (*make)(void *context, const struct sw_places *places, struct sw_store **out);
+    void *context;
+};
+
+/* A new run's. On failure nothing is left of it. */
+sw_status sw_rank_store_create(const struct sw_rank_stores *self, struct sw_store **out);
+/* Takes back what creation has made, unless something has been committed to it. Closes the store, which may be NULL. */
+void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *store);
+
+/* A run's that goes on, at the newest step that every rank has; later commits are removed. Stores of another number of
+ * ranks are taken over: new ones get their state and its commit, then run.json names them, then the old ones are
+ * removed. Whenever that is cut off, run.json names stores that are whole, and the next resume removes the others. */
+sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out);
+
+/* Refuses places that ranks of one machine share by mistake: a block device of two ranks, or lists of folders that are
+ * neither equal nor apart. */
+sw_status sw_rank_places_agree(const struct sw_rank_stores *self);
+
+#endif
