@@ -35,6 +35,10 @@ static const struct {
     {.name = "step",
      .what = "a training step as placed, beside one that is resident, its own I/O, and the least bytes",
      .run = sw_bench_step},
+    {.name = "zero",
+     .what = "what ranks hold and send at each stage of ZeRO, beside its formulas; start it with mpirun",
+     .run = sw_bench_zero,
+     .by_ranks = true},
 };
 enum { BENCH_COUNT = sizeof benches / sizeof benches[0] };
 

@@ -15,5 +15,6 @@ int sw_bench_compute(int argc, char **argv);
 int sw_bench_io(int argc, char **argv);
 int sw_bench_load(int argc, char **argv);
 int sw_bench_step(int argc, char **argv);
+int sw_bench_zero(int argc, char **argv);
 
 #endif

@@ -16,44 +16,44 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
     return SW_OK;
 }
 
-static sw_status open_store(struct sw_contender *contender, const struct sw_places *places) {
-    const struct sw_new_store wanted = {.plan = contender->plan,
-                                        .places = places,
-                                        .allow_buffered = contender->settings->allow_buffered,
+static sw_status open_store(struct sw_contender *contender) {
+    const struct sw_new_store wanted = {.plan = contender->spec.plan,
+                                        .places = contender->spec.places,
+                                        .allow_buffered = contender->spec.settings->allow_buffered,
                                         .unnamed = true};
     return sw_new_store_create(&wanted, NULL, NULL, &contender->store);
 }
 
-static sw_status open_engine(struct sw_contender *contender, const struct sw_devices *devices,
-                             sw_speculation speculation, const struct sw_load *load) {
+static sw_status open_engine(struct sw_contender *contender) {
+    const struct sw_contender_spec *given = &contender->spec;
     const struct sw_engine_spec spec = {
-        .plan = contender->plan,
-        .device = devices->compute,
-        .host = devices->host,
+        .plan = given->plan,
+        .device = given->devices->compute,
+        .host = given->devices->host,
         .store = contender->store,
+        .comm = sw_ranks_comm(given->ranks),
+        .watch = sw_ranks_watch(given->ranks),
         .io_depth = SW_TRAINER_IO_DEPTH,
-        .speculation = speculation,
-        .ops = sw_model_ops(contender->model),
+        .speculation = given->speculation,
+        .ops = sw_model_ops(given->model),
         .describe = describe,
-        .trace_ops = contender->settings->trace != NULL ? SW_TRACE_OPS : 0,
+        .trace_ops = given->settings->trace != NULL ? SW_TRACE_OPS : 0,
     };
-    struct sw_model_init init = {.config = sw_model_get_config(contender->model),
-                                 .units = sw_model_get_units(contender->model)};
+    struct sw_model_init init = {.config = sw_model_get_config(given->model),
+                                 .units = sw_model_get_units(given->model)};
     SW_TRY(sw_engine_open(&spec, &contender->engine));
     const struct sw_load random = {.fill = sw_model_fill_random, .context = &init};
     const int64_t start_ns = sw_now_ns();
-    SW_TRY(sw_engine_load(contender->engine, load != NULL ? load : &random));
+    SW_TRY(sw_engine_load(contender->engine, given->load != NULL ? given->load : &random));
     contender->load_s = (double)(sw_now_ns() - start_ns) * 1e-9;
     return SW_OK;
 }
 
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
-                            const struct sw_devices *devices, struct sw_plan *plan, const struct sw_places *places,
-                            sw_speculation speculation, const struct sw_load *load, struct sw_contender *out) {
-    *out = (struct sw_contender){.settings = settings, .model = model, .plan = plan};
-    sw_status status = sw_plan_uses_nvme(plan) ? open_store(out, places) : SW_OK;
+sw_status sw_contender_open(const struct sw_contender_spec *spec, struct sw_contender *out) {
+    *out = (struct sw_contender){.spec = *spec};
+    sw_status status = sw_plan_uses_nvme(spec->plan) ? open_store(out) : SW_OK;
     if (status == SW_OK)
-        status = open_engine(out, devices, speculation, load);
+        status = open_engine(out);
     if (status != SW_OK)
         sw_contender_close(out);
     return status;
@@ -67,12 +67,13 @@ void sw_contender_close(struct sw_contender *contender) {
 
 /* Any tokens are as good as others for the time that they take. */
 static void fill_tokens(struct sw_contender *contender) {
-    const struct sw_settings *settings = contender->settings;
-    const int64_t vocab = sw_model_get_config(contender->model)->vocab;
+    const struct sw_settings *settings = contender->spec.settings;
+    const int64_t vocab = sw_model_get_config(contender->spec.model)->vocab;
+    const uint64_t rank = (uint64_t)sw_ranks_rank(contender->spec.ranks);
     for (int64_t m = 0; m < sw_settings_micro_batches(settings); m++) {
         int32_t *tokens = sw_engine_tokens(contender->engine, m);
         for (int64_t t = 0; t < 2 * settings->micro_batch * settings->seq; t++)
-            tokens[t] = (int32_t)(sw_rng(0, 0, contender->next_token++).word[0] % (uint64_t)vocab);
+            tokens[t] = (int32_t)(sw_rng(0, rank, contender->next_token++).word[0] % (uint64_t)vocab);
     }
 }
 
@@ -82,7 +83,7 @@ static sw_status begin(struct sw_contender *contender) {
         .kind = SW_STEP_TRAIN,
         .step = ++contender->step,
         .adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
-        .loss_tokens = contender->settings->batch_tokens,
+        .loss_tokens = contender->spec.settings->batch_tokens,
     };
     fill_tokens(contender);
     return sw_engine_begin(contender->engine, &input);

@@ -7,14 +7,25 @@
 #include "train/devices.h"
 #include "train/model.h"
 #include "train/places.h"
+#include "train/ranks.h"
 #include "train/settings.h"
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
 
-struct sw_contender {
+/* All of it must outlive the training. */
+struct sw_contender_spec {
     const struct sw_settings *settings;
     struct sw_model *model;
+    const struct sw_devices *devices;
     struct sw_plan *plan;
+    const struct sw_places *places; /* for the store; NULL for a plan that needs none */
+    sw_speculation speculation;
+    const struct sw_load *load; /* its weights; NULL: random ones */
+    struct sw_ranks *ranks;     /* that train it together; NULL: this process alone */
+};
+
+struct sw_contender {
+    struct sw_contender_spec spec;
     struct sw_store *store; /* NULL: nothing is on NVMe */
     struct sw_engine *engine;
     double load_s; /* what loading took, its commit with it */
@@ -29,11 +40,8 @@ struct sw_step_times {
     struct sw_step_result last; /* the last step that counts */
 };
 
-/* The plan must outlive it. places: for the store; NULL for a plan that needs none. load: its weights; NULL: random
- * ones. */
-sw_status sw_contender_open(const struct sw_settings *settings, struct sw_model *model,
-                            const struct sw_devices *devices, struct sw_plan *plan, const struct sw_places *places,
-                            sw_speculation speculation, const struct sw_load *load, struct sw_contender *out);
+/* On failure nothing is left open. */
+sw_status sw_contender_open(const struct sw_contender_spec *spec, struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 
 /* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before

@@ -138,8 +138,14 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
     struct sw_contender contender;
     SW_TRY(sw_source_open_model(b->folder, false, 0, 1, &source));
     const struct sw_load load = sw_source_load(source);
-    const sw_status status = sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices,
-                                               b->planned.plan, &b->places, SW_SPECULATE_NEVER, &load, &contender);
+    const struct sw_contender_spec spec = {.settings = &b->planned.settings,
+                                           .model = b->planned.model,
+                                           .devices = &b->planned.devices,
+                                           .plan = b->planned.plan,
+                                           .places = &b->places,
+                                           .speculation = SW_SPECULATE_NEVER,
+                                           .load = &load};
+    const sw_status status = sw_contender_open(&spec, &contender);
     if (status == SW_OK) {
         b->read_bytes = sw_source_bytes_read(source);
         b->written_bytes = sw_store_counters(contender.store).write_bytes;

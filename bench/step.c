@@ -64,13 +64,19 @@ static void choose_speculation(struct sw_step_bench *b) {
 }
 
 static sw_status open_contenders(struct sw_step_bench *b) {
-    SW_TRY(sw_contender_open(&b->planned.settings, b->planned.model, &b->planned.devices, b->planned.plan,
-                             &b->planned.places, b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER, NULL,
-                             &b->placed));
-    if (b->resident_plan == NULL)
-        return SW_OK;
-    return sw_contender_open(&b->resident_settings, b->planned.model, &b->planned.devices, b->resident_plan, NULL,
-                             SW_SPECULATE_NEVER, NULL, &b->resident);
+    const struct sw_contender_spec placed = {.settings = &b->planned.settings,
+                                             .model = b->planned.model,
+                                             .devices = &b->planned.devices,
+                                             .plan = b->planned.plan,
+                                             .places = &b->planned.places,
+                                             .speculation = b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER};
+    const struct sw_contender_spec resident = {.settings = &b->resident_settings,
+                                               .model = b->planned.model,
+                                               .devices = &b->planned.devices,
+                                               .plan = b->resident_plan,
+                                               .speculation = SW_SPECULATE_NEVER};
+    SW_TRY(sw_contender_open(&placed, &b->placed));
+    return b->resident_plan == NULL ? SW_OK : sw_contender_open(&resident, &b->resident);
 }
 
 static sw_status allocate_times(struct sw_step_bench *b) {

@@ -1,0 +1,99 @@
+"""What `bench zero` says: at each stage ranks hold and send what the formulas of ZeRO say, to a fiftieth."""
+
+import json
+import math
+import subprocess
+
+from program import LIMIT_S, command, run, script_test
+from ranks_jobs import mpirun
+
+ALLOWED = 0.02
+STAGES = range(4)
+OPTIMIZER_BYTES = 12
+
+
+def report(ranks):
+    """Alone without a launcher, as a user would."""
+    arguments = ("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json")
+    words = command(*arguments) if ranks == 1 else mpirun((ranks, command(*arguments)))
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode != 0 or done.stderr:
+        raise RuntimeError(f"{ranks} ranks: status {done.returncode}: {done.stderr[-1000:]}")
+    return json.loads(done.stdout)
+
+
+def formulas(parameters, ranks, stage):
+    """Bytes of bf16 weights and gradients and of an fp32 optimizer; those sent in a step."""
+    weights = 2 * parameters / (ranks if stage >= 3 else 1)
+    grads = 2 * parameters / (ranks if stage >= 2 else 1)
+    optimizer = OPTIMIZER_BYTES * parameters / (ranks if stage >= 1 else 1)
+    sent = 2 * parameters * (3 if stage == 3 else 2) * (ranks - 1) / ranks
+    return {"weights": weights, "grads": grads, "optimizer": optimizer, "states": weights + grads + optimizer,
+            "sent": sent}
+
+
+def wrong_figure(what, found, expected):
+    """Nothing is expected to be sent by a rank alone: that has no ratio."""
+    if expected == 0:
+        return [] if found == {"bytes": 0, "formula_bytes": 0.0, "ratio": None} else [f"{what}: {found}"]
+    problems = []
+    if not math.isclose(found["formula_bytes"], expected, rel_tol=1e-9):
+        problems.append(f"{what}: the formula gives {expected}, not {found['formula_bytes']}")
+    if not math.isclose(found["ratio"], found["bytes"] / expected, rel_tol=1e-9) or abs(found["ratio"] - 1) > ALLOWED:
+        problems.append(f"{what}: {found['bytes']} bytes for {expected}, a ratio of {found['ratio']}")
+    return problems
+
+
+def wrong_stage(what, found, expected):
+    problems = [problem for figure, value in expected.items() for problem in
+                wrong_figure(f"{what}, {figure}", found.pop(figure), value)]
+    return problems + [f"{what}: no buffers in {tier}" for tier, buffers in found.pop("buffers").items()
+                       if sum(buffers.values()) <= 0]
+
+
+def wrong_report(ranks):
+    found = report(ranks)
+    parameters, stages = found.pop("parameters"), found.pop("stages")
+    expected = {"bench": "zero", "device": "cpu", "model": "made", "precision": "bf16", "ranks": ranks, "nodes": 1,
+                "transport": "self" if ranks == 1 else "MPI"}
+    problems = [] if found == expected else [f"the report is {found}"]
+    sent = [stage["sent"]["bytes"] for stage in stages]
+    planned = [stage.pop("planned_sent_bytes") for stage in stages]
+    problems += [] if sent == planned else [f"{ranks} ranks: {planned} bytes were planned to be sent, {sent} were"]
+    problems += [] if sent[3] <= 1.5 * sent[0] else [f"{ranks} ranks: stage 3 sends {sent[3]} bytes, 0 {sent[0]}"]
+    problems += [] if [stage.pop("stage") for stage in stages] == list(STAGES) else ["not the four stages in order"]
+    return problems + [problem for stage in STAGES for problem in
+                       wrong_stage(f"{ranks} ranks, stage {stage}", stages[stage], formulas(parameters, ranks, stage))]
+
+
+def a_rank_alone_holds_everything():
+    return wrong_report(1)
+
+
+def two_ranks_hold_and_send_what_the_formulas_say():
+    return wrong_report(2)
+
+
+def four_ranks_do():
+    return wrong_report(4)
+
+
+def eight_ranks_do():
+    return wrong_report(8)
+
+
+def a_table_is_for_people():
+    ended = run("bench", "zero", "--model", "llama-tiny", "--threads", 1)
+    words = ("stage", "llama-tiny", "optimizer", "accumulator")
+    return [] if ended.code == 0 and all(word in ended.out for word in words) else [str(ended)]
+
+
+def a_model_that_is_not_there_is_refused_once():
+    done = subprocess.run(mpirun((2, command("bench", "zero", "--model", "nowhere"))), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway bench zero: ")]
+    return [] if done.returncode != 0 and not done.stdout and len(said) == 1 and "nowhere" in said[0] else [str(done)]
+
+
+script_test.run(a_rank_alone_holds_everything, two_ranks_hold_and_send_what_the_formulas_say, four_ranks_do,
+                eight_ranks_do, a_table_is_for_people, a_model_that_is_not_there_is_refused_once)
