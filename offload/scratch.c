@@ -43,7 +43,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
     };
-    *out = (struct sw_scratch){.grains = calloc(2 * KINDS * (size_t)units, sizeof *out->grains)};
+    *out = (struct sw_scratch){.grains = calloc((size_t)2 * KINDS * (size_t)units, sizeof *out->grains)};
     if (out->grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
     for (int k = 0; k < KINDS; k++) {

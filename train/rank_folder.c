@@ -3,6 +3,7 @@
 #include "train/files.h"
 #include "train/rank_store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {
     struct sight *all = calloc((size_t)count, sizeof *all);
     sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare what %d ranks see", count);
     SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
+    assert(all != NULL);
     SW_TRY_GOTO(sw_ranks_gate(ranks, look(folder, &all[rank])), end);
     SW_TRY_GOTO(sw_comm_share_records(sw_ranks_comm(ranks), "folder of the run", all, sizeof *all), end);
     status = sw_ranks_gate(ranks, compare(&all[rank], &all[0], folder));

@@ -1,6 +1,7 @@
 /* Whether the places that ranks of one machine have are meant to be shared. */
 #include "train/rank_store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -85,6 +86,7 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
                            ? sw_fail(SW_ERR_NOMEM, "no memory to compare the places of %d ranks", sw_ranks_count(ranks))
                            : SW_OK;
     SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
+    assert(all != NULL);
     struct list *own = &all[sw_ranks_rank(ranks)];
     own->node = sw_comm_place(sw_ranks_comm(ranks))->node;
     SW_TRY_GOTO(sw_ranks_gate(ranks, describe(self, own, &places)), end);

@@ -3,6 +3,7 @@
 #include "train/rank_store_private.h"
 #include "train/run_stores.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,13 +62,15 @@ static sw_status share(const struct sw_rank_stores *self, const struct sw_store 
     SW_TRY(sw_ranks_least(self->ranks, &negative, 1));
     const int64_t bytes = -negative;
     char *all = calloc((size_t)count, (size_t)bytes);
-    SW_TRY(sw_ranks_gate(self->ranks, all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to hear of all stores")));
+    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to hear of all stores");
+    SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
+    assert(all != NULL && out != NULL);
     tell(self, store, places, (struct told *)(all + rank * bytes));
-    sw_status status = SW_OK;
     if (count > 1)
         status = sw_comm_share_records(sw_ranks_comm(self->ranks), "stores", all, bytes);
     for (int64_t r = 0; status == SW_OK && r < count; r++)
         status = hear((const struct told *)(all + r * bytes), &out[r]);
+end:
     free(all);
     return status;
 }
@@ -77,9 +80,11 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const struct sw_stor
     static const struct sw_places in_folder = {0};
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_run_store *stores = calloc((size_t)owner.ranks, sizeof *stores);
-    SW_TRY(sw_ranks_gate(self->ranks, stores != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for all stores")));
-    const sw_status own = share(self, store, lies_in_folder(self, places) ? &in_folder : places, stores);
-    const sw_status status = sw_ranks_gate(self->ranks, own);
+    sw_status status = stores != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for all stores");
+    status = sw_ranks_gate(self->ranks, status);
+    if (status == SW_OK)
+        status = share(self, store, lies_in_folder(self, places) ? &in_folder : places, stores);
+    status = sw_ranks_gate(self->ranks, status);
     if (status != SW_OK) {
         sw_run_stores_release(stores, owner.ranks);
         return status;

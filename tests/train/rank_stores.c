@@ -57,6 +57,7 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
     return REAL(submit_wait_function, "io_uring_submit_and_wait")(ring, wait_nr);
 }
 
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
 int unlink(const char *path) {
     count_call(true);
     return REAL(path_function, "unlink")(path);
@@ -71,6 +72,7 @@ int rename(const char *from, const char *to) {
     count_call(true);
     return REAL(paths_function, "rename")(from, to);
 }
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
 
 static int rank(void) {
     return sw_ranks_rank(&job.ranks);
@@ -125,13 +127,13 @@ static struct sw_rank_stores stores(void) {
 /* Writes all that the store has in a generation, or compares it. */
 static void pass(struct sw_store *store, bool write, int generation, int64_t step) {
     struct sw_store_lane *lane;
-    float *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
-    float *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    char *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    char *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
     require(sw_store_lane_open(store, IO_DEPTH, &lane));
     for (int64_t unit = 0; unit < UNITS; unit++)
         for (int64_t g = 0; g < sw_store_unit_grains(store, unit); g++) {
             const int64_t grain = sw_store_unit_first(store, unit) + g;
-            fill(wanted, unit, grain, step);
+            fill((float *)(void *)wanted, unit, grain, step);
             require(sw_store_transfer(lane, &(struct sw_store_transfer){.write = write,
                                                                         .generation = generation,
                                                                         .unit = unit,
