@@ -164,7 +164,7 @@ static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
 
 /* Needs the mutex. */
 static bool will_speculate(const struct sw_engine *engine) {
-    if (!engine->plan->commit_every_step || engine->spec.speculation == SW_SPECULATE_NEVER)
+    if (!sw_plan_may_speculate(engine->plan) || engine->spec.speculation == SW_SPECULATE_NEVER)
         return false;
     return engine->spec.speculation == SW_SPECULATE_ALWAYS || sw_pace_speculates(&engine->pace);
 }

@@ -163,7 +163,9 @@ static void *complete_ops(void *argument) {
         struct step_context *context = sw_lane_context(engine, lane, lane->done);
         const int slot = slot_of(lane, lane->done);
         pthread_mutex_unlock(&engine->mutex);
+        sw_lane_tell(engine, lane, op);
         const sw_status status = finish(d, slot, &times);
+        sw_lane_tell(engine, lane, NULL);
         pthread_mutex_lock(&engine->mutex);
         if (status != SW_OK) {
             sw_engine_fail(engine, fail_in_flight(engine, status));

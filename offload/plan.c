@@ -280,6 +280,11 @@ bool sw_program_repeats(sw_program_kind kind) {
            kind == SW_PROGRAM_LOSS || kind == SW_PROGRAM_LOGITS;
 }
 
+/* Ranks speculate on nothing: whether it pays is each one's own measurement. */
+bool sw_plan_may_speculate(const struct sw_plan *plan) {
+    return plan->commit_every_step && sw_plan_ranks(plan) == 1;
+}
+
 static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
     case SW_PROGRAM_LOSS:
@@ -288,8 +293,7 @@ static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
     case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
-    /* Ranks speculate on nothing: whether it pays is each one's own measurement. */
-    default: return plan->commit_every_step && sw_plan_ranks(plan) == 1;
+    default: return sw_plan_may_speculate(plan);
     }
 }
 

@@ -275,6 +275,8 @@ bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* When what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
+/* Whether it has programs whose updates start in the backward pass. */
+bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 /* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */

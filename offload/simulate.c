@@ -346,7 +346,7 @@ sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, in
 }
 
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out) {
-    *out = (struct sw_prediction){.may_speculate = plan->commit_every_step};
+    *out = (struct sw_prediction){.may_speculate = sw_plan_may_speculate(plan)};
     SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &out->plain));
     if (!out->may_speculate)
         return SW_OK;

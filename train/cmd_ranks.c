@@ -9,7 +9,7 @@
 
 /* How long a rank that began a run may take to remove it again before another's failure ends it. */
 #define UNDO_NS INT64_C(10000000000)
-enum { UNDO_POLL_US = 10000, SHOWN_SECONDS = 5 };
+enum { UNDO_POLL_US = 10000, SPOKEN_SECONDS = 2, SHOWN_SECONDS = 5 };
 
 /* A launcher ends the others as soon as one rank has failed: all come here first, once the message is out, and what
  * it sends to those that are slower to go is of no interest. */
@@ -53,8 +53,11 @@ static sw_status agree_on_program(struct sw_ranks *ranks) {
 /* On the watch's thread. What a start has made is removed before, by the threads whose collectives have now failed. */
 static void ended(void *context, const char *text, bool print) {
     struct sw_ranks *ranks = context;
+    /* A launcher ends all ranks when the first has ended: not before the one that speaks has spoken. */
     if (print)
         dprintf(STDERR_FILENO, "spillway %s: %s\n", ranks->command, text);
+    else
+        sleep(SPOKEN_SECONDS);
     for (const int64_t until_ns = sw_now_ns() + UNDO_NS; !ranks->keeps && !ranks->undone && sw_now_ns() < until_ns;)
         usleep(UNDO_POLL_US);
     _exit(SW_EXIT_FAILED);

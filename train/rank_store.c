@@ -47,6 +47,29 @@ void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *stor
     sw_places_release(&places);
 }
 
+static bool is_same(const struct sw_option_list *one, const struct sw_option_list *other) {
+    bool same = one->count == other->count;
+    for (int i = 0; same && i < one->count; i++)
+        same = strcmp(one->items[i], other->items[i]) == 0;
+    return same;
+}
+
+/* Where the run has the store, unless --nvme says something new: ranks may have been given places of their own, and the
+ * next launcher may number the ranks of a machine otherwise. */
+static sw_status find_places(const struct sw_rank_stores *self, struct sw_places *out) {
+    struct sw_places wanted;
+    SW_TRY(sw_rank_own_places(self, &wanted));
+    if (!is_same(&self->run->nvme, &self->run->settings.nvme)) {
+        *out = wanted;
+        return SW_OK;
+    }
+    const sw_status status = sw_run_places(self->folder, self->run, sw_ranks_rank(self->ranks), NULL, out);
+    for (int i = 0; status == SW_OK && i < out->count && i < wanted.count; i++)
+        out->most_bytes[i] = wanted.most_bytes[i];
+    sw_places_release(&wanted);
+    return status;
+}
+
 static sw_status open_at(const struct sw_rank_stores *self, const struct sw_places *places, int64_t most_step,
                          struct sw_store **out) {
     sw_store_close(*out);
@@ -93,9 +116,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {
     struct sw_places places;
-    /* A launcher may number the ranks of a machine otherwise than the one before; the stores stay where they are. */
-    self->run->settings.local_rank = self->run->store[sw_ranks_rank(self->ranks)].local_rank;
-    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places)));
+    SW_TRY(sw_ranks_gate(self->ranks, find_places(self, &places)));
     const sw_status status = open_own(self, &places, out);
     sw_places_release(&places);
     return status;

@@ -64,6 +64,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
         return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
+    for (int i = 0; i < run->settings.nvme.count; i++)
+        SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
     SW_TRY(sw_run_stores_from_json(root, path, run));
     return read_config(config, path, &run->config);
 }
@@ -91,6 +93,7 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
 void sw_run_release(struct sw_run *run) {
     sw_options_release(&sw_train_command, &run->settings);
     sw_run_stores_release(run->store, run->ranks);
+    sw_option_list_release(&run->nvme);
     sw_option_list_release(&run->left);
     *run = (struct sw_run){0};
 }

@@ -28,6 +28,7 @@ struct sw_run {
     int64_t ranks;              /* that the run's stores are of */
     bool whole;                 /* each holds the whole optimizer */
     struct sw_run_store *store; /* of every rank; NULL before they have been made */
+    struct sw_option_list nvme; /* as run.json has it, whatever the settings have become since */
     /* Places of stores that are not the run's any more, or not yet: they are removed when it goes on. From the folder
      * of the run where they are in it. */
     struct sw_option_list left;

@@ -46,6 +46,8 @@ static sw_status check_settings(struct sw_trainer *trainer) {
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--export-every is for a rank alone in this version; `spillway export` writes what several have "
                        "saved");
+    if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
+        return sw_fail(SW_ERR_ARG, "--speculate always is for a rank alone: several never speculate; leave it out");
     return sw_settings_check(settings);
 }
 

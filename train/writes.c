@@ -13,7 +13,7 @@ static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
-            bytes += plan->spec.units->unit[u].grains * SW_RECORD_BYTES;
+            bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
     return bytes;
 }
 
@@ -28,7 +28,7 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     int64_t elems = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] == SW_NVME)
-            elems += plan->spec.units->unit[u].grains * SW_GRAIN_ELEMS;
+            elems += sw_plan_span(plan, SW_WEIGHTS, u).grains * SW_GRAIN_ELEMS;
     return elems * sw_dtype_bytes(plan->spec.type);
 }
 
@@ -36,7 +36,7 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
 int64_t sw_writes_of_loading(const struct sw_plan *plan) {
     int64_t masters = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        masters += plan->spec.units->unit[u].grains * SW_GRAIN_ELEMS;
+        masters += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_GRAIN_ELEMS;
     return masters * (int64_t)sizeof(float) + weights_bytes(plan);
 }
 

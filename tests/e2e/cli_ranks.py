@@ -94,7 +94,19 @@ def numbers_of_ranks_that_cannot_work_are_refused():
     shape = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 6 * SEQ)
     return (refused("four ranks", [(4, train())], "--batch-tokens 384", "4 ranks", "use 512", "--micro-batch")
             + refused("exports", [(2, train("--export-every", 1))], "--export-every", "export")
+            + refused("speculation", [(2, train("--speculate", "always"))], "--speculate always")
             + refused("two ranks of pairs", [(2, train(shape=shape))], "--batch-tokens 384", "2 ranks", "use 512"))
+
+
+def a_rank_that_cannot_begin_leaves_nothing_of_any():
+    drives = [path(name) for name in ("drive-0", "drive-1")]
+    for drive in drives:
+        os.makedirs(drive)
+    problems = refused("a drive", [(2, train("--nvme", drives[0])), (1, train("--nvme", path("no-drive")))], "rank 2: ",
+                       "no-drive")
+    problems += refused("room", [(1, train("--nvme", drives[0])), (1, train("--nvme", drives[1] + ":64KiB"))], "rank 1: ",
+                        "64")
+    return problems + [f"{drive} holds {os.listdir(drive)}" for drive in drives if os.listdir(drive)]
 
 
 def a_run_that_is_there_is_left_alone():
@@ -107,4 +119,4 @@ def a_run_that_is_there_is_left_alone():
 
 script_test.run(commands_for_one_rank_refuse_several, other_flags_on_one_rank_are_refused_by_name, help_is_given_once,
                 other_inputs_are_refused, another_program_or_command_is_refused,
-                numbers_of_ranks_that_cannot_work_are_refused, a_run_that_is_there_is_left_alone)
+                numbers_of_ranks_that_cannot_work_are_refused, a_rank_that_cannot_begin_leaves_nothing_of_any, a_run_that_is_there_is_left_alone)

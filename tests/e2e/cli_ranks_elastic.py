@@ -76,6 +76,18 @@ def training_goes_on_as_on_one_rank():
     return far("2, 3 and 1 ranks", path("changing"), path("one"))
 
 
+def ranks_may_be_given_drives_of_their_own():
+    """Unlike each other: each goes on with what it had, also where the next start does not name them."""
+    for name in ("fast", "large"):
+        os.mkdir(path(name))
+    parts = [(1, train("given", STEPS, "--nvme", path(name))) for name in ("fast", "large")]
+    done = subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                          check=False)
+    resume(2, "given", STEPS + 1)
+    found = [name for name in ("fast/rank-0-of-2", "large/rank-1-of-2") if os.listdir(path(name)) == ["store.spillway"]]
+    return [] if len(found) == 2 else [f"stores are only in {found}: {done.stderr[-1000:]}"]
+
+
 def drives_of_ranks_are_named_by_their_numbers():
     problems = []
     for rank in range(3):
@@ -92,4 +104,4 @@ def drives_of_ranks_are_named_by_their_numbers():
 
 
 script_test.run(any_number_of_ranks_has_the_same_state, training_goes_on_as_on_one_rank,
-                drives_of_ranks_are_named_by_their_numbers)
+                ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)

@@ -26,11 +26,14 @@ static struct {
     bool whole;
 } job;
 
-/* Calls that change what is on the drive, from when they are counted. The one that is due kills the process before it.
- */
+/* Calls that change what is on the drive, or only those that change names there. The one that is due kills the process
+ * before it. */
 static atomic_long calls_until_death;
+static bool only_names_count;
 
-static void count_call(void) {
+static void count_call(bool changes_names) {
+    if (!changes_names && only_names_count)
+        return;
     if (atomic_load(&calls_until_death) > 0 && atomic_fetch_sub(&calls_until_death, 1) == 1)
         kill(getpid(), SIGKILL);
 }
@@ -45,27 +48,27 @@ typedef int paths_function(const char *from, const char *to);
 #define REAL(type, name) ((type *)dlsym(RTLD_NEXT, name))
 
 int io_uring_submit(struct io_uring *ring) {
-    count_call();
+    count_call(false);
     return REAL(submit_function, "io_uring_submit")(ring);
 }
 
 int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
-    count_call();
+    count_call(false);
     return REAL(submit_wait_function, "io_uring_submit_and_wait")(ring, wait_nr);
 }
 
 int unlink(const char *path) {
-    count_call();
+    count_call(true);
     return REAL(path_function, "unlink")(path);
 }
 
 int rmdir(const char *path) {
-    count_call();
+    count_call(true);
     return REAL(path_function, "rmdir")(path);
 }
 
 int rename(const char *from, const char *to) {
-    count_call();
+    count_call(true);
     return REAL(paths_function, "rename")(from, to);
 }
 
@@ -241,12 +244,15 @@ int main(int argc, char **argv) {
     const char *what = argc > 2 ? argv[1] : "";
     const char *nvme = getenv("SW_TEST_NVME"), *death = getenv("SW_TEST_DEATH");
     long dying = -1, calls = 0;
+    char kind = 'a';
     job.folder = argc > 2 ? argv[2] : "";
     job.whole = getenv("SW_TEST_WHOLE") != NULL;
     if (sw_comm_open(&job.ranks.comm) != SW_OK)
         return 1;
-    if (death != NULL && sscanf(death, "%ld:%ld", &dying, &calls) == 2 && dying == rank())
+    if (death != NULL && sscanf(death, "%ld:%ld%c", &dying, &calls, &kind) >= 2 && dying == rank()) {
+        only_names_count = kind == 'n';
         atomic_store(&calls_until_death, calls);
+    }
     if (strcmp(what, "create") == 0)
         create(atoll(argv[3]), nvme);
     else if (strcmp(what, "resume") == 0)

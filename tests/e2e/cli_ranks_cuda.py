@@ -1,0 +1,58 @@
+"""Ranks whose devices are GPUs: emulated ones, that an emulated NCCL joins."""
+
+import os
+import subprocess
+
+from program import LIMIT_S, SEQ, command, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from ranks_jobs import mpirun
+
+FOLDER = scratch_folder()
+STEPS = 3
+TOLERANCE = 1e-6
+PLACES = (("--zero", 2, "--place", "grads=device,optimizer=device"),
+          ("--zero", 3, "--place", "weights=host,grads=host,optimizer=nvme"))
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+DATA = write(path("data.txt"), text(1, 60 * SEQ))
+
+
+def train(run, *more):
+    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", STEPS,
+                   "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 4 * SEQ, "--chunk-grains", 2, "--threads", 1,
+                   "--precision", "fp32", "--device", "cuda", "--device-memory", "256MiB", "--update", "host", *more)
+
+
+def job(arguments):
+    return subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
+
+
+def two_ranks_on_one_gpu_are_refused():
+    done = job(train("shared"))
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and "ranks 0 and 1 have the same GPU" in said[0]
+    return [] if right and not os.path.exists(path("shared")) else [f"status {done.returncode}: {done.stderr[-1500:]}"]
+
+
+def gpus_train_as_one_does():
+    must(*train("one")[1:])
+    problems, numbers = [], []
+    for number, place in enumerate(PLACES):
+        run = f"two-{number}"
+        done = job(train(run, "--allow-shared-gpu", *place))
+        if done.returncode != 0:
+            return [f"{place}: status {done.returncode}: {done.stderr[-1500:]}"]
+        if "NCCL" not in done.stderr:
+            problems.append(f"{place}: not by NCCL: {done.stderr[-1500:]}")
+        numbers.append(numbers_of(path(run)))
+        problems += [f"{place}: step {one['step']}: loss {two['loss']!r} and not {one['loss']!r}"
+                     for one, two in zip(steps_of(path("one")), steps_of(path(run)), strict=True)
+                     if abs(two["loss"] - one["loss"]) > TOLERANCE * one["loss"]]
+    return problems + ([] if numbers[0] == numbers[1] else [f"the bits depend on the stage: {numbers}"])
+
+
+script_test.run(two_ranks_on_one_gpu_are_refused, gpus_train_as_one_does)
