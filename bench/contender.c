@@ -37,7 +37,7 @@ static sw_status open_engine(struct sw_contender *contender) {
         .speculation = given->speculation,
         .ops = sw_model_ops(given->model),
         .describe = describe,
-        .trace_ops = given->settings->trace != NULL ? SW_TRACE_OPS : 0,
+        .trace_ops = given->traced ? SW_TRACE_OPS : 0,
     };
     struct sw_model_init init = {.config = sw_model_get_config(given->model),
                                  .units = sw_model_get_units(given->model)};

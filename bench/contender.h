@@ -20,6 +20,7 @@ struct sw_contender_spec {
     struct sw_plan *plan;
     const struct sw_places *places; /* for the store; NULL for a plan that needs none */
     sw_speculation speculation;
+    bool traced;
     const struct sw_load *load; /* its weights; NULL: random ones */
     struct sw_ranks *ranks;     /* that train it together; NULL: this process alone */
 };

@@ -79,6 +79,32 @@ static void print_lanes(const struct sw_step_bench *b) {
     printf("  busiest: %s\n", sw_lane_name(busiest_lane(b)));
 }
 
+static const char *const exchange_keys[SW_STEP_COMMS] = {[SW_STEP_COMM_PLACED] = "placed",
+                                                         [SW_STEP_COMM_PREDICTED] = "predicted",
+                                                         [SW_STEP_COMM_ONE_CORE_MORE] = "predicted_one_core_more"};
+
+/* Nothing exchanged hides as well as it can. */
+static double hidden_share(const struct sw_step_exchange *exchange) {
+    return exchange->overlap.comm_s > 0.0 ? exchange->overlap.hidden_s / exchange->overlap.comm_s : 1.0;
+}
+
+static void print_exchange(const struct sw_step_bench *b) {
+    static const char *const texts[SW_STEP_COMMS] = {
+        [SW_STEP_COMM_PLACED] = "as placed",
+        [SW_STEP_COMM_PREDICTED] = "predicted",
+        [SW_STEP_COMM_ONE_CORE_MORE] = "and with a core more",
+    };
+    if (sw_ranks_comm(&b->ranks) == NULL)
+        return;
+    printf("%d ranks by %s, ZeRO stage %d %13s%9s%19s\n", sw_ranks_count(&b->ranks),
+           sw_comm_transport_name(b->ranks.comm), b->planned.plan->spec.zero, "step", "comm", "behind compute");
+    for (int i = 0; i < SW_STEP_COMMS; i++) {
+        const struct sw_step_exchange *exchange = &b->exchange[i];
+        printf("  %-30s%8.3fs%8.3fs%18.0f%%\n", texts[i], exchange->step_s, exchange->overlap.comm_s,
+               100.0 * hidden_share(exchange));
+    }
+}
+
 void sw_step_bench_print(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
@@ -93,6 +119,7 @@ void sw_step_bench_print(const struct sw_step_bench *b) {
     print_times(b);
     print_speed(b);
     print_lanes(b);
+    print_exchange(b);
 }
 
 static json_t *times_json(const struct sw_step_bench *b) {
@@ -139,17 +166,30 @@ static json_t *speed_json(const struct sw_step_bench *b) {
                      speed.light_s, "share", speed.of_light, "lane", speed.light_lane);
 }
 
+/* Null of a rank alone. */
+static json_t *exchange_json(const struct sw_step_bench *b) {
+    if (sw_ranks_comm(&b->ranks) == NULL)
+        return json_null();
+    json_t *object = json_pack("{s:i, s:s, s:i}", "ranks", sw_ranks_count(&b->ranks), "transport",
+                               sw_comm_transport_name(b->ranks.comm), "zero", b->planned.plan->spec.zero);
+    for (int i = 0; i < SW_STEP_COMMS; i++)
+        json_object_set_new(object, exchange_keys[i],
+                            json_pack("{s:f, s:f, s:f}", "step_s", b->exchange[i].step_s, "comm_s",
+                                      b->exchange[i].overlap.comm_s, "hidden_share", hidden_share(&b->exchange[i])));
+    return object;
+}
+
 sw_status sw_step_bench_json(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     const int64_t *peak = b->planned.plan->tier_bytes;
     json_t *root = json_pack(
-        "{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o}", "bench",
+        "{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o, s:o}", "bench",
         "step", "device", sw_devices_info(&b->planned.devices).name, "rounds", (int)s->rounds, "model", s->model,
         "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens", (json_int_t)s->batch_tokens, "micro_batch",
         (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads", (json_int_t)s->threads, "place", s->place,
         "speculated", b->speculates, "peak_bytes", "device", (json_int_t)peak[SW_DEVICE], "host",
         (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME], "steps", times_json(b), "speed", speed_json(b),
-        "busiest", sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b));
+        "busiest", sw_lane_name(busiest_lane(b)), "lanes", lanes_json(b), "exchange", exchange_json(b));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
     json_dumpf(root, stdout, JSON_INDENT(2));

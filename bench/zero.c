@@ -4,6 +4,7 @@
 #include "bench/commands.h"
 #include "bench/contender.h"
 #include "bench/options.h"
+#include "bench/ranks.h"
 #include "train/cmd_ranks.h"
 #include "train/trainer.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 
 /* A step of one micro-batch is enough: what is held and sent does not depend on how much is computed. */
-enum { RANK_TIMEOUT_S = 60, STEPS = 1, SEQ = 16 };
+enum { STEPS = 1, SEQ = 16 };
 
 struct zero_options {
     char *model;
@@ -84,25 +85,15 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->place = strdup("weights=device,grads=device,optimizer=device,acts=device");
     if (settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the settings");
-    settings->ranks = sw_ranks_count(b->ranks);
-    settings->rank = sw_ranks_rank(b->ranks);
-    settings->local_ranks = sw_ranks_local_count(b->ranks);
-    settings->local_rank = sw_ranks_local_rank(b->ranks);
     settings->precision = b->given->precision;
     settings->device = b->given->device;
     settings->threads = b->given->threads;
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
     settings->seq = SEQ;
     settings->micro_batch = 1;
-    settings->batch_tokens = SEQ * settings->ranks;
+    settings->batch_tokens = (int64_t)SEQ * sw_ranks_count(b->ranks);
     b->config = made;
     return strcmp(b->given->model, line.options[0].initial) == 0 ? SW_OK : sw_config_load(b->given->model, &b->config);
-}
-
-static sw_status share_machine(struct zero_bench *b) {
-    if (b->settings.threads == SW_OPTION_AUTO)
-        return sw_ranks_cores(b->ranks, &b->settings.threads);
-    return SW_OK;
 }
 
 static sw_status open_model(struct zero_bench *b) {
@@ -113,34 +104,6 @@ static sw_status open_model(struct zero_bench *b) {
     const struct sw_model_shape shape = {
         .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq, .tiles = 1};
     return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
-}
-
-static sw_status agree_on(struct zero_bench *b, const char *config) {
-    const struct sw_settings *settings = &b->settings;
-    const char *device = sw_devices_info(&b->devices).name;
-    const struct sw_comm_claim claims[] = {
-        {.what = "model", .remedy = "give all ranks the same one", .value = config, .bytes = (int64_t)strlen(config)},
-        {.what = "precision",
-         .remedy = "name one by --precision",
-         .value = &settings->precision,
-         .bytes = sizeof settings->precision},
-        {.what = "kind of device", .remedy = "name one by --device", .value = device, .bytes = (int64_t)strlen(device)},
-    };
-    return sw_ranks_agree(b->ranks, claims, sizeof claims / sizeof claims[0]);
-}
-
-/* All obey plans that are the same but for the shard. */
-static sw_status agree(struct zero_bench *b) {
-    char *config = NULL;
-    SW_TRY(sw_ranks_gate(b->ranks, sw_config_to_json(&b->config, &config)));
-    const sw_status status = agree_on(b, config);
-    free(config);
-    SW_TRY(status);
-    int64_t budgets[] = {b->settings.device_memory, b->settings.host_memory};
-    SW_TRY(sw_ranks_least(b->ranks, budgets, 2));
-    b->settings.device_memory = budgets[0];
-    b->settings.host_memory = budgets[1];
-    return SW_OK;
 }
 
 /* What was sent is counted where nothing is on its way: from there on so many whole steps, the update of the last one
@@ -191,12 +154,10 @@ static sw_status measure_stage(struct zero_bench *b, int zero) {
 }
 
 static sw_status run(struct zero_bench *b) {
-    SW_TRY(sw_ranks_begin_watch(b->ranks, RANK_TIMEOUT_S));
     SW_TRY(sw_ranks_gate(b->ranks, choose_settings(b)));
-    SW_TRY(share_machine(b));
+    SW_TRY(sw_bench_begin_ranks(b->ranks, &b->settings));
     SW_TRY(sw_ranks_gate(b->ranks, open_model(b)));
-    SW_TRY(agree(b));
-    SW_TRY(sw_ranks_use_gpu(b->ranks, &b->devices));
+    SW_TRY(sw_bench_agree(b->ranks, &b->settings, &b->config, &b->devices));
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
         SW_TRY(measure_stage(b, zero));
     b->report.comm = b->ranks->comm;

@@ -29,7 +29,7 @@ struct sw_zero_buffer {
 struct sw_zero_stage {
     int64_t bytes[SW_ZERO_FIGURES]; /* of the rank that has the most; sent: as its comm has counted */
     double formula_bytes[SW_ZERO_FIGURES];
-    int64_t planned_bytes; /* sent by the ops of a step, of the rank that sends the most */
+    int64_t planned_bytes;                         /* sent by the ops of a step, of the rank that sends the most */
     struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* of this rank */
     int buffers;
 };

@@ -77,9 +77,9 @@ static json_t *buffers_json(const struct sw_zero_stage *stage, sw_tier tier) {
 }
 
 static json_t *stage_json(const struct sw_zero_stage *stage, int zero) {
-    json_t *object = json_pack("{s:i, s:I, s:{s:o, s:o}}", "stage", zero, "planned_sent_bytes",
-                               (json_int_t)stage->planned_bytes, "buffers", "device", buffers_json(stage, SW_DEVICE),
-                               "host", buffers_json(stage, SW_HOST));
+    json_t *object =
+        json_pack("{s:i, s:I, s:{s:o, s:o}}", "stage", zero, "planned_sent_bytes", (json_int_t)stage->planned_bytes,
+                  "buffers", "device", buffers_json(stage, SW_DEVICE), "host", buffers_json(stage, SW_HOST));
     for (int figure = 0; figure < SW_ZERO_FIGURES; figure++)
         json_object_set_new(object, names[figure],
                             json_pack("{s:I, s:f, s:o}", "bytes", (json_int_t)stage->bytes[figure], "formula_bytes",
@@ -93,9 +93,8 @@ sw_status sw_zero_print_json(const struct sw_zero_report *report) {
     json_t *stages = json_array();
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
         json_array_append_new(stages, stage_json(&report->stage[zero], zero));
-    return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o}", "bench", "zero", "device",
-                                         report->device, "model", report->model, "precision",
-                                         sw_dtype_name(report->type), "parameters", (json_int_t)report->parameters,
-                                         "ranks", place->ranks, "nodes", place->nodes, "transport",
-                                         sw_comm_transport_name(report->comm), "stages", stages));
+    return sw_bench_print_json(json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o}", "bench", "zero", "device", report->device, "model",
+        report->model, "precision", sw_dtype_name(report->type), "parameters", (json_int_t)report->parameters, "ranks",
+        place->ranks, "nodes", place->nodes, "transport", sw_comm_transport_name(report->comm), "stages", stages));
 }

@@ -90,6 +90,15 @@ struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind,
     return times;
 }
 
+int64_t sw_trace_programs(const struct sw_trace *trace) {
+    return trace->program_count;
+}
+
+const struct sw_program *sw_trace_program(const struct sw_trace *trace, int64_t number) {
+    assert(number >= 0 && number < trace->program_count);
+    return trace->program[number].program;
+}
+
 const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number) {
     assert(number >= 0 && number < trace->program_count);
     return trace->program[number].times;

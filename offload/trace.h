@@ -25,7 +25,10 @@ void sw_trace_destroy(struct sw_trace *trace);
  * programs of training are kept: an evaluation would leave no room for steps. */
 struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind, int64_t step, int64_t now_ns);
 
-/* The times of the program kept `number`-th, from 0. */
+/* Programs that are kept, flushes with them, and which the `number`-th is, from 0. */
+int64_t sw_trace_programs(const struct sw_trace *trace);
+const struct sw_program *sw_trace_program(const struct sw_trace *trace, int64_t number);
+/* Its times. */
 const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number);
 
 /* Training steps that the trace holds. */

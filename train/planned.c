@@ -3,7 +3,7 @@
 #include "core/log.h"
 #include "train/update_choice.h"
 
-sw_status sw_planned_make(struct sw_planned *p) {
+sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
     SW_TRY(sw_places_of(&p->settings.nvme, ".", NULL, &p->places));
@@ -14,7 +14,11 @@ sw_status sw_planned_make(struct sw_planned *p) {
                                          .batch = p->settings.micro_batch,
                                          .seq = p->settings.seq,
                                          .tiles = p->settings.tiles};
-    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
+    return sw_model_create(&p->config, &shape, p->devices.compute, &p->model);
+}
+
+sw_status sw_planned_make(struct sw_planned *p) {
+    SW_TRY(sw_planned_open(p));
     return sw_trainer_plan(&p->settings, p->model, &p->plan);
 }
 
@@ -37,6 +41,25 @@ static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_targe
     return sw_rates_measure(target, false, &p->rates);
 }
 
+static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+    return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : measure_rates(p, target);
+}
+
+/* Each has its share of the machine's cores, as all of them were busy when they measured. */
+static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates_target *target) {
+    struct sw_rates *rates = &p->rates.rates;
+    int64_t cores;
+    const bool finds = sw_ranks_rank(p->ranks) == 0 || p->settings.rates == NULL;
+    SW_TRY(sw_ranks_gate(p->ranks, finds ? find_rates(p, target) : SW_OK));
+    if (sw_ranks_rank(p->ranks) > 0)
+        sw_rates_release(&p->rates);
+    SW_TRY(sw_rates_spread(p->ranks, p->plan->spec.units->count, &p->rates));
+    SW_TRY(sw_rates_measure_ranks(p->ranks, &p->devices, sw_settings_type(&p->settings), rates));
+    SW_TRY(sw_ranks_cores(p->ranks, &cores));
+    rates->cores = (double)cores;
+    return SW_OK;
+}
+
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = {.settings = &p->settings,
                                            .model = p->model,
@@ -44,10 +67,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
                                            .ring_chunks = p->plan->spec.ring_chunks,
                                            .directories = p->places.path,
                                            .directory_count = p->places.count};
-    if (p->settings.rates != NULL)
-        SW_TRY(sw_rates_load(p->settings.rates, &target, &p->rates));
-    else
-        SW_TRY(measure_rates(p, &target));
+    SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_update_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_update_choose(&p->settings, p->model, &p->rates.rates, &p->update, &p->plan));
     p->writes = sw_writes_of(p->plan, p->settings.save_every);
@@ -62,5 +82,6 @@ void sw_planned_release(struct sw_planned *p) {
     sw_rates_release(&p->rates);
     sw_plan_destroy(p->plan);
     sw_model_destroy(p->model);
-    sw_devices_close(&p->devices);
+    if (!sw_ranks_hold(p->ranks, &p->devices))
+        sw_devices_close(&p->devices);
 }

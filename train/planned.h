@@ -9,7 +9,8 @@
 #include "train/writes.h"
 
 struct sw_planned {
-    struct sw_settings settings; /* filled before sw_planned_make, which resolves them */
+    struct sw_settings settings; /* filled before sw_planned_open, which resolves them */
+    struct sw_ranks *ranks;      /* that plan and measure together; NULL: this process alone */
     struct sw_places places;     /* of the store: those of --nvme, or the current folder */
     struct sw_model_config config;
     struct sw_devices devices;
@@ -23,10 +24,13 @@ struct sw_planned {
     struct sw_save_price save;
 };
 
-/* Device, model and plan. */
+/* Device and model. */
+sw_status sw_planned_open(struct sw_planned *planned);
+/* And the plan. */
 sw_status sw_planned_make(struct sw_planned *planned);
 
-/* Measures the rates, or reads them where --rates says, and predicts the step. */
+/* Measures the rates, or reads them where --rates says, and predicts the step. Ranks measure at once, and all take
+ * those of rank 0. */
 sw_status sw_planned_predict(struct sw_planned *planned);
 
 /* Whether anything of the plan is on NVMe. */

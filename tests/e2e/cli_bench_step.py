@@ -5,21 +5,23 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import program
 from program import script_test
+from ranks_jobs import mpirun
 
 SCRATCH = program.scratch_folder()
 RATES = os.path.join(SCRATCH, "rates.json")  # measured by the first that needs them
-STEPS, ROUNDS = 2, 3
+STEPS, ROUNDS, RANKS = 2, 3, 2
 FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --recompute --zero
            --device-memory --host-memory --speculate --update --place --threads --chunk-grains --ring-chunks --nvme
            --allow-buffered --rates --steps --rounds --trace --json"""
 FIELDS = {"bench": str, "device": str, "rounds": int, "model": str, "precision": str, "batch_tokens": int,
           "micro_batch": int, "seq": int, "threads": int, "place": str, "speculated": bool, "peak_bytes": dict,
-          "steps": dict, "speed": dict, "busiest": str, "lanes": dict}
-LANES = {"compute", "upload", "download", "read", "write", "update"}
+          "steps": dict, "speed": dict, "busiest": str, "lanes": dict, "exchange": type(None)}
+LANES = {"compute", "upload", "download", "read", "write", "update", "comm"}
 PLACES = [("weights=device,grads=device,optimizer=device,acts=device", "auto"),
           ("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "never"),
           ("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "always"), ("optimizer=host", "auto"),
@@ -121,6 +123,43 @@ def readable_report():
     return problems + ([] if ended.code == 0 and not ended.err else [f"status {ended.code}: {ended.err}"])
 
 
+def wrong_exchange(exchange, step_s):
+    problems = []
+    courses = {name: exchange.pop(name, None) for name in ("placed", "predicted", "predicted_one_core_more")}
+    if exchange != {"ranks": RANKS, "transport": "MPI", "zero": 3}:
+        problems.append(f"the exchange of {exchange}")
+    for name, course in courses.items():
+        if not 0 < course["comm_s"] or not 0 <= course["hidden_share"] <= 1 + 1e-9 or not 0 < course["step_s"]:
+            problems.append(f"{name}: {course}")
+        # A lane does one thing at a time: what it takes of steps is no more than these, however they overlap.
+        if name != "placed" and course["comm_s"] > course["step_s"] * (1 + 1e-6):
+            problems.append(f"{name}: exchanges for longer than a step: {course}")
+    if courses["placed"]["step_s"] != step_s["placed"] or courses["predicted"]["step_s"] != step_s["predicted"]:
+        problems.append(f"steps of {courses}, which took {step_s}")
+    return problems
+
+
+def ranks_measure_together():
+    """Weights are gathered, so that something is exchanged in both passes; a trace is of rank 0."""
+    where = folder("ranks")
+    shape = ["--zero", 3, "--place", "optimizer=nvme,grads=host", "--threads", 1, "--steps", STEPS]
+    trace = os.path.join(SCRATCH, "ranks-trace.json")
+    words = mpirun((RANKS, program.command(*bench(where, *shape, "--trace", trace, "--json"))))
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S,
+                          check=False)
+    if done.returncode != 0 or done.stderr:
+        return [f"status {done.returncode}: {done.stderr[-1000:]}"]
+    found = json.loads(done.stdout)
+    problems = wrong_exchange(found["exchange"], {name: one["step_s"] for name, one in found["steps"].items()})
+    sent = found["lanes"]["comm"]["bytes"]
+    planned = json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", where, *shape[:-2],
+                                      "--ranks", RANKS, "--rates", RATES, "--json").out)["lanes"]["comm"]["bytes"]
+    names = {event.get("name") for event in program.read_json(trace)["traceEvents"]}
+    problems += [] if any("all-gather" in name for name in names) else [f"the trace has {sorted(names)}"]
+    problems += [f"{name} is left" for name in os.listdir(where)]
+    return problems + ([] if 0 < sent == planned else [f"{sent} bytes were sent, {planned} planned"])
+
+
 def has_unnamed_file(process, where):
     """Whether a process holds a file in the folder that has no name."""
     fds = f"/proc/{process.pid}/fd"
@@ -182,5 +221,5 @@ def help_explains_every_flag():
             if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
 
 
-script_test.run(reports, shared_inputs, readable_report, gone_however_it_ends, others_are_left_alone, misuse,
-                help_explains_every_flag)
+script_test.run(reports, shared_inputs, readable_report, ranks_measure_together, gone_however_it_ends,
+                others_are_left_alone, misuse, help_explains_every_flag)
