@@ -28,6 +28,9 @@ void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *stor
  * removed. Whenever that is cut off, run.json names stores that are whole, and the next resume removes the others. */
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out);
 
+/* Refuses a folder of the run that is not one and the same, with one run.json or none, for all ranks. */
+sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder);
+
 /* Refuses places that ranks of one machine share by mistake: a block device of two ranks, or lists of folders that are
  * neither equal nor apart. */
 sw_status sw_rank_places_agree(const struct sw_rank_stores *self);

@@ -226,9 +226,11 @@ static sw_status create(struct sw_trainer *trainer) {
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(choose_updates(trainer));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(open_engine(trainer));
     SW_TRY(sw_loading_run(trainer));
     sw_ranks_keep(ranks);
@@ -328,6 +330,7 @@ static sw_status read_position(struct sw_trainer *trainer) {
 
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
     SW_TRY(prepare(trainer));
     SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));

@@ -76,6 +76,29 @@ def training_goes_on_as_on_one_rank():
     return far("2, 3 and 1 ranks", path("changing"), path("one"))
 
 
+def the_folder_of_a_run_is_one_for_all_ranks():
+    """Each rank works in a folder of its own, and the run's is named from there."""
+    here, there = path("here"), path("there")
+    problems = []
+    for name in (here, there):
+        os.mkdir(name)
+
+    def refused(what, arguments):
+        parts = [(1, arguments, name) for name in (here, there)]
+        done = subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=LIMIT_S, check=False)
+        said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+        right = done.returncode != 0 and len(said) == 1 and "all ranks share" in said[0]
+        return [] if right else [f"{what}: status {done.returncode}: {done.stderr[-1500:]}"]
+
+    arguments = train("unseen", STEPS)
+    arguments[arguments.index(path("unseen"))] = "unseen"
+    problems += refused("a new run", arguments)
+    problems += [f"{name} is left" for name in os.listdir(here) + os.listdir(there)]
+    together(2, train("here/seen", STEPS))
+    return problems + refused("a resume", command("resume", "seen"))
+
+
 def ranks_may_be_given_drives_of_their_own():
     """Unlike each other: each goes on with what it had, also where the next start does not name them."""
     for name in ("fast", "large"):
@@ -104,4 +127,4 @@ def drives_of_ranks_are_named_by_their_numbers():
 
 
 script_test.run(any_number_of_ranks_has_the_same_state, training_goes_on_as_on_one_rank,
-                ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)
+                the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)
