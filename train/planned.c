@@ -6,7 +6,8 @@
 sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
-    SW_TRY(sw_places_of(&p->settings.nvme, ".", NULL, &p->places));
+    const struct sw_store_owner owner = sw_settings_owner(&p->settings);
+    SW_TRY(sw_places_of(&p->settings.nvme, ".", &owner, &p->places));
     SW_TRY(sw_trainer_devices(&p->settings, &p->devices));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));

@@ -142,9 +142,9 @@ def wrong_exchange(exchange, step_s):
 def ranks_measure_together():
     """Weights are gathered, so that something is exchanged in both passes; a trace is of rank 0."""
     where = folder("ranks")
-    shape = ["--zero", 3, "--place", "optimizer=nvme,grads=host", "--threads", 1, "--steps", STEPS]
+    shape = ["--zero", 3, "--place", "optimizer=nvme,grads=host"]
     trace = os.path.join(SCRATCH, "ranks-trace.json")
-    words = mpirun((RANKS, program.command(*bench(where, *shape, "--trace", trace, "--json"))))
+    words = mpirun((RANKS, program.command(*bench(where, *shape, "--steps", STEPS, "--trace", trace, "--json"))))
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S,
                           check=False)
     if done.returncode != 0 or done.stderr:
@@ -152,7 +152,7 @@ def ranks_measure_together():
     found = json.loads(done.stdout)
     problems = wrong_exchange(found["exchange"], {name: one["step_s"] for name, one in found["steps"].items()})
     sent = found["lanes"]["comm"]["bytes"]
-    planned = json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", where, *shape[:-2],
+    planned = json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", where, *shape,
                                       "--ranks", RANKS, "--rates", RATES, "--json").out)["lanes"]["comm"]["bytes"]
     names = {event.get("name") for event in program.read_json(trace)["traceEvents"]}
     problems += [] if any("all-gather" in name for name in names) else [f"the trace has {sorted(names)}"]
