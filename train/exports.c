@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
+#include "train/gathered_masters.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -103,22 +104,21 @@ static sw_status remove_worst(struct exports *exports) {
     return SW_OK;
 }
 
-/* Masters out of the engine, a run of grains at a time. */
+/* Masters out of the engines of all ranks, a run of grains at a time. */
 struct reader {
-    struct sw_engine *engine;
+    struct sw_gathered_masters *masters;
     const struct sw_units *units;
-    float *records;             /* of AT_ONCE grains */
-    int64_t unit, first, count; /* grains that are there; unit -1: none */
+    const float *grains;        /* SW_GATHERED_GRAINS at most */
+    int64_t unit, first, count; /* that are there; unit -1: none */
 };
-enum { AT_ONCE = 16 };
 
 static sw_status read_grains(struct reader *reader, int64_t unit, int64_t grain) {
     if (reader->unit == unit && grain >= reader->first && grain < reader->first + reader->count)
         return SW_OK;
     reader->unit = -1;
-    reader->first = grain / AT_ONCE * AT_ONCE;
-    reader->count = sw_min_i64(AT_ONCE, reader->units->unit[unit].grains - reader->first);
-    SW_TRY(sw_engine_read_records(reader->engine, unit, reader->first, reader->count, reader->records));
+    reader->first = grain / SW_GATHERED_GRAINS * SW_GATHERED_GRAINS;
+    reader->count = sw_min_i64(SW_GATHERED_GRAINS, reader->units->unit[unit].grains - reader->first);
+    SW_TRY(sw_gathered_masters_read(reader->masters, unit, reader->first, reader->count, &reader->grains));
     reader->unit = unit;
     return SW_OK;
 }
@@ -129,8 +129,8 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
         const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
         SW_TRY(read_grains(reader, unit, grain));
-        const int64_t record = (grain - reader->first) * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-        memcpy(out, reader->records + record + within, (size_t)run * sizeof *out);
+        const int64_t at = (grain - reader->first) * SW_GRAIN_ELEMS;
+        memcpy(out, reader->grains + at + within, (size_t)run * sizeof *out);
         first += run;
         count -= run;
         out += run;
@@ -138,17 +138,12 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
     return SW_OK;
 }
 
-static sw_status write_weights(struct sw_trainer *trainer, const char *path) {
-    struct reader reader = {.engine = trainer->engine, .units = sw_model_get_units(trainer->model), .unit = -1};
+static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
+    struct reader reader = {.masters = masters, .units = sw_model_get_units(trainer->model), .unit = -1};
     const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
-    reader.records = malloc((size_t)AT_ONCE * SW_RECORD_BYTES);
-    if (reader.records == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to export");
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
     const struct sw_load from = {.fill = fill, .context = &reader};
-    const sw_status status = sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
-    free(reader.records);
-    return status;
+    return sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
 }
 
 static bool has(const struct exports *exports, int64_t step) {
@@ -158,7 +153,7 @@ static bool has(const struct exports *exports, int64_t step) {
     return false;
 }
 
-bool sw_exports_has(struct sw_trainer *trainer, int64_t step) {
+static bool list_has(struct sw_trainer *trainer, int64_t step) {
     struct exports *exports = calloc(1, sizeof *exports);
     const bool found = exports != NULL && read_index(trainer, exports) == SW_OK && has(exports, step);
     sw_error_clear();
@@ -166,7 +161,13 @@ bool sw_exports_has(struct sw_trainer *trainer, int64_t step) {
     return found;
 }
 
-sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
+sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out) {
+    *out = sw_ranks_rank(trainer->ranks) == 0 && list_has(trainer, step);
+    return sw_ranks_spread(trainer->ranks, "whether there is an export", out, sizeof *out);
+}
+
+static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_masters *masters, int64_t step,
+                              double validation_loss) {
     struct exports *exports = calloc(1, sizeof *exports);
     char path[SW_RUN_PATH_CHARS];
     sw_status status = SW_OK;
@@ -177,7 +178,7 @@ sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double vali
     if (has(exports, step))
         goto end; /* of before a kill: the same bits */
     sw_folder_remove(path);
-    SW_TRY_GOTO(write_weights(trainer, path), end);
+    SW_TRY_GOTO(write_weights(trainer, masters, path), end);
     exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss};
     SW_TRY_GOTO(write_index(exports), end);
     sw_log_info("wrote %s", path);
@@ -186,4 +187,20 @@ sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double vali
 end:
     free(exports);
     return status;
+}
+
+/* Rank 0 writes, and asks the others for what it has not. */
+sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
+    struct sw_gathered_masters *masters;
+    SW_TRY(sw_engine_settle(trainer->engine));
+    SW_TRY(sw_gathered_masters_open(trainer, &masters));
+    sw_status status = SW_OK;
+    if (sw_ranks_rank(trainer->ranks) == 0) {
+        status = write_export(trainer, masters, step, validation_loss);
+        sw_gathered_masters_end(masters);
+    } else {
+        status = sw_gathered_masters_follow(masters);
+    }
+    sw_gathered_masters_close(masters);
+    return sw_ranks_gate(trainer->ranks, status);
 }

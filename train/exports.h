@@ -7,11 +7,13 @@
 
 enum { SW_EXPORTS_MOST = 1000 };
 
+/* All ranks at once call both, with idle engines; the folder is rank 0's. */
+
 /* Whether the list has this step. A list that cannot be read has none; writing names what is wrong with it. */
-bool sw_exports_has(struct sw_trainer *trainer, int64_t step);
+sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out);
 
 /* Writes the weights as they are after `step`, unless the list has them already, and removes what is one too many.
- * validation_loss: NAN for none. The engine must be idle. */
+ * validation_loss: NAN for none. */
 sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss);
 
 #endif

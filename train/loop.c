@@ -241,7 +241,9 @@ static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
     double loss = validates ? loop->trainer->validation_loss : NAN;
     int64_t tokens;
-    if (sw_exports_has(loop->trainer, step))
+    bool has;
+    SW_TRY(sw_exports_has(loop->trainer, step, &has));
+    if (has)
         return SW_OK;
     if (validates && evaluated)
         SW_TRY(validate(loop->trainer, &loss, &tokens));

@@ -113,13 +113,19 @@ sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value) {
     return SW_OK;
 }
 
+/* By records, which are host memory: what broadcasts take is the GPU's, where there is one. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes) {
-    struct sw_comm_request *request;
-    if (sw_ranks_count(ranks) == 1)
+    const int count = sw_ranks_count(ranks);
+    if (count == 1)
         return SW_OK;
-    const struct sw_comm_broadcast broadcast = {.what = what, .data = data, .bytes = bytes};
-    SW_TRY(sw_comm_broadcast(ranks->comm, &broadcast, &request));
-    return sw_comm_wait(request);
+    char *records = calloc((size_t)count, (size_t)bytes);
+    if (records == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the %s of %d ranks", what, count);
+    memcpy(records + sw_ranks_rank(ranks) * bytes, data, (size_t)bytes);
+    const sw_status status = sw_comm_share_records(ranks->comm, what, records, bytes);
+    memcpy(data, records, (size_t)bytes);
+    free(records);
+    return status;
 }
 
 /* The cores that the launcher has left a rank. */

@@ -42,10 +42,6 @@ static sw_status check_settings(struct sw_trainer *trainer) {
     settings->rank = sw_ranks_rank(trainer->ranks);
     settings->local_rank = sw_ranks_local_rank(trainer->ranks);
     settings->local_ranks = sw_ranks_local_count(trainer->ranks);
-    if (settings->ranks > 1 && settings->export_every > 0)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--export-every is for a rank alone in this version; `spillway export` writes what several have "
-                       "saved");
     if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
         return sw_fail(SW_ERR_ARG, "--speculate always is for a rank alone: several never speculate; leave it out");
     return sw_settings_check(settings);

@@ -93,7 +93,6 @@ def another_program_or_command_is_refused():
 def numbers_of_ranks_that_cannot_work_are_refused():
     shape = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 6 * SEQ)
     return (refused("four ranks", [(4, train())], "--batch-tokens 384", "4 ranks", "use 512", "--micro-batch")
-            + refused("exports", [(2, train("--export-every", 1))], "--export-every", "export")
             + refused("speculation", [(2, train("--speculate", "always"))], "--speculate always")
             + refused("two ranks of pairs", [(2, train(shape=shape))], "--batch-tokens 384", "2 ranks", "use 512"))
 

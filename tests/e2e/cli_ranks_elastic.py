@@ -51,6 +51,17 @@ def what_is_read(name):
             report("verify", path(name))["grains"], must("generate", path(name), "--prompt", "a", "--max-tokens", 5, "--temperature", 0).out)
 
 
+def exports_on_the_way_are_of_all_ranks():
+    problems = []
+    for ranks, flags in ((1, ()), (2, ("--zero", 3, "--place", NVME)), (3, ("--zero", 1)), (2, ("--zero", 0))):
+        name = f"exporting-{ranks}-{len(flags)}-{flags[1:2]}"
+        together(ranks, train(name, STEPS, "--export-every", STEPS, "--val", "10%", *flags))
+        written = os.path.join(path(name), "exports", f"step-{STEPS}", "model.safetensors")
+        if not filecmp.cmp(written, exported(name, name + "-out"), shallow=False):
+            problems.append(f"{ranks} ranks, {flags}: the export of the last step is not what was saved")
+    return problems
+
+
 def any_number_of_ranks_has_the_same_state():
     problems = []
     together(2, train("moving", STEPS, "--place", NVME))
@@ -126,5 +137,5 @@ def drives_of_ranks_are_named_by_their_numbers():
     return problems
 
 
-script_test.run(any_number_of_ranks_has_the_same_state, training_goes_on_as_on_one_rank,
+script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks, training_goes_on_as_on_one_rank,
                 the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)
