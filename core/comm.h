@@ -47,8 +47,8 @@ const char *sw_comm_transport_name(const struct sw_comm *comm);
  * to each share. */
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 
-/* The memory through which reductions pass, kept until the comm is closed; reductions need it. Ranks may give unequal
- * sizes, the least is used; all call this at once. */
+/* The memory through which reductions pass, kept until other is given or nothing is reduced any more; reductions need
+ * it. Ranks may give unequal sizes, the least is used; all call this at once. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes);
 /* The least that does for so many ranks. */
 int64_t sw_comm_least_staging_bytes(int ranks);

@@ -19,7 +19,7 @@ void sw_record_error(const char *format, ...) {
 
 sw_status sw_fail_while(sw_status code, const char *format, ...) {
     size_t used = strlen(error_text);
-    if (used == 0 || used + 16 > sizeof error_text)
+    if (code == SW_OK || used == 0 || used + 16 > sizeof error_text)
         return code;
     used += (size_t)snprintf(error_text + used, sizeof error_text - used, ", while ");
     va_list args;

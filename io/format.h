@@ -32,7 +32,6 @@ enum {
 #define SW_LABEL_MAGIC "SPILLWAY"
 #define SW_SUPER_MAGIC "SWCOMMIT"
 #define SW_MARK_MAGIC "SWFINISH"
-#define SW_STORE_FILE_NAME "store.spillway"
 
 /* A little-endian number of the file; the wrapper keeps it from being used unconverted. */
 typedef struct {

@@ -24,6 +24,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* In each directory. */
+#define SW_STORE_FILE_NAME "store.spillway"
+
 enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 2 };
 
 typedef enum {

@@ -192,7 +192,8 @@ static void choose_generations(struct sw_engine *engine, struct step_context *co
 static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool speculates,
                        const struct sw_step_input *input) {
     const struct sw_program *program = &engine->plan->program[kind];
-    assert(program->op_count > 0 && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
+    /* A rank without a share may have nothing to do in it; it has the program all the same. */
+    assert(program->lane_op[SW_LANE_COMPUTE] != NULL && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
     const bool steady = engine->program == program;
     if (!steady)
         SW_TRY(change_program(engine, program));

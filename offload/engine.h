@@ -1,5 +1,8 @@
 /* The engine: the memory of every tier and the threads of every lane, obeying a plan.
  *
+ * Of a plan for several ranks all open, load, restore, settle, save, begin and read records at once, in one order: they
+ * do parts of it together.
+ *
  * Calls belong to one thread. A training step is begun, runs on the lanes, and is waited for; the next may be begun
  * before that, so that the end of a step overlaps the start of the next. Everything else needs an idle engine (each
  * begun step waited for). The first error of any lane ends all lanes and is returned by sw_engine_wait, or by

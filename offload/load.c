@@ -248,6 +248,8 @@ static sw_status load_units(struct loader *self) {
         const struct sw_span all = sw_plan_span(self->engine->plan, SW_WEIGHTS, u);
         for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
             struct box *box;
+            /* Others may wait for a rank that has more to load. */
+            sw_watch_enter(self->engine->spec.watch, 1 + SW_LANE_UPDATE, "loading", u);
             SW_TRY(take_box(self, &box));
             box->unit = u;
             box->first_grain = first;
@@ -256,6 +258,7 @@ static sw_status load_units(struct loader *self) {
             SW_TRY(fill_box(self, box));
         }
     }
+    sw_watch_leave(self->engine->spec.watch, 1 + SW_LANE_UPDATE);
     SW_TRY(send_filled(self));
     while (self->engine->setup_lane != NULL && sw_store_outstanding(self->engine->setup_lane) > 0)
         SW_TRY(reap(self, true));

@@ -79,7 +79,7 @@ int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 
 /* The record that each rank shares: its losses, its wishes and, unit by unit, the sums of squares of its shard, in
- * doubles. Where a unit's begin, and all bytes. */
+ * doubles; and its bytes. */
 enum { SW_SHARE_LOSS, SW_SHARE_WISHES, SW_SHARE_SUMS };
 int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums);
 

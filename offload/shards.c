@@ -1,6 +1,14 @@
 /* What each rank has of a unit, and in which chunks. */
+#include "core/comm.h"
 #include "core/size.h"
 #include "offload/plan_private.h"
+
+/* From about 1 MiB a peer on, larger messages bring nothing. */
+#define STAGING_BYTES (8 * SW_MIB)
+
+int64_t sw_plan_staging_bytes(int ranks) {
+    return sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(ranks));
+}
 
 int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;

@@ -93,8 +93,18 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     return sw_stream_synchronize(engine->setup_stream);
 }
 
+/* Others may wait for a rank that has more to do. The lanes have nothing to tell meanwhile. */
+static void tell(struct sw_engine *engine, const char *what, int64_t unit) {
+    sw_watch_enter(engine->spec.watch, 1 + SW_LANE_UPDATE, what, unit);
+}
+
+static void tell_end(struct sw_engine *engine) {
+    sw_watch_leave(engine->spec.watch, 1 + SW_LANE_UPDATE);
+}
+
 static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chunk) {
     float *records = record_stage(engine);
+    tell(engine, "restoring", chunk->unit);
     SW_TRY(transfer(engine, false, engine->committed_generation, chunk, records));
     SW_TRY(put_weights(engine, chunk, records));
     if (engine->plan->spec.train && sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit) >= 0)
@@ -129,6 +139,7 @@ static sw_status restore_units(struct sw_engine *engine, char *all) {
             const struct chunk chunk = chunk_at(engine, u, c);
             if (c < own)
                 SW_TRY(restore_chunk(engine, &chunk));
+            tell_end(engine);
             if (all != NULL)
                 SW_TRY(join_weights(engine, u, c, all));
         }
@@ -171,9 +182,11 @@ static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
     for (int64_t c = 0; c < sw_plan_state_chunks(engine->plan, SW_OPTIMIZER, unit); c++) {
         const struct chunk chunk = chunk_at(engine, unit, c);
         float *records;
+        tell(engine, "saving", unit);
         SW_TRY(get_records(engine, &chunk, &records));
         SW_TRY(transfer(engine, true, sw_engine_working(engine), &chunk, records));
     }
+    tell_end(engine);
     return SW_OK;
 }
 

@@ -112,15 +112,31 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
     return SW_OK;
 }
 
+/* The plan of another rank in place of the best. */
+static sw_status take_own(struct search *s, int rank) {
+    struct sw_plan *own;
+    for (int64_t u = 0; u < s->spec.units->count; u++)
+        s->streams[u] = s->best->streams_update[u];
+    s->spec.rank = rank;
+    SW_TRY(sw_plan_create(&s->spec, &own));
+    sw_plan_destroy(s->best);
+    s->best = own;
+    return SW_OK;
+}
+
 sw_status sw_plan_create_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
                                   struct sw_update_prices *out_prices, struct sw_plan **out) {
     struct search s = {.spec = *spec, .rates = rates};
+    /* All ranks price the plan of the same one, so that they choose alike. */
+    s.spec.rank = 0;
     *out_prices = (struct sw_update_prices){0};
     s.streams = calloc((size_t)spec->units->count, sizeof *s.streams);
     if (s.streams == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to price a plan");
     s.spec.streams_update = s.streams;
-    const sw_status status = search(&s, out_prices);
+    sw_status status = search(&s, out_prices);
+    if (status == SW_OK && spec->rank > 0)
+        status = take_own(&s, spec->rank);
     free(s.streams);
     if (status != SW_OK) {
         sw_plan_destroy(s.best);

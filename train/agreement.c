@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { FLAG_CHARS = 64, GPU_CHARS = 128 };
 
@@ -101,4 +102,28 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     settings->device_memory = budgets[0];
     settings->host_memory = budgets[1];
     return SW_OK;
+}
+
+/* What a plan makes the ranks do together, in its order. */
+static uint64_t digest_of(const struct sw_plan *plan) {
+    uint64_t digest = (uint64_t)plan->spec.type;
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &plan->program[p];
+        for (int32_t i = 0; program->op_count > 0 && i < program->lane_count[SW_LANE_COMM]; i++) {
+            const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+            const int32_t what[] = {p, (int32_t)op->kind, (int32_t)op->content, op->unit, op->chunk, op->bucket};
+            digest = XXH3_64bits_withSeed(what, sizeof what, digest);
+        }
+    }
+    return digest;
+}
+
+sw_status sw_agree_on_plan(struct sw_trainer *trainer) {
+    const uint64_t digest = digest_of(trainer->plan);
+    const struct sw_comm_claim claim = {
+        .what = "plan",
+        .remedy = "name --precision, --place and --update, so that different machines choose alike",
+        .value = &digest,
+        .bytes = sizeof digest};
+    return sw_ranks_agree(trainer->ranks, &claim, 1);
 }

@@ -12,4 +12,7 @@ sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings 
  * any rank has, since all obey one plan. */
 sw_status sw_agree_on_inputs(struct sw_trainer *trainer);
 
+/* On what they will do together: ranks that differ in it would wait for each other for ever. */
+sw_status sw_agree_on_plan(struct sw_trainer *trainer);
+
 #endif

@@ -14,7 +14,8 @@ struct request {
 
 struct sw_gathered_masters {
     struct sw_trainer *trainer;
-    bool shared;    /* ranks have but a shard each */
+    bool shared;    /* among several ranks */
+    bool failed;    /* on some rank: all know */
     float *records; /* of SW_GATHERED_GRAINS grains of this rank */
     float *all;     /* as many masters of each rank; of a rank alone one's */
 };
@@ -63,7 +64,9 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
 }
 
 static sw_status exchange(struct sw_gathered_masters *self, const struct request *request) {
-    SW_TRY(read_own(self, request));
+    const sw_status status = sw_ranks_gate(self->trainer->ranks, read_own(self, request));
+    self->failed = status != SW_OK;
+    SW_TRY(status);
     return self->shared ? sw_comm_share_records(sw_ranks_comm(self->trainer->ranks), "export", self->all,
                                                 SW_GATHERED_GRAINS * MASTER_BYTES)
                         : SW_OK;
@@ -95,6 +98,8 @@ sw_status sw_gathered_masters_read(struct sw_gathered_masters *self, int64_t uni
 
 void sw_gathered_masters_end(struct sw_gathered_masters *self) {
     struct request end = {0};
+    if (self->failed)
+        return;
     /* Where this fails, so does the gate behind it. */
     (void)sw_ranks_spread(self->trainer->ranks, "export", &end, sizeof end);
 }

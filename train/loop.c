@@ -108,7 +108,9 @@ static bool time_is_up(const struct loop *loop) {
     const int64_t limit = loop->trainer->run.settings.time_limit;
     const double pause = fmax(loop->longest_pause_seconds, evaluation_seconds(loop));
     const double elapsed = (double)(sw_now_ns() - loop->trainer->start_ns) * 1e-9;
-    return limit > 0 && elapsed + 2.0 * loop->seconds_per_step + pause > (double)limit;
+    /* Of several ranks each hears a step later what one of them wishes. */
+    const double steps = sw_ranks_count(loop->trainer->ranks) > 1 ? 3.0 : 2.0;
+    return limit > 0 && elapsed + steps * loop->seconds_per_step + pause > (double)limit;
 }
 
 /* Several ranks must begin the same steps: what any of them wishes counts once all have heard of it. */

@@ -80,11 +80,21 @@ static sw_status open_at(const struct sw_rank_stores *self, const struct sw_plac
                : sw_fail_while(status, "going back to step %lld, the newest that every rank has", (long long)most_step);
 }
 
+static void tick(void *ranks, int64_t done_bytes, int64_t total_bytes) {
+    (void)done_bytes;
+    (void)total_bytes;
+    sw_ranks_tick(ranks);
+}
+
 /* What the rank goes back to must be whole before anything later is given up. */
-static sw_status check_whole(struct sw_store *store) {
+static sw_status check_whole(struct sw_ranks *ranks, struct sw_store *store) {
     int64_t grains, bad;
     const long long step = (long long)sw_store_last_commit(store)->step;
-    SW_TRY(sw_store_verify(store, NULL, &grains, &bad));
+    const struct sw_store_verifier verifier = {.progress = tick, .context = ranks};
+    sw_ranks_enter(ranks, "verifying step", step);
+    const sw_status status = sw_store_verify(store, &verifier, &grains, &bad);
+    sw_ranks_leave(ranks);
+    SW_TRY(status);
     return bad == 0 ? SW_OK
                     : sw_fail(SW_ERR_CORRUPT,
                               "%lld grains of step %lld, the newest that every rank has, are bad: go back to an export "
@@ -109,7 +119,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     const bool back = newest > step;
     SW_TRY(sw_ranks_gate(ranks, back ? open_at(self, places, step, out) : SW_OK));
     SW_TRY(sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out)));
-    SW_TRY(sw_ranks_gate(ranks, back ? check_whole(*out) : SW_OK));
+    SW_TRY(sw_ranks_gate(ranks, back ? check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
     return sw_rank_record(self, *out, places);
 }

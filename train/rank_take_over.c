@@ -1,11 +1,13 @@
 /* A run that goes on with another number of ranks. Its state is copied grain by grain from the stores that it has into
  * new ones, which then commit the same step. Stores can be open once at a time, so the ranks go round the old ones. */
+#include "core/log.h"
 #include "core/size.h"
 #include "offload/shard.h"
 #include "train/files.h"
 #include "train/rank_store_private.h"
 #include "train/run_stores.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -176,6 +178,32 @@ static sw_status write_run(const struct change *change) {
     return sw_ranks_first(change->ranks, sw_run_write(change->self->folder, change->self->run));
 }
 
+/* What is to be removed again, whatever happens, must not be another run's. */
+static sw_status refuse_taken(const struct sw_places *places) {
+    char path[SW_RUN_PATH_CHARS];
+    for (int i = 0; i < places->count; i++) {
+        SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
+        if (access(path, F_OK) == 0)
+            return sw_fail(SW_ERR_ARG,
+                           "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
+                           "or remove it",
+                           path);
+    }
+    return SW_OK;
+}
+
+/* The run stays what it is, with the settings that it had. */
+static sw_status write_left(const struct sw_rank_stores *self) {
+    struct sw_run run = {0};
+    SW_TRY(sw_run_read(self->folder, &run));
+    sw_option_list_release(&run.left);
+    run.left = self->run->left;
+    const sw_status status = sw_run_write(self->folder, &run);
+    run.left = (struct sw_option_list){0};
+    sw_run_release(&run);
+    return status;
+}
+
 /* Before they are made, so that whatever happens they are found again. */
 static sw_status announce_new(struct change *change) {
     const struct sw_rank_stores *self = change->self;
@@ -183,13 +211,15 @@ static sw_status announce_new(struct change *change) {
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
     struct sw_places places;
     SW_TRY(sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places)));
-    sw_status status = sw_rank_record(&like, NULL, &places);
+    sw_status status = sw_ranks_gate(change->ranks, refuse_taken(&places));
+    if (status == SW_OK)
+        status = sw_rank_record(&like, NULL, &places);
     sw_places_release(&places);
     if (status == SW_OK)
         status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, &self->run->left));
     sw_run_stores_release(after.store, after.ranks);
     SW_TRY(status);
-    return write_run(change);
+    return sw_ranks_first(change->ranks, write_left(self));
 }
 
 /* The new stores are the run's from the moment that run.json says so. */
@@ -254,15 +284,22 @@ static sw_status remove_one(const char *folder, const char *left) {
     else
         SW_TRY(sw_path_join(path, sizeof path, folder, left));
     SW_TRY(sw_store_remove(path));
+    /* A folder that was made for it. */
     const char *name = strrchr(path, '/') + 1;
-    if (strncmp(name, "rank-", strlen("rank-")) == 0)
+    int rank, ranks;
+    if (sscanf(name, "rank-%d-of-%d", &rank, &ranks) == 2)
         rmdir(path);
     return SW_OK;
 }
 
 sw_status sw_rank_remove_left(const struct sw_rank_stores *self) {
-    for (int i = 0; i < self->run->left.count; i++)
-        SW_TRY(remove_one(self->folder, self->run->left.items[i]));
+    for (int i = 0; i < self->run->left.count; i++) {
+        const sw_status status = remove_one(self->folder, self->run->left.items[i]);
+        if (status != SW_OK)
+            sw_log_warn("%s, which the run no longer needs, is not removed: %s", self->run->left.items[i],
+                        sw_error_message(status));
+        sw_error_clear();
+    }
     sw_option_list_release(&self->run->left);
     return SW_OK;
 }

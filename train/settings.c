@@ -174,7 +174,8 @@
      AT(nvme),                                                                                                         \
      .value = "DIR[:SIZE]",                                                                                            \
      .what = "folder for the store's file, or a block device for all of it, and what the store may take there; "       \
-             "repeatable: striped, with as much in each; {rank} and {local_rank} in it are the rank's numbers; "       \
+             "repeatable: striped, with as much in each, of each rank; {rank} and {local_rank} in it are the rank's "  \
+             "numbers; "                                                                                               \
              "default: the run's own folder",                                                                          \
      .own = true},                                                                                                     \
         {.name = "--eval-every",                                                                                       \

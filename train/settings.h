@@ -62,7 +62,7 @@ extern const struct sw_command_line sw_bench_step_command;
 sw_status sw_settings_check(const struct sw_settings *settings);
 
 /* What a run has resolved for another number of ranks is open again: cores, and budgets up to what they were. */
-void sw_settings_regroup(struct sw_settings *settings);
+void sw_settings_regroup(struct sw_settings *settings, int64_t ranks_before);
 
 /* Resolves every "auto" that does not depend on the plan, for a model and a device. */
 struct sw_model_config;

@@ -41,8 +41,11 @@ static void fit_micro_batch(struct sw_settings *s) {
                     (long long)before, (long long)sw_settings_ranks(s));
 }
 
-void sw_settings_regroup(struct sw_settings *s) {
+void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {
     s->regrouped = true;
+    /* To a rank alone the stage meant nothing. */
+    if (ranks_before <= 1)
+        s->zero = SW_OPTION_AUTO;
     s->most_memory[SW_DEVICE] = s->device_memory;
     s->most_memory[SW_HOST] = s->host_memory;
     s->threads = s->device_memory = s->host_memory = SW_OPTION_AUTO;

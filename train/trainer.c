@@ -49,9 +49,11 @@ static sw_status check_settings(struct sw_trainer *trainer) {
 
 static sw_status share_cores(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
-    if (settings->threads != SW_OPTION_AUTO)
-        return sw_ranks_least(trainer->ranks, &settings->threads, 1);
-    return sw_ranks_cores(trainer->ranks, &settings->threads);
+    int64_t cores;
+    SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
+    if (settings->threads == SW_OPTION_AUTO)
+        settings->threads = cores;
+    return sw_ranks_least(trainer->ranks, &settings->threads, 1);
 }
 
 static sw_status open_inputs(struct sw_trainer *trainer) {
@@ -224,6 +226,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(choose_updates(trainer));
+    SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
@@ -299,7 +302,7 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
-        sw_settings_regroup(settings);
+        sw_settings_regroup(settings, trainer->run.ranks);
     if (change->apply != NULL)
         SW_TRY(change->apply(change->context, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
@@ -331,6 +334,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(prepare(trainer));
     SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
     SW_TRY(choose_updates(trainer));
+    SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
