@@ -51,6 +51,20 @@ def what_is_read(name):
             report("verify", path(name))["grains"], must("generate", path(name), "--prompt", "a", "--max-tokens", 5, "--temperature", 0).out)
 
 
+def stores_of_another_run_stay():
+    """Of one that has the places that a run would go on in."""
+    drive = path("for-two-runs")
+    os.mkdir(drive)
+    together(1, train("first", STEPS, "--nvme", drive, "--place", NVME))
+    together(2, train("second", STEPS, "--nvme", drive, "--place", NVME))
+    done = subprocess.run(mpirun((2, command("resume", path("first"), "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    problems = [] if done.returncode != 0 and done.stderr.count("exists already") == 1 else [f"not refused: {done.stderr[-1500:]}"]
+    resume(1, "first", STEPS + 1)
+    resume(2, "second", STEPS + 1)
+    return problems
+
+
 def exports_on_the_way_are_of_all_ranks():
     problems = []
     for ranks, flags in ((1, ()), (2, ("--zero", 3, "--place", NVME)), (3, ("--zero", 1)), (2, ("--zero", 0))):
@@ -137,5 +151,5 @@ def drives_of_ranks_are_named_by_their_numbers():
     return problems
 
 
-script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks, training_goes_on_as_on_one_rank,
+script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks, stores_of_another_run_stay, training_goes_on_as_on_one_rank,
                 the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)

@@ -29,5 +29,10 @@ def four_ranks_give_the_same_bits_in_fp32():
     return same_bits(4, "fp32", 3)
 
 
+def ranks_without_a_grain_keep_step():
+    """Six ranks, and no unit of more than five grains."""
+    return same_bits(6, "fp32", 2)
+
+
 jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_same_bits_in_bf16,
-                     four_ranks_give_the_same_bits_in_fp32)
+                     four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step)

@@ -3,6 +3,7 @@
 #include "offload/plan.h"
 #include "offload/plan_private.h"
 #include "offload/simulate.h"
+#include "offload/update_price.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
@@ -19,7 +20,15 @@
 
 #include "core/size.h"
 
-enum { MODELS = 1500, MOST_UNITS = 8, MOST_GRAINS = 20, MOST_RANKS = 5, JUDGED_EVERY = 50, SEED = 1 };
+enum {
+    MODELS = 1500,
+    MOST_UNITS = 8,
+    MOST_GRAINS = 20,
+    MOST_RANKS = 5,
+    JUDGED_EVERY = 50,
+    PRICED_EVERY = 10,
+    SEED = 1
+};
 
 static void must(sw_status status, uint64_t seed) {
     if (status != SW_OK)
@@ -104,28 +113,33 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
+static const double units_s[MOST_UNITS] = {0};
+
+static struct sw_rates make_rates(void) {
+    const struct sw_rate fast = {.bytes_per_s = 1e12, .cores = 1.0};
+    return (struct sw_rates){.cores = 16.0,
+                             .compute_cores = 1.0,
+                             .upload = fast,
+                             .download = fast,
+                             .update = fast,
+                             .update_on_device = fast,
+                             .finish = fast,
+                             .zero = fast,
+                             .read = fast,
+                             .write = fast,
+                             .read_write_slowdown = 1.0,
+                             .gather = {.bytes_per_s = 2e9},
+                             .reduce = {.bytes_per_s = 1e9},
+                             .comm_latency_s = 1e-3,
+                             .forward_s = units_s,
+                             .backward_s = units_s,
+                             .recompute_s = units_s,
+                             .derive_s = units_s};
+}
+
 /* The comm lane takes what its bytes take, and the latency of each op. */
 static void check_time(const struct sw_plan *plan, uint64_t seed) {
-    static const double units_s[MOST_UNITS] = {0};
-    const struct sw_rate fast = {.bytes_per_s = 1e12, .cores = 1.0};
-    const struct sw_rates rates = {.cores = 16.0,
-                                   .compute_cores = 1.0,
-                                   .upload = fast,
-                                   .download = fast,
-                                   .update = fast,
-                                   .update_on_device = fast,
-                                   .finish = fast,
-                                   .zero = fast,
-                                   .read = fast,
-                                   .write = fast,
-                                   .read_write_slowdown = 1.0,
-                                   .gather = {.bytes_per_s = 2e9},
-                                   .reduce = {.bytes_per_s = 1e9},
-                                   .comm_latency_s = 1e-3,
-                                   .forward_s = units_s,
-                                   .backward_s = units_s,
-                                   .recompute_s = units_s,
-                                   .derive_s = units_s};
+    const struct sw_rates rates = make_rates();
     const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
     struct sw_simulation found;
     double expected_s = 0.0;
@@ -175,6 +189,22 @@ static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_
     return made;
 }
 
+/* By rates at which it pays to update some units on the device, and some on the host. */
+static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
+    struct sw_rates rates = make_rates();
+    struct sw_update_prices prices;
+    rates.update.bytes_per_s = rates.upload.bytes_per_s = rates.download.bytes_per_s = 2e10;
+    for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
+        const sw_status status = sw_plan_create_by_price(spec, &rates, &prices, &plan[spec->rank]);
+        if (status == SW_ERR_BUDGET && spec->rank == 0) {
+            sw_error_clear();
+            return false;
+        }
+        must(status, seed);
+    }
+    return true;
+}
+
 static void release(struct sw_plan **plan, int ranks) {
     for (int r = 0; r < ranks; r++)
         sw_plan_destroy(plan[r]);
@@ -197,6 +227,10 @@ static void try_random_model(uint64_t seed, int tally[4]) {
         release(plan, spec.ranks);
         tally[spec.zero]++;
         if (make_plans(&spec, plan, seed)) {
+            check_plans(plan, spec.ranks, seed, false);
+            release(plan, spec.ranks);
+        }
+        if (seed % PRICED_EVERY == 0 && make_priced_plans(&spec, plan, seed)) {
             check_plans(plan, spec.ranks, seed, false);
             release(plan, spec.ranks);
         }
