@@ -1,5 +1,4 @@
 /* Which slots a plan needs, and where in its tier each lies. */
-#include "core/comm.h"
 #include "core/size.h"
 #include "io/store.h"
 #include "offload/plan_private.h"
@@ -303,7 +302,7 @@ static void lay_exchange(struct layout *layout) {
     index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
-    index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_comm_least_staging_bytes(ranks), 1);
+    index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
     index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_share_bytes(plan, true), 1);
 }
 

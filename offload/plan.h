@@ -279,6 +279,8 @@ const char *sw_plan_commits(const struct sw_plan *plan);
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
+/* Through which reductions of so many ranks pass, on each of them: large enough that rounds are few. */
+int64_t sw_plan_staging_bytes(int ranks);
 /* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* Chunks of a whole unit. */

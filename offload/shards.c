@@ -1,4 +1,5 @@
 /* What each rank has of a unit, and in which chunks. */
+#include "core/comm.h"
 #include "core/size.h"
 #include "offload/plan_private.h"
 
@@ -32,6 +33,11 @@ bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
 
 static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].grains;
+}
+
+#define STAGING_BYTES (4 * SW_MIB)
+int64_t sw_plan_staging_bytes(int ranks) {
+    return sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(ranks));
 }
 
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {

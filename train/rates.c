@@ -128,7 +128,7 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
 
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
                                  struct sw_rates *rates) {
-    const int64_t bytes = sw_comm_least_staging_bytes(sw_ranks_count(ranks));
+    const int64_t bytes = sw_plan_staging_bytes(sw_ranks_count(ranks));
     struct sw_memory *staging;
     if (sw_ranks_comm(ranks) == NULL)
         return SW_OK;
