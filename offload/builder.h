@@ -70,6 +70,7 @@ struct sw_builder {
     bool table_held;                         /* the table slot has this step's weights */
     bool rows_held;                          /* rows of the embedding are gathered */
     int work_acc_next;
+    int64_t sums_unit; /* whose shard is reduced and has no sums of squares yet, or -1 */
     struct sw_read_ahead ahead[SW_STATES];
     int state_age;        /* of weights and records that this program computes with: made in this step, or before */
     bool saves;           /* records that live on device or host also go to NVMe */
@@ -137,11 +138,15 @@ void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
 void sw_build_norm(struct sw_builder *b);
 /* The sums of a chunk of gradients are noted by the last op. */
 void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
+/* Those of a unit go to the host. */
+void sw_build_download_sums(struct sw_builder *b, int64_t unit);
 
 /* Between ranks (exchange.c): each rank's own gradients become the shard of their sum; the shards in a slot of this
  * rank become the whole unit in another, or in the same; what is known of the step goes to all, once it is committed
  * where it commits. */
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage);
+/* The sums of squares of the last reduced shard, where they are still to be taken. */
+void sw_build_sums_of_shard(struct sw_builder *b);
 /* The same of one group's, added to the accumulator of the shard. */
 void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before);
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);

@@ -58,6 +58,21 @@ static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, stru
     sw_build_note_sums(b, chunk->unit, chunk->number);
 }
 
+/* Of a shard that stays on the device they are not taken at once: the compute lane would wait for the exchange, which
+ * so has the next unit's backward pass to hide behind. */
+void sw_build_sums_of_shard(struct sw_builder *b) {
+    const int64_t unit = b->sums_unit;
+    if (unit < 0)
+        return;
+    const struct sw_place home = {.slot = b->index->grads[unit], .piece = SW_BY_GRAINS};
+    for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
+        square_sums(b, &chunk, home, grads_of(unit, c, 0));
+    }
+    sw_build_download_sums(b, unit);
+    b->sums_unit = -1;
+}
+
 /* Gradients that live whole on the device. */
 static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
     const int32_t home = b->index->grads[unit];
@@ -76,10 +91,6 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
     sw_build_read_unit(b, home, grads_of(unit, 0, STAGE_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
-    for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
-        const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
-        square_sums(b, &chunk, (struct sw_place){.slot = home, .piece = SW_BY_GRAINS}, grads_of(unit, c, reduced));
-    }
     if (!whole)
         return;
     op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
@@ -164,7 +175,7 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
     if (mine || !lives_here)
         sw_build_write(b, to, reduced);
-    if (mine)
+    if (mine && !lives_here)
         square_sums(b, &bucket->own, to, reduced);
     if (whole)
         take_all_home(b, bucket);
@@ -211,7 +222,11 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
 }
 
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
-    if (b->plan->spec.zero < SW_ZERO_GRADS && b->plan->placement[unit].tier[SW_GRADS] == SW_DEVICE) {
+    const bool here = b->plan->placement[unit].tier[SW_GRADS] == SW_DEVICE;
+    sw_build_sums_of_shard(b);
+    if (here)
+        b->sums_unit = unit;
+    if (here && b->plan->spec.zero < SW_ZERO_GRADS) {
         reduce_at_home(b, unit, acc, stage);
         return;
     }
@@ -219,4 +234,6 @@ void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
         struct bucket bucket = round_bucket(b, unit, c, acc, stage);
         reduce_bucket(b, &bucket);
     }
+    if (!here)
+        sw_build_download_sums(b, unit);
 }

@@ -343,6 +343,7 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
             sw_build_commit(b);
         emit_backward_units(b, group, emit_head(b, group));
     }
+    sw_build_sums_of_shard(b);
     if (sw_plan_ranks(b->plan) > 1)
         sw_build_share(b, true);
     sw_build_norm(b);
@@ -406,7 +407,8 @@ static const struct {
 
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
     *out = (struct sw_program){0};
-    struct sw_builder b = {.plan = plan, .index = plan->index, .program = out, .saves = kind == SW_PROGRAM_UPDATE_SAVE};
+    struct sw_builder b = {
+        .plan = plan, .index = plan->index, .program = out, .sums_unit = -1, .saves = kind == SW_PROGRAM_UPDATE_SAVE};
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
         b.unit_slot_holds[k] = -1;
     struct group group = {0};

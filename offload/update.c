@@ -323,11 +323,7 @@ static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_
     }
 }
 
-void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
-    if (sw_plan_ranks(b->plan) == 1 || sw_plan_reduces_groups(b->plan))
-        finish_alone(b, unit, acc, stage, speculate);
-    else
-        sw_build_reduce(b, unit, acc, stage);
+void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
     const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
     if (chunks == 0)
         return;
@@ -338,6 +334,15 @@ void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
     op->bytes = own.grains * (int64_t)sizeof(double);
     sw_build_read(b, (struct sw_place){b->index->sums_device, unit, offset_bytes, false}, sums);
     sw_build_write(b, (struct sw_place){b->index->sums_host, unit, offset_bytes, false}, sums);
+}
+
+void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+    if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
+        sw_build_reduce(b, unit, acc, stage);
+        return;
+    }
+    finish_alone(b, unit, acc, stage, speculate);
+    sw_build_download_sums(b, unit);
 }
 
 /* Whose sums of squares the host has. */
