@@ -34,36 +34,41 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     return spec;
 }
 
+/* By their bits: no two kinds of zero or of NaN are equal. */
+static bool differ(const void *a, const void *b, size_t bytes) {
+    return memcmp(a, b, bytes) != 0;
+}
+
 /* Grains, of grain_floats each, that both have and that differ; *held: how many `found` has. */
 static int64_t differing(const float *expected, const float *found, int64_t grains, int64_t grain_floats,
                          int64_t *held) {
     unsigned char nothing[sizeof(float)];
-    int64_t differ = 0;
+    int64_t count = 0;
     memset(nothing, SAME_NOT_HELD, sizeof nothing);
     for (int64_t g = 0; g < grains; g++) {
         const float *a = expected + g * grain_floats, *b = found + g * grain_floats;
-        if (memcmp(b, nothing, sizeof nothing) == 0)
+        if (!differ(b, nothing, sizeof nothing))
             continue;
         ++*held;
-        differ += memcmp(a, b, (size_t)grain_floats * sizeof *a) != 0;
+        count += differ(a, b, (size_t)grain_floats * sizeof *a);
     }
-    return differ;
+    return count;
 }
 
 static const char *difference(const struct same_trace *expected, const struct same_trace *found, int64_t least_held) {
     int64_t records = 0, grads = 0;
-    if (memcmp(expected->loss, found->loss, sizeof found->loss) != 0)
+    if (differ(expected->loss, found->loss, sizeof found->loss))
         return "losses";
-    if (memcmp(expected->grad_norm, found->grad_norm, sizeof found->grad_norm) != 0)
+    if (differ(expected->grad_norm, found->grad_norm, sizeof found->grad_norm))
         return "gradient norms";
-    if (memcmp(expected->skipped, found->skipped, sizeof found->skipped) != 0)
+    if (differ(expected->skipped, found->skipped, sizeof found->skipped))
         return "skipped steps";
     if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
         return "gradients of the last step";
     if (differing(expected->records, found->records, found->grains, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS,
                   &records) > 0)
         return "masters or moments";
-    if (memcmp(&expected->evaluation, &found->evaluation, sizeof found->evaluation) != 0)
+    if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
         return "weights (by the loss of a fixed batch)";
     return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
 }
