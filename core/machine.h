@@ -26,4 +26,12 @@ sw_status sw_machine_read(struct sw_machine *out);
 /* Cores that this process may run on. */
 int sw_machine_cores(void);
 
+/* Lets this thread, and those that it starts from now on, run only on those of its cores that are near a NUMA node.
+ * Nothing changes where they are all near one already, as a launcher may have seen to, or none is near that one. */
+void sw_machine_keep_to_node(int numa_node); /* as the system numbers it */
+/* The node of one of several processes that share this machine evenly; -1: it has but one. */
+int sw_machine_node_of_share(int number, int shares);
+/* The node that a place on the PCI bus ("0000:17:00.0") hangs on; -1 where that is not known. */
+int sw_machine_node_of_bus(const char *bus);
+
 #endif

@@ -160,6 +160,16 @@ sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
     return sw_ranks_least(ranks, out, 1);
 }
 
+void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus) {
+    const struct sw_comm_place *place = place_of(ranks);
+    const int near = sw_machine_node_of_bus(gpu_bus);
+    if (place->local_ranks == 1)
+        return;
+    const int node = near >= 0 ? near : sw_machine_node_of_share(place->local_rank, place->local_ranks);
+    if (node >= 0)
+        sw_machine_keep_to_node(node);
+}
+
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s) {
     const char *lanes[SW_RANKS_LANE];
     static_assert((int)SW_RANKS_LANE < (int)SW_WATCH_LANES, "the watch has room for all lanes");

@@ -60,6 +60,10 @@ sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, 
 /* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
 
+/* Where several ranks share a machine of several NUMA nodes: this thread and those that it starts from now on stay near
+ * the rank's GPU (its place on the bus, or NULL), or near a node that it shares with as few as can be. */
+void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus);
+
 /* From now on ranks that die or hang are noticed, and end the others. The time is the same on all. */
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
 

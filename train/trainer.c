@@ -60,6 +60,7 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_trainer_devices(settings, &trainer->devices));
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    sw_ranks_keep_to_node(trainer->ranks, info.bus);
     SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     SW_TRY(sw_schedule_check(&schedule));

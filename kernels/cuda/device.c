@@ -1,5 +1,5 @@
 /* Opening a GPU: whether there is one, a driver that is new enough, and kernels for it. */
-#include "core/system_file.h"
+#include "core/machine.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/kernel_ops.h"
 
@@ -76,10 +76,6 @@ static void read_bus(struct sw_cuda *cuda) {
 }
 
 /* The node of the machine's memory that a GPU is attached to. */
-static int numa_node_of(const struct sw_cuda *cuda) {
-    return cuda->bus[0] == '\0' ? -1 : (int)sw_system_number("", "/sys/bus/pci/devices/%s/numa_node", cuda->bus);
-}
-
 static sw_status read_gpu(struct sw_cuda *cuda) {
     struct cudaDeviceProp gpu;
     SW_TRY(sw_cuda_check(cudaGetDeviceProperties(&gpu, cuda->number), "asking for a GPU's properties"));
@@ -87,7 +83,7 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
     snprintf(cuda->isa, sizeof cuda->isa, "sm_%d%d", gpu.major, gpu.minor);
     cuda->total_bytes = (int64_t)gpu.totalGlobalMem;
     read_bus(cuda);
-    cuda->numa_node = numa_node_of(cuda);
+    cuda->numa_node = sw_machine_node_of_bus(cuda->bus);
     if (gpu.major >= LEAST_MAJOR)
         return SW_OK;
     return sw_fail(SW_ERR_UNSUPPORTED,
