@@ -43,11 +43,11 @@ json_t *sw_comm_size_json(const struct sw_comm_report *report, int64_t bytes, co
 
 void sw_comm_print_head(const struct sw_comm_report *report) {
     const struct sw_comm_place *place = sw_comm_place(report->comm);
-    printf("%d ranks on %d machines by %s, %s, %s: GB/s that a rank gives (median of %d); then ours and the library's "
+    printf("%d ranks on %d machine%s by %s, %s, %s: GB/s that a rank gives (median of %d); then ours and the library's "
            "reduction to memcpy by every rank at once, and to plain sends\na gather of next to nothing takes %.1f us\n"
            "%10s",
-           place->ranks, place->nodes, sw_comm_transport_name(report->comm), report->device, report->precision,
-           report->rounds, report->latency_s * 1e6, "");
+           place->ranks, place->nodes, place->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm),
+           report->device, report->precision, report->rounds, report->latency_s * 1e6, "");
     for (int who = 0; who < SW_COMM_CONTENDERS; who++)
         printf(" %8s", names[who]);
     printf(" | gather | reduce | library\n");

@@ -50,10 +50,10 @@ static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
 
 void sw_zero_print(const struct sw_zero_report *report) {
     const struct sw_comm_place *place = sw_comm_place(report->comm);
-    printf("%s, %.2f million parameters, %s, %d ranks on %d machines by %s, %s; everything on the device\n"
+    printf("%s, %.2f million parameters, %s, %d ranks on %d machine%s by %s, %s; everything on the device\n"
            "MB that a rank holds and sends a step, what ZeRO says, and the ratio\nstage",
            report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), place->ranks, place->nodes,
-           sw_comm_transport_name(report->comm), report->device);
+           place->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm), report->device);
     for (int figure = 0; figure < SW_ZERO_FIGURES; figure++)
         printf(" |%9s %9s %6s", names[figure], "formula", "ratio");
     putchar('\n');
