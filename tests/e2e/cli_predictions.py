@@ -14,7 +14,7 @@ NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s".s
 MOVES = "upload download update update_on_device finish zero read write".split()
 ARRAYS = "forward_s backward_s recompute_s derive_s".split()
 UNITS, MICROS = 4, 2
-LANES = {"compute", "upload", "download", "read", "write", "update"}
+LANES = {"compute", "upload", "download", "read", "write", "update", "comm"}
 SIMULATION_FIELDS = {"step_s", "tokens_per_second", "bottleneck", "bottleneck_share", "lane_busy_s"}
 
 
