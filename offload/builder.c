@@ -184,5 +184,5 @@ void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place t
 }
 
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
-    return chunk->at.grains * SW_GRAIN_ELEMS * sw_dtype_bytes(b->plan->spec.type);
+    return sw_plan_typed_bytes(b->plan, chunk->at.grains);
 }

@@ -14,26 +14,18 @@ static struct sw_what grads_of(int64_t unit, int64_t index, int stage) {
     return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .stage = stage};
 }
 
-static int64_t grads_bytes(const struct sw_builder *b, int64_t grains) {
-    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(b->plan->spec.type);
-}
-
 static int64_t round_bytes(const struct sw_builder *b, int64_t grains) {
-    return grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + grads_bytes(b, grains);
-}
-
-static int64_t unit_grains(const struct sw_builder *b, int64_t unit) {
-    return b->plan->spec.units->unit[unit].grains;
+    return grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + sw_plan_typed_bytes(b->plan, grains);
 }
 
 /* Everything that is not this rank's goes to its owner. */
 static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64_t own_grains) {
-    return grads_bytes(b, grains - own_grains);
+    return sw_plan_typed_bytes(b->plan, grains - own_grains);
 }
 
 /* The own goes to everybody else. */
 static int64_t gathered_bytes(const struct sw_builder *b, int64_t own_grains) {
-    return grads_bytes(b, own_grains) * (sw_plan_ranks(b->plan) - 1);
+    return sw_plan_typed_bytes(b->plan, own_grains) * (sw_plan_ranks(b->plan) - 1);
 }
 
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to) {
@@ -87,7 +79,7 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, STAGE_LOCAL));
     }
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, unit, -1);
-    op->bytes = scattered_bytes(b, unit_grains(b, unit), own.grains);
+    op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
     sw_build_read_unit(b, home, grads_of(unit, 0, STAGE_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
@@ -119,7 +111,7 @@ static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t nu
         if (rank == b->plan->spec.rank) {
             bucket.own = (struct sw_chunk){unit, number, at};
             bucket.mine = bucket.at;
-            bucket.mine.offset_bytes = grads_bytes(b, bucket.grains);
+            bucket.mine.offset_bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
         }
         bucket.grains += at.grains;
         if (at.grains > 0)

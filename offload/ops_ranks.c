@@ -3,15 +3,10 @@
 
 #include <string.h>
 
-static int64_t grads_bytes(const struct sw_engine *engine, int64_t grains) {
-    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(engine->plan->spec.type);
-}
-
 /* Of an op on a bucket the chunk of each rank, else its shard. */
 static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
     const struct sw_plan *plan = engine->plan;
-    return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk)
-                      : sw_shard(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), rank);
+    return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk) : sw_plan_shard_of(plan, op->unit, rank);
 }
 
 /* Where each rank's part begins, in grains times `scale`. */
@@ -41,7 +36,7 @@ static sw_status round_bucket(struct sw_engine *engine, struct lane *lane, const
             continue;
         SW_TRY(sw_round_gradient(lane->stream, engine->plan->spec.type, at.grains * SW_GRAIN_ELEMS,
                                  sw_engine_grain(engine, from->slot, at.first_grain), to));
-        to += grads_bytes(engine, at.grains);
+        to += sw_plan_typed_bytes(engine->plan, at.grains);
     }
     return SW_OK;
 }
@@ -84,7 +79,7 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
         .index = op->unit,
         .data = sw_engine_piece(engine, to->slot, to->first),
         .own = apart ? sw_engine_grain(engine, from->slot, sw_plan_shard(engine->plan, op->unit).first_grain) : NULL,
-        .bounds_bytes = bounds_of(engine, op, grads_bytes(engine, 1)),
+        .bounds_bytes = bounds_of(engine, op, sw_plan_typed_bytes(engine->plan, 1)),
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
@@ -95,7 +90,7 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
 static void move_sums(struct sw_engine *engine, int rank, double *record, bool out) {
     const struct sw_plan *plan = engine->plan;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const struct sw_span at = sw_shard(plan->spec.units->unit[u].grains, sw_plan_ranks(plan), rank);
+        const struct sw_span at = sw_plan_shard_of(plan, u, rank);
         double *sums = (double *)sw_engine_piece(engine, plan->index->sums_host, u) + at.first_grain;
         memcpy(out ? record : sums, out ? sums : record, (size_t)at.grains * sizeof *sums);
         record += at.grains;

@@ -70,6 +70,10 @@ bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit);
  */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
+/* Bytes of grains in the compute type. */
+int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
+/* A rank's shard of a unit. */
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
 /* This rank's shard of a unit; its chunks, and those of any rank. A bucket has the chunk of one number of all ranks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);

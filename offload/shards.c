@@ -42,8 +42,16 @@ static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].grains;
 }
 
+int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+}
+
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
+    return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank);
+}
+
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
-    return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), plan->spec.rank);
+    return sw_plan_shard_of(plan, unit, plan->spec.rank);
 }
 
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -84,7 +92,7 @@ int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
 }
 
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk) {
-    return chunk_of(plan, sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank), chunk);
+    return chunk_of(plan, sw_plan_shard_of(plan, unit, rank), chunk);
 }
 
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {

@@ -29,7 +29,7 @@ static void expect_found(const char *name, const char *path) {
     struct found found = {0};
     assert_null(load(&library, name, path, "sqrt", &found));
     assert_true(found.cosine(0.0) == 1.0 && found.other(4.0) == 2.0);
-    /* Loaded once: what it is asked for now is not looked for. */
+    /* Loaded once: later calls get the functions of the first. */
     assert_null(load(&library, NOWHERE, NOWHERE, "sqrt", &found));
 }
 
