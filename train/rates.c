@@ -55,6 +55,7 @@ static sw_status measure_memory(const struct sw_rates_target *target, struct sw_
         SW_TRY(sw_measure_update(target->devices->compute, &shape, &update_on_device));
     SW_TRY(sw_measure_accumulators(target->devices->compute, &shape, &finish, &zero));
     SW_TRY(sw_measure_handover(target->devices->host, &shape, &update, &op_s));
+    sw_ranks_tick(target->ranks);
     keep_better(&best->upload, upload);
     keep_better(&best->download, download);
     keep_better(&best->update, update);
@@ -92,10 +93,12 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
-    SW_TRY(sw_measure_units(target->model, target->devices->compute, &out->units, &rates->compute_cores));
+    SW_TRY(
+        sw_measure_units(target->model, target->devices->compute, target->ranks, &out->units, &rates->compute_cores));
     SW_TRY(measure_memory(target, rates));
     if (store)
         SW_TRY(measure_drives(target, rates));
+    sw_ranks_tick(target->ranks);
     SW_TRY(measure_memory(target, rates));
     assume_ranks(rates);
     return SW_OK;
