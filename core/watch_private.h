@@ -85,8 +85,9 @@ struct sw_watch {
     struct sw_watch_view *views; /* of those whose notes come here, and of this rank */
     struct pollfd *waits;        /* for the peers, and for wake */
     int64_t own_moved_ns;
-    bool slept; /* this rank was stopped for as long as makes others judge it, and speaks for nobody */
-    int wake;   /* an eventfd: there is a failure to tell, or the end */
+    /* Until then this rank speaks for nobody: it was stopped for as long as makes others judge it. */
+    int64_t mute_until_ns;
+    int wake; /* an eventfd: there is a failure to tell, or the end */
     pthread_t thread;
     bool running;
     pthread_mutex_t lock; /* of all that follows */
