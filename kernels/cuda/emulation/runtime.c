@@ -57,6 +57,7 @@ static struct {
     char error[ERROR_CHARS];
     int64_t delay_ns;
     uint64_t delay_seed, tasks;
+    cudaStream_t default_stream; /* with NULL for its name; it begins with its first task */
 } machine = {.once = PTHREAD_ONCE_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* Of this thread's launches where they have ended when they return: those alone do not end the GPU's work. */
@@ -248,7 +249,27 @@ static void wait_for_stream(struct CUstream_st *stream) {
     pthread_mutex_unlock(&stream->mutex);
 }
 
+static cudaStream_t default_stream(void) {
+    cudaStream_t made = NULL;
+    pthread_mutex_lock(&machine.mutex);
+    cudaStream_t stream = machine.default_stream;
+    pthread_mutex_unlock(&machine.mutex);
+    if (stream != NULL || cudaStreamCreateWithFlags(&made, 0) == cudaErrorMemoryAllocation)
+        return stream;
+    pthread_mutex_lock(&machine.mutex);
+    const bool first = machine.default_stream == NULL;
+    machine.default_stream = first ? made : machine.default_stream;
+    stream = machine.default_stream;
+    pthread_mutex_unlock(&machine.mutex);
+    if (!first)
+        cudaStreamDestroy(made);
+    return stream;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    stream = stream != NULL ? stream : default_stream();
+    if (stream == NULL)
+        return cudaErrorMemoryAllocation;
     wait_for_stream(stream);
     return state();
 }
@@ -422,21 +443,16 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     return state();
 }
 
+/* As CUDA's, it waits for what the GPU still does by itself. */
 cudaError_t cudaFree(void *memory) {
+    const cudaError_t error = cudaStreamSynchronize(NULL);
     char *base = (char *)memory - PAGE_BYTES;
     const size_t bytes = *(size_t *)(void *)base;
     pthread_mutex_lock(&machine.mutex);
     machine.used_bytes -= bytes;
     pthread_mutex_unlock(&machine.mutex);
     munmap(base, mapped_bytes(bytes));
-    return state();
-}
-
-cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-    open_memory_of_gpu(true);
-    memset(to, value, bytes);
-    open_memory_of_gpu(false);
-    return state();
+    return error;
 }
 
 /* A copy, or with from NULL a clearing. */
@@ -471,6 +487,12 @@ static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     return give_copy(stream, &(struct copy){.to = to, .value = value, .bytes = bytes});
+}
+
+/* The host does not wait for it. */
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    const cudaStream_t stream = default_stream();
+    return stream == NULL ? cudaErrorMemoryAllocation : cudaMemsetAsync(to, value, bytes, stream);
 }
 
 static bool is_pinned(const void *at, size_t bytes) {
