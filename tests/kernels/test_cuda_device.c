@@ -51,6 +51,10 @@ static void refuses_machines(void **state) {
     gpu = sw_emulation_default_gpu;
     gpu.held_bytes = gpu.memory_bytes;
     must_refuse(&gpu, "cuda", SW_ERR_DEVICE, (const char *const[]){"another process", "nvidia-smi", NULL});
+    gpu = sw_emulation_default_gpu;
+    gpu.kernels = cudaErrorNoKernelImageForDevice;
+    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED,
+                (const char *const[]){"no kernels for Emulated GPU (sm_90)", "no kernel image", "-Dgpu_arch=all", NULL});
     sw_emulation_set_gpu(&sw_emulation_default_gpu);
 }
 

@@ -120,6 +120,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
     default: return launch_error[0] != '\0' ? launch_error : machine.error;
     }
 }
@@ -133,6 +134,7 @@ const char *cudaGetErrorName(cudaError_t error) {
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
+    case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
     default: return "cudaErrorLaunchFailure";
     }
 }
@@ -167,6 +169,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
                                    .minor = machine.gpu.minor,
                                    .totalGlobalMem = machine.gpu.memory_bytes};
     return cudaSuccess;
+}
+
+int sw_emulation_kernel_error(void) {
+    return (int)machine.gpu.kernels;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device) {
