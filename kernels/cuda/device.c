@@ -97,10 +97,11 @@ static sw_status check_kernels(const struct sw_cuda *cuda) {
     const cudaError_t error = (cudaError_t)sw_cuda_kernels_error();
     if (error == cudaSuccess)
         return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "--device cuda: this program has no kernels for %s (%s): %s (%s); build it where that GPU is, or with "
-                   "-Dgpu_arch=all, or use --device cpu",
-                   cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "--device cuda: this program has no kernels for %s (%s): %s (%s); build it where that GPU is, or with "
+        "-Dgpu_arch=all, or use --device cpu",
+        cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 /* The first call that needs the GPU itself: it fails where another process has it for its own or has taken it whole. */

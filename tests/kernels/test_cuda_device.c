@@ -53,8 +53,9 @@ static void refuses_machines(void **state) {
     must_refuse(&gpu, "cuda", SW_ERR_DEVICE, (const char *const[]){"another process", "nvidia-smi", NULL});
     gpu = sw_emulation_default_gpu;
     gpu.kernels = cudaErrorNoKernelImageForDevice;
-    must_refuse(&gpu, "cuda", SW_ERR_UNSUPPORTED,
-                (const char *const[]){"no kernels for Emulated GPU (sm_90)", "no kernel image", "-Dgpu_arch=all", NULL});
+    must_refuse(
+        &gpu, "cuda", SW_ERR_UNSUPPORTED,
+        (const char *const[]){"no kernels for Emulated GPU (sm_90)", "no kernel image", "-Dgpu_arch=all", NULL});
     sw_emulation_set_gpu(&sw_emulation_default_gpu);
 }
 
@@ -144,11 +145,8 @@ static void keeps_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_machines),
-        cmocka_unit_test(refuses_memory),
-        cmocka_unit_test(clears_before_it_gives),
-        cmocka_unit_test(properties),
-        cmocka_unit_test(keeps_errors),
+        cmocka_unit_test(refuses_machines), cmocka_unit_test(refuses_memory), cmocka_unit_test(clears_before_it_gives),
+        cmocka_unit_test(properties),       cmocka_unit_test(keeps_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

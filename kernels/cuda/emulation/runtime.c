@@ -66,6 +66,9 @@ static _Thread_local char launch_error[ERROR_CHARS];
 /* Of this thread: CUDA takes the answer to a question for its last error. */
 static _Thread_local bool said_not_ready;
 
+/* Of this thread: the GPU that its calls are about. */
+static _Thread_local int current;
+
 static void start_machine(void) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
     machine.gpu = sw_emulation_default_gpu;
@@ -159,7 +162,15 @@ cudaError_t cudaDriverGetVersion(int *version) {
 
 cudaError_t cudaSetDevice(int device) {
     start();
-    return device < 0 || device >= machine.gpu.gpus ? cudaErrorInvalidDevice : state();
+    if (device < 0 || device >= machine.gpu.gpus)
+        return cudaErrorInvalidDevice;
+    current = device;
+    return state();
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = current;
+    return state();
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
