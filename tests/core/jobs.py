@@ -30,11 +30,6 @@ def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
     return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]
 
 
-def environment():
-    # MPI keeps memory until its process ends.
-    return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
-
-
 def run(ranks, *arguments, limit_s=LIMIT_S, **options):
     """Status, or None where it ran too long, and what was printed."""
     job = Job(ranks, *arguments, **options)
@@ -54,8 +49,8 @@ class Job:
 
     def __init__(self, ranks, *arguments, **options):
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            self.process = subprocess.Popen(command(ranks, *arguments, **options), env=environment(),
-                                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+            self.process = subprocess.Popen(command(ranks, *arguments, **options), stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=err, start_new_session=True)
             self.out, self.err = os.dup(out.fileno()), os.dup(err.fileno())
         self.ranks = ranks
         self.processes = {}
