@@ -16,7 +16,7 @@ import script_test  # noqa: E402
 PROGRAM = os.environ.get("SW_RANKS_PROGRAM")
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
-LIMIT_S = 60
+LIMIT_S = 60 * script_test.TIME_FACTOR
 TIMEOUT_MS = 1000
 # What is left of the launcher's own time, on busy cores, once the ranks have ended.
 GRACE_S = 10
