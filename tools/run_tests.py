@@ -127,7 +127,8 @@ def run_program(test, environment, limit_s, running):
 
 def run_test(test, options, scratch):
     # A launcher of ranks looks up this machine's name. Where nobody knows it, as without /etc/hosts, it waits no longer.
-    environment = {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ, **test["env"], "TMPDIR": scratch}
+    environment = {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ, **test["env"], "TMPDIR": scratch,
+                   "SW_TEST_TIME_FACTOR": str(options.time_factor)}
     started = time.monotonic()
     cases = run_program(test, environment, test["timeout"] * options.time_factor, options.running)
     result = Result(label_of(test), cases, time.monotonic() - started)

@@ -151,11 +151,13 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
                                  struct sw_rates *rates) {
     const int64_t bytes = sw_plan_staging_bytes(sw_ranks_count(ranks));
-    struct sw_memory *staging;
+    struct sw_memory *staging = NULL;
     if (sw_ranks_comm(ranks) == NULL)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging)));
-    sw_status status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
+    sw_status status =
+        sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging));
+    if (status == SW_OK)
+        status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
     if (status == SW_OK)
         status = sw_measure_comm_rates(sw_ranks_comm(ranks), devices->compute, type, rates);
     sw_memory_close(staging);
