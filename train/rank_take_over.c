@@ -196,8 +196,9 @@ static sw_status announce_new(struct change *change) {
     struct sw_run after = {.settings = self->run->settings};
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
     struct sw_places places;
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places)));
-    sw_status status = sw_ranks_gate(change->ranks, sw_rank_refuse_taken(&places));
+    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK)
+        status = sw_ranks_gate(change->ranks, sw_rank_refuse_taken(&places));
     if (status == SW_OK)
         status = sw_rank_record(&like, "", &places);
     sw_places_release(&places);
@@ -212,9 +213,10 @@ static sw_status announce_new(struct change *change) {
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_places places;
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places)));
     char id[SW_STORE_ID_CHARS];
-    const sw_status status = sw_rank_record(self, sw_store_id(change->store, id), &places);
+    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK)
+        status = sw_rank_record(self, sw_store_id(change->store, id), &places);
     sw_places_release(&places);
     SW_TRY(status);
     sw_option_list_release(&self->run->left);

@@ -38,17 +38,24 @@ sw_status sw_start_check(const char *folder) {
     return status;
 }
 
-/* The file of the start goes last, so that whatever cuts this off is found again. */
-static sw_status remove_rest(const char *folder) {
+/* The file of the start goes last, so that whatever cuts this off is found again. Returns what is left; NULL: nothing.
+ */
+static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
     static const char *const names[] = {"run.json.partial", "run.json", SW_START_FILE_NAME};
-    char path[SW_RUN_PATH_CHARS];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        SW_TRY(sw_path_join(path, sizeof path, folder, names[i]));
-        if (unlink(path) != 0 && errno != ENOENT)
-            return sw_fail(SW_ERR_IO, "%s, which an unfinished start has left, cannot be removed: %s", path,
-                           strerror(errno));
+        const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
+        if (chars >= SW_RUN_PATH_CHARS || (unlink(path) != 0 && errno != ENOENT))
+            return path;
     }
-    return SW_OK;
+    return NULL;
+}
+
+static sw_status remove_rest(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    return remove_files(folder, path) == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_IO, "%s, which an unfinished start has left, cannot be removed: %s", path,
+                         strerror(errno));
 }
 
 /* On one rank of each machine in turn, as machines may share what they see. */
@@ -117,8 +124,9 @@ static sw_status write_announcement(const struct sw_rank_stores *stores, struct 
 sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
     struct sw_places places;
     SW_TRY(sw_ranks_gate(stores->ranks, sw_store_new_id(start->id)));
-    SW_TRY(sw_ranks_gate(stores->ranks, sw_rank_own_places(stores, &places)));
-    sw_status status = sw_ranks_gate(stores->ranks, sw_rank_refuse_taken(&places));
+    sw_status status = sw_ranks_gate(stores->ranks, sw_rank_own_places(stores, &places));
+    if (status == SW_OK)
+        status = sw_ranks_gate(stores->ranks, sw_rank_refuse_taken(&places));
     if (status == SW_OK)
         status = sw_rank_record(stores, start->id, &places);
     sw_places_release(&places);
@@ -150,9 +158,9 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 }
 
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
-    if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run)) {
-        (void)remove_rest(stores->folder);
-        sw_error_clear();
-    }
+    /* What has failed is said by the error that is there. */
+    char path[SW_RUN_PATH_CHARS];
+    if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
+        (void)remove_files(stores->folder, path);
     forget(start);
 }

@@ -163,7 +163,5 @@ static sw_status look(void *context, const char *place, const char *id) {
 
 bool sw_start_left_has_stores(const char *folder, const struct sw_run *run) {
     bool found = false;
-    if (visit_places(folder, run, look, &found) != SW_OK)
-        sw_error_clear();
-    return found;
+    return visit_places(folder, run, look, &found) != SW_OK || found;
 }
