@@ -180,15 +180,15 @@ static sw_status plan(struct sw_step_bench *b) {
     SW_TRY(sw_bench_begin_ranks(&b->ranks, &planned->settings));
     SW_TRY(sw_ranks_gate(&b->ranks, sw_planned_open(planned)));
     SW_TRY(sw_bench_agree(&b->ranks, &planned->settings, &planned->config, &planned->devices));
-    return sw_ranks_gate(&b->ranks, sw_trainer_plan(&planned->settings, planned->model, &planned->plan));
+    return sw_ranks_gate(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
 }
 
 static sw_status run(struct sw_step_bench *b) {
     SW_TRY(sw_ranks_first(&b->ranks, check_trace(b)));
     SW_TRY(plan(b));
+    SW_TRY(sw_planned_predict(&b->planned));
     SW_TRY(plan_resident(b));
     SW_TRY(sw_ranks_gate(&b->ranks, sw_step_measure_products(b)));
-    SW_TRY(sw_planned_predict(&b->planned));
     choose_speculation(b);
     find_least(b);
     SW_TRY(open_contenders(b));

@@ -68,9 +68,24 @@ static void print_writes(const struct sw_planned *p) {
            sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all));
 }
 
+/* Why so many micro-batches go through a unit at once. */
+static void print_order_prices(const struct sw_planned *p) {
+    const struct sw_plan_prices *prices = &p->prices;
+    if (prices->orders == 0)
+        return;
+    fputs("order by price, updates on the host:", stdout);
+    for (int i = 0; i < prices->orders; i++)
+        if (isfinite(prices->order[i].step_s))
+            printf("%s %.3f s in groups of %lld", i == 0 ? "" : ",", prices->order[i].step_s,
+                   (long long)prices->order[i].group);
+        else
+            printf("%s groups of %lld do not fit", i == 0 ? "" : ",", (long long)prices->order[i].group);
+    putchar('\n');
+}
+
 /* Why updates run where they do. */
 static void print_update_prices(const struct sw_planned *p) {
-    const struct sw_update_prices *prices = &p->update;
+    const struct sw_update_prices *prices = &p->prices.update;
     if (!prices->known)
         return;
     printf("updates by price: %.3f s a step; %.3f s with all on the host, ", prices->chosen_s, prices->host_s);
@@ -106,6 +121,7 @@ static void print_text(const struct sw_planned *p) {
     sw_plan_print(p->plan, stdout);
     print_recompute_price(p);
     print_writes(p);
+    print_order_prices(p);
     print_update_prices(p);
     print_prediction(p);
 }
@@ -175,10 +191,20 @@ static json_t *real_or_null(double value) {
 }
 
 static json_t *update_prices_json(const struct sw_planned *p) {
-    if (!p->update.known)
+    const struct sw_update_prices *prices = &p->prices.update;
+    if (!prices->known)
         return json_null();
-    return json_pack("{s:f, s:f, s:o}", "chosen_s", p->update.chosen_s, "host_s", p->update.host_s, "device_s",
-                     real_or_null(p->update.device_s));
+    return json_pack("{s:f, s:f, s:o}", "chosen_s", prices->chosen_s, "host_s", prices->host_s, "device_s",
+                     real_or_null(prices->device_s));
+}
+
+/* Of each group that was priced, all micro-batches first. */
+static json_t *order_prices_json(const struct sw_planned *p) {
+    json_t *orders = json_array();
+    for (int i = 0; i < p->prices.orders; i++)
+        json_array_append_new(orders, json_pack("{s:I, s:o}", "group", (json_int_t)p->prices.order[i].group, "step_s",
+                                                real_or_null(p->prices.order[i].step_s)));
+    return orders;
 }
 
 static json_t *saves_json(const struct sw_planned *p) {
@@ -203,17 +229,18 @@ static json_t *writes_json(const struct sw_planned *p) {
 static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:o, s:o}",
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, s:o, "
+        "s:o, s:o}",
         "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
         "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
-        placement_json(plan), "updates", updates_json(plan), "update_prices", update_prices_json(p), "lanes",
-        lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
-        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
-        writes_json(p));
+        placement_json(plan), "updates", updates_json(plan), "group", (json_int_t)plan->spec.group, "order_prices",
+        order_prices_json(p), "update_prices", update_prices_json(p), "lanes", lanes_json(plan), "ops",
+        plan->program[SW_PROGRAM_UPDATE].op_count, "waits", plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted",
+        prediction_json(p), "saves", saves_json(p), "writes", writes_json(p));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));

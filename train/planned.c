@@ -1,7 +1,7 @@
 #include "train/planned.h"
 
 #include "core/log.h"
-#include "train/update_choice.h"
+#include "train/plan_choice.h"
 
 /* This machine's, or those of the one that is described, with its memory. */
 static sw_status open_devices(struct sw_planned *p) {
@@ -31,7 +31,7 @@ sw_status sw_planned_open(struct sw_planned *p) {
 
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_planned_open(p));
-    return sw_trainer_plan(&p->settings, p->model, &p->plan);
+    return sw_plan_fit(&p->settings, p->model, &p->plan);
 }
 
 bool sw_plan_uses_nvme(const struct sw_plan *plan) {
@@ -82,8 +82,8 @@ sw_status sw_planned_predict(struct sw_planned *p) {
                                            .directories = p->places.path,
                                            .directory_count = p->places.count};
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
-    if (sw_update_choice_is_open(&p->settings, &p->devices, p->plan))
-        SW_TRY(sw_update_choose(&p->settings, p->model, &p->rates.rates, &p->update, &p->plan));
+    if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
+        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
     p->writes = sw_writes_of(p->plan, p->settings.save_every);
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;

@@ -5,6 +5,7 @@
 #include "offload/simulate.h"
 #include "train/described.h"
 #include "train/places.h"
+#include "train/plan_choice.h"
 #include "train/rates.h"
 #include "train/trainer.h"
 #include "train/writes.h"
@@ -19,7 +20,7 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
-    struct sw_update_prices update; /* of where updates run */
+    struct sw_plan_prices prices; /* of what settings left open */
     struct sw_prediction prediction;
     struct sw_writes writes;
     bool may_save; /* not every step commits, and the drives' rates are known */

@@ -64,7 +64,8 @@
          AT(order),                                                                                                    \
          .initial = "auto",                                                                                            \
          .value = "auto|layer|batch|N",                                                                                \
-         .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N"},         \
+         .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N; auto: "   \
+                 "all that fit, and by price on a GPU or with --rates"},                                               \
         {.name = "--tiles",                                                                                            \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(tiles),                                                                                                    \
@@ -593,8 +594,15 @@ int64_t sw_settings_ranks(const struct sw_settings *settings) {
     return sw_max_i64(1, settings->ranks);
 }
 
+bool sw_settings_order_is_auto(const struct sw_settings *settings) {
+    return strcmp(settings->order, "auto") == 0;
+}
+
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
-    return parse_order(settings->order, sw_settings_micro_batches(settings), out);
+    SW_TRY(parse_order(settings->order, sw_settings_micro_batches(settings), out));
+    if (sw_settings_order_is_auto(settings) && settings->group > 0)
+        *out = sw_min_i64(*out, settings->group);
+    return SW_OK;
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {

@@ -33,6 +33,7 @@ struct sw_settings {
     bool init;
     int device, recompute, durability, speculate, update;
     char *order;
+    int64_t group; /* micro-batches of one where the order is auto and was chosen; 0: all */
     int64_t zero, tiles;
     int64_t ranks, local_ranks; /* of the job, and of those the ones on this machine; 0: one */
     int64_t rank, local_rank;   /* this one's number in each */
@@ -77,7 +78,8 @@ sw_dtype sw_settings_type(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Micro-batches of a step, of each rank. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
-/* Micro-batches that go through a unit before the next unit, by --order. */
+bool sw_settings_order_is_auto(const struct sw_settings *settings);
+/* Micro-batches that go through a unit before the next unit, by --order or as was chosen. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
 /* Whose store this rank's is (places.h). */
 struct sw_store_owner;

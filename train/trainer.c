@@ -7,11 +7,11 @@
 #include "train/files.h"
 #include "train/loading.h"
 #include "train/new_store.h"
+#include "train/plan_choice.h"
 #include "train/progress.h"
 #include "train/rank_store.h"
 #include "train/room.h"
 #include "train/trace_file.h"
-#include "train/update_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
 }
 
 static sw_status make_model_and_plan(struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
+    struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     const struct sw_model_shape shape = {.type = sw_settings_type(settings),
                                          .batch = settings->micro_batch,
@@ -76,7 +76,7 @@ static sw_status make_model_and_plan(struct sw_trainer *trainer) {
                                          .tiles = settings->tiles,
                                          .documents = sw_data_has_documents(trainer->data)};
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
-    SW_TRY(sw_trainer_plan(settings, trainer->model, &trainer->plan));
+    SW_TRY(sw_plan_fit(settings, trainer->model, &trainer->plan));
     return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
 }
 
@@ -191,10 +191,10 @@ static sw_status create_store(struct sw_trainer *trainer) {
 }
 
 /* The cheapest plan may take more of the device than the one that was checked. */
-static sw_status choose_updates(struct sw_trainer *trainer) {
+static sw_status choose_by_price(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    SW_TRY(sw_update_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
-                                     trainer->ranks, &trainer->plan));
+    SW_TRY(sw_plan_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
+                                   trainer->ranks, &trainer->plan));
     return sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks)));
 }
 
@@ -230,7 +230,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(make_folder(trainer));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
-    SW_TRY(choose_updates(trainer));
+    SW_TRY(choose_by_price(trainer));
     SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
@@ -338,7 +338,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
     SW_TRY(prepare(trainer));
     SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
-    SW_TRY(choose_updates(trainer));
+    SW_TRY(choose_by_price(trainer));
     SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));

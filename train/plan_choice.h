@@ -1,0 +1,42 @@
+/* What settings leave open and prices decide, where there is something to win: how many micro-batches go through a unit
+ * before the next (--order auto), and where updates run (--update auto). Bits are the same for all. */
+#ifndef SW_TRAIN_PLAN_CHOICE_H
+#define SW_TRAIN_PLAN_CHOICE_H
+
+#include "offload/update_price.h"
+#include "train/ranks.h"
+#include "train/rates.h"
+
+/* Groups of micro-batches that were tried: all, and powers of four below. */
+enum { SW_CHOICE_MOST_GROUPS = 34 };
+
+struct sw_plan_prices {
+    struct sw_update_prices update;
+    /* Of plans whose updates run on the host; none where the order was not open. */
+    struct {
+        int64_t group;
+        double step_s; /* infinite where it does not fit */
+    } order[SW_CHOICE_MOST_GROUPS];
+    int orders;
+};
+
+/* The plan that settings give. Where the order is open, of the largest group that fits, which the settings then have.
+ */
+sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
+
+/* Whether rates are to decide about a plan that settings gave. On a CPU they are not: the cores are the same for both
+ * sides, and the device's adds copies. But rates from a file may be those of another machine. */
+bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
+                            const struct sw_plan *plan);
+
+/* Replaces a plan by the one that is cheapest by these rates. */
+sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
+                         struct sw_plan_prices *out_prices, struct sw_plan **plan);
+
+/* At the start of training: measures and chooses, where it is open, and says what came of it. Where the rates cannot be
+ * had, the plan stays. `folder` is the run's. Of several ranks the first measures for all. */
+sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
+                                  const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
+                                  struct sw_plan **plan);
+
+#endif
