@@ -39,7 +39,7 @@ static __device__ __forceinline__ query query_of(const sw_attention &shape, cons
 /* A score becomes a probability, and the gradient of the probability that of the score (but for the scale). */
 static __device__ __forceinline__ void take_score(const query &of, int key, float scale_log2, float *score,
                                                   float *gradient) {
-    *score = sw_sees(of.seen, key) ? exp2f(*score * scale_log2 - of.lse_log2) : 0.0f;
+    *score = sw_sees(of.seen, key) ? sw_exp2(fmaf(*score, scale_log2, -of.lse_log2)) : 0.0f;
     *gradient = *score * (*gradient - of.delta);
 }
 
