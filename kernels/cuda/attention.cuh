@@ -9,8 +9,10 @@
 #define SW_LOG2_E 1.44269504088896341f
 #define SW_LN_2 0.693147180559945309f
 
-/* Rows of tiles, by the bytes of a row: everything fits in the 99 KiB that a block may have on every GPU of 8.0 or
- * newer. `stages` tiles of the streamed side are in shared memory at once. */
+/* That a block may have on every GPU of 8.0 or newer. */
+enum { SW_MOST_SHARED_BYTES = 99 << 10 };
+
+/* Rows of tiles, by the bytes of a row. `stages` tiles of the streamed side are in shared memory at once. */
 template <typename T, int DIM> struct sw_attention_tiles {
     static constexpr int row_bytes = DIM * (int)sizeof(T);
     static constexpr int stride = DIM + 16 / (int)sizeof(T); /* in elements; rows begin in different banks */

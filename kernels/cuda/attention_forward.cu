@@ -150,8 +150,9 @@ static void forward_dim(cudaStream_t stream, const sw_attention *shape, const vo
     typedef sw_attention_tiles<T, DIM> tiles;
     const sw_attention s = *shape;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
-    const size_t bytes =
+    constexpr size_t bytes =
         (size_t)(tiles::forward_rows + tiles::stages * 2 * tiles::forward_streamed) * tiles::stride * sizeof(T);
+    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
     const bool kv_aligned = sw_head_aligned<T>(shape, k, s.k_stride) && sw_head_aligned<T>(shape, v, s.v_stride);
     SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
     SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_rows * 2, bytes, stream, s, (const T *)q,
