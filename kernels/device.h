@@ -42,6 +42,7 @@ struct sw_device_info {
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
     bool asynchronous;    /* calls return before the work is done */
+    bool described;       /* it computes nothing and only counts (described.h) */
     int64_t memory_bytes; /* of its own that is free now; 0 where its memory is the host's */
 };
 struct sw_device_info sw_device_info(const struct sw_device *device);

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of scratch memory. Hopper's best algorithms want this much. */
-#define WORKSPACE_BYTES (32 * SW_MIB)
 /* Of operands: tensors of a unit, rows of areas. */
 enum { OPERAND_ALIGN_BYTES = 64, WORKSPACE_ALIGN_BYTES = 256 };
 static_assert(SW_BUFFER_ALIGN_BYTES % WORKSPACE_ALIGN_BYTES == 0, "scratch memory is aligned as cuBLASLt wants it");
@@ -71,7 +69,7 @@ static sw_status describe(struct product *p, const struct sw_gemm *s) {
 
 static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p, const struct sw_gemm *shape,
                                   cublasLtMatmulPreference_t preference, int64_t *out_workspace_bytes) {
-    const uint64_t workspace = (uint64_t)WORKSPACE_BYTES;
+    const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
     const uint32_t align = OPERAND_ALIGN_BYTES;
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
