@@ -37,7 +37,7 @@ def step(name, model, micro_batch, batch_tokens, place, *more):
 
 
 OPS = ("activation", "attention", "attention_past", "columns", "cross_entropy", "gemm", "gradient", "layernorm",
-       "rmsnorm", "rotate", "streams", "update")
+       "rank_sum", "rmsnorm", "rotate", "streams", "update")
 MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b")
 STATE_ON_HOST = "weights=device,grads=device,optimizer=host,acts=device"
 ALL_ON_HOST = "weights=host,grads=host,optimizer=host,acts=device"

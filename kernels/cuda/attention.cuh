@@ -9,8 +9,10 @@
 #define SW_LOG2_E 1.44269504088896341f
 #define SW_LN_2 0.693147180559945309f
 
-/* Rows of tiles, by the bytes of a row: everything fits in the 99 KiB that a block may have on every GPU of 8.0 or
- * newer. `stages` tiles of the streamed side are in shared memory at once. */
+/* That a block may have on every GPU of 8.0 or newer. */
+enum { SW_MOST_SHARED_BYTES = 99 << 10 };
+
+/* Rows of tiles, by the bytes of a row. `stages` tiles of the streamed side are in shared memory at once. */
 template <typename T, int DIM> struct sw_attention_tiles {
     static constexpr int row_bytes = DIM * (int)sizeof(T);
     static constexpr int stride = DIM + 16 / (int)sizeof(T); /* in elements; rows begin in different banks */
@@ -47,19 +49,23 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
 /* Starts to bring rows [first, first + ROWS) into a tile, zeros where there are none, for sw_wait_copies to finish. */
 template <typename T, int DIM, int ROWS, int THREADS>
 static __device__ __forceinline__ void sw_bring_tile(T *tile, const sw_head_rows<T> &rows, int64_t first) {
-    enum { PIECE = 16 / (int)sizeof(T), PIECES = DIM / PIECE };
-    for (int i = (int)threadIdx.x; i < ROWS * PIECES; i += THREADS) {
-        const int row = i / PIECES, column = i % PIECES * PIECE;
-        const bool there = first + row < rows.seq;
-        const T *from = rows.from + (there ? (first + row) * rows.stride + column : 0);
-        T *to = tile + row * sw_attention_tiles<T, DIM>::stride + column;
-        if (rows.aligned) {
-            sw_copy16_later(to, from, !there || column >= rows.head_dim);
-            continue;
-        }
-        for (int e = 0; e < PIECE; e++)
-            to[e] = there && column + e < rows.head_dim ? from[e] : T{};
+    enum { PIECE = 16 / (int)sizeof(T), PIECES = DIM / PIECE, STEP = THREADS / PIECES };
+    static_assert(THREADS % PIECES == 0 && ROWS % STEP == 0, "a thread brings pieces of one column, as many as any");
+    const int begin = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
+    const int there = rows.seq - first < ROWS ? (int)(rows.seq - first) : ROWS, columns = rows.head_dim - column;
+    const T *from = rows.from + (first + begin) * rows.stride + column;
+    T *to = tile + begin * sw_attention_tiles<T, DIM>::stride + column;
+    if (rows.aligned) {
+        SW_UNROLL
+        for (int row = 0; row < ROWS; row += STEP)
+            sw_copy16_later(to + row * sw_attention_tiles<T, DIM>::stride, from + row * rows.stride,
+                            row + begin >= there || columns <= 0);
+        return;
     }
+    for (int row = 0; row < ROWS; row += STEP)
+        for (int e = 0; e < PIECE; e++)
+            to[row * sw_attention_tiles<T, DIM>::stride + e] =
+                row + begin < there && e < columns ? from[row * rows.stride + e] : T{};
 }
 
 /* The first key that the query at place t sees. Like t itself it never decreases, so tiles of keys and queries see each
@@ -106,10 +112,7 @@ static __device__ __forceinline__ void sw_store_pair(float *to, float first, flo
 }
 
 template <typename T> static __device__ __forceinline__ void sw_store_pair(T *to, float first, float second) {
-    T low, high;
-    sw_round(first, &low);
-    sw_round(second, &high);
-    *(uint32_t *)to = low.bits | (uint32_t)high.bits << 16;
+    *(uint32_t *)to = sw_round_pair<T>(first, second);
 }
 
 /* Where a warp writes 16 rows of a head: `paired` where two columns may be stored as one. */

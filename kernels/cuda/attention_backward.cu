@@ -39,7 +39,7 @@ static __device__ __forceinline__ query query_of(const sw_attention &shape, cons
 /* A score becomes a probability, and the gradient of the probability that of the score (but for the scale). */
 static __device__ __forceinline__ void take_score(const query &of, int key, float scale_log2, float *score,
                                                   float *gradient) {
-    *score = sw_sees(of.seen, key) ? exp2f(*score * scale_log2 - of.lse_log2) : 0.0f;
+    *score = sw_sees(of.seen, key) ? sw_exp2(fmaf(*score, scale_log2, -of.lse_log2)) : 0.0f;
     *gradient = *score * (*gradient - of.delta);
 }
 
@@ -226,9 +226,10 @@ template <typename T, int DIM> static void backward_dim(cudaStream_t stream, con
     typedef sw_attention_tiles<T, DIM> tiles;
     const sw_attention s = *shape;
     const int64_t row_tiles = sw_blocks(s.seq, tiles::backward_rows) * s.batch;
-    const size_t tile_bytes =
+    constexpr size_t tile_bytes =
         (size_t)(2 * tiles::backward_rows + tiles::stages * 2 * tiles::backward_streamed) * tiles::stride * sizeof(T);
-    const size_t query_bytes = (size_t)tiles::stages * tiles::backward_streamed * sizeof(query);
+    constexpr size_t query_bytes = (size_t)tiles::stages * tiles::backward_streamed * sizeof(query);
+    static_assert(tile_bytes + query_bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
     SW_ALLOW_SHARED((keys_kernel<T, DIM>), tile_bytes + query_bytes);
     SW_LAUNCH((keys_kernel<T, DIM>), (unsigned)(row_tiles * s.kv_heads * (DIM / tiles::slice)),
               tiles::backward_rows * 2, tile_bytes + query_bytes, stream, s, t);

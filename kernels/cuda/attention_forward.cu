@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention.cuh"
 
 namespace {
-/* What a lane keeps of its two queries, rows g and g+8 of the warp's 16. Scores are in units of log2(e). */
+/* What a lane keeps of its two queries, rows g and g+8 of the warp's 16. The greatest score is yet to be scaled. */
 struct query_state {
     sw_seen seen[2];
     float max[2], sum[2];
@@ -22,21 +22,20 @@ static __device__ __forceinline__ query_state state_of(const sw_attention &shape
     return s;
 }
 
-/* Scales the scores of a tile, hides those that are not seen, and moves on to the next tile. Most tiles are seen whole
- * by all queries of a warp. */
+/* Hides the scores of a tile that are not seen, and moves on to the next tile. Most tiles are seen whole by all queries
+ * of a warp. */
 template <int KEYS>
-static __device__ __forceinline__ void hide_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS],
-                                                   float scale_log2) {
+static __device__ __forceinline__ void hide_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS]) {
     const bool whole =
         s->seen[0].first <= 0 && s->seen[0].last >= KEYS - 1 && s->seen[1].first <= 0 && s->seen[1].last >= KEYS - 1;
-    const bool all_whole = __ballot_sync(SW_ALL_LANES, whole) == SW_ALL_LANES;
-    SW_UNROLL
-    for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
-        for (int i = 0; i < 4; i++) {
-            const int key = n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
-            scores[n].values[i] *= scale_log2;
-            if (!all_whole && !sw_sees(s->seen[i / 2], key))
-                scores[n].values[i] = -INFINITY;
+    if (__ballot_sync(SW_ALL_LANES, whole) != SW_ALL_LANES) {
+        SW_UNROLL
+        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
+            for (int i = 0; i < 4; i++) {
+                const int key = n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
+                if (!sw_sees(s->seen[i / 2], key))
+                    scores[n].values[i] = -INFINITY;
+            }
         }
     }
     for (int r = 0; r < 2; r++) {
@@ -48,7 +47,7 @@ static __device__ __forceinline__ void hide_scores(query_state *s, sw_fragment_c
 /* Scores become exponentials, and what was summed before is scaled to the new maximum. */
 template <int KEYS, int DIM>
 static __device__ __forceinline__ void take_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS],
-                                                   sw_fragment_c out[DIM / SW_FRAGMENT_COLS]) {
+                                                   sw_fragment_c out[DIM / SW_FRAGMENT_COLS], float scale_log2) {
     SW_UNROLL
     for (int r = 0; r < 2; r++) {
         float max = s->max[r];
@@ -56,13 +55,14 @@ static __device__ __forceinline__ void take_scores(query_state *s, sw_fragment_c
         for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++)
             max = fmaxf(max, fmaxf(scores[n].values[2 * r], scores[n].values[2 * r + 1]));
         max = sw_quad_max(max);
-        const float base = max == -INFINITY ? 0.0f : max, rescale = exp2f(s->max[r] - base);
+        const float base = max == -INFINITY ? 0.0f : max * scale_log2;
+        const float rescale = sw_exp2(fmaf(s->max[r], scale_log2, -base));
         s->max[r] = max;
         s->sum[r] *= rescale;
         SW_UNROLL
         for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
             for (int i = 2 * r; i < 2 * r + 2; i++) {
-                scores[n].values[i] = exp2f(scores[n].values[i] - base);
+                scores[n].values[i] = sw_exp2(fmaf(scores[n].values[i], scale_log2, -base));
                 s->sum[r] += scores[n].values[i];
             }
         }
@@ -79,13 +79,14 @@ template <typename T, int DIM>
 static __device__ __forceinline__ void
 write_queries(const sw_attention &shape, const query_state &s, const sw_fragment_c out[DIM / SW_FRAGMENT_COLS],
               int64_t batch, int64_t head, int64_t first, T *o, bool paired, float *log_sum_exp) {
+    const float scale_log2 = shape.scale * SW_LOG2_E;
     float factors[2];
     for (int r = 0; r < 2; r++) {
         const float sum = sw_quad_sum(s.sum[r]);
         const int64_t token = first + sw_lane() / 4 + r * 8;
         factors[r] = 1.0f / sum;
         if (token < shape.seq && sw_lane() % 4 == 0)
-            log_sum_exp[(batch * shape.heads + head) * shape.seq + token] = s.max[r] * SW_LN_2 + logf(sum);
+            log_sum_exp[(batch * shape.heads + head) * shape.seq + token] = s.max[r] * scale_log2 * SW_LN_2 + logf(sum);
     }
     const sw_rows_to<T> rows = {o + (batch * shape.seq + first) * shape.o_stride + head * shape.head_dim,
                                 shape.o_stride, shape.seq - first, (int)shape.head_dim, paired};
@@ -133,8 +134,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_row
         const T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
         sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS] = {};
         sw_multiply_rows<T, DIM, KEYS>(scores, q_rows, tile, tiles::stride);
-        hide_scores<KEYS>(&state, scores, shape.scale * SW_LOG2_E);
-        take_scores<KEYS, DIM>(&state, scores, out);
+        hide_scores<KEYS>(&state, scores);
+        take_scores<KEYS, DIM>(&state, scores, out, shape.scale * SW_LOG2_E);
         sw_multiply_columns<T, KEYS, DIM>(out, scores, tile + KEYS * tiles::stride, tiles::stride);
         __syncthreads();
         if (STAGES == 1)
@@ -149,8 +150,9 @@ static void forward_dim(cudaStream_t stream, const sw_attention *shape, const vo
     typedef sw_attention_tiles<T, DIM> tiles;
     const sw_attention s = *shape;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
-    const size_t bytes =
+    constexpr size_t bytes =
         (size_t)(tiles::forward_rows + tiles::stages * 2 * tiles::forward_streamed) * tiles::stride * sizeof(T);
+    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
     const bool kv_aligned = sw_head_aligned<T>(shape, k, s.k_stride) && sw_head_aligned<T>(shape, v, s.v_stride);
     SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
     SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_rows * 2, bytes, stream, s, (const T *)q,

@@ -15,20 +15,34 @@ enum {
 };
 static_assert(SW_CHUNK_ROWS % SW_BIAS_TILE_ROWS == 0, "a tile of rows lies within a chunk");
 
-/* Adds `rows` terms of one column to an accumulator: one by one, or in tiles summed apart. */
-template <bool TILED>
+/* Adds `rows` terms of a lane's column to an accumulator, one by one. */
 static __device__ __forceinline__ float sw_add_terms(const float (*terms)[SW_STRIP_COLUMNS], int column, int rows,
                                                      float acc) {
-    if constexpr (!TILED) {
-        for (int row = 0; row < rows; row++)
-            acc += terms[row][column];
-    } else {
-        for (int first = 0; first < rows; first += SW_BIAS_TILE_ROWS) {
-            float sum = 0.0f;
-            for (int row = first; row < rows && row < first + SW_BIAS_TILE_ROWS; row++)
-                sum += terms[row][column];
-            acc += sum;
+    for (int row = 0; row < rows; row++)
+        acc += terms[row][column];
+    return acc;
+}
+
+/* The same in tiles summed apart, by a whole warp: a lane of each half sums every second tile, so that four sums are
+ * under way at once, and the lower half adds them in their order. */
+static __device__ __forceinline__ float sw_add_tiles(const float (*terms)[SW_STRIP_COLUMNS], int rows, float acc) {
+    enum { HALVES = SW_WARP / SW_STRIP_COLUMNS, PAIRS = SW_CHUNK_ROWS / SW_BIAS_TILE_ROWS / HALVES };
+    static_assert(HALVES == 2 && SW_CHUNK_ROWS % (HALVES * SW_BIAS_TILE_ROWS) == 0, "halves have as many tiles");
+    const int column = (int)threadIdx.x % SW_STRIP_COLUMNS, half = (int)threadIdx.x % SW_WARP / SW_STRIP_COLUMNS;
+    float sums[PAIRS] = {};
+    SW_UNROLL
+    for (int row = 0; row < SW_BIAS_TILE_ROWS; row++) {
+        for (int pair = 0; pair < PAIRS; pair++) {
+            const int at = (pair * HALVES + half) * SW_BIAS_TILE_ROWS + row;
+            if (at < rows)
+                sums[pair] += terms[at][column];
         }
+    }
+    for (int pair = 0; pair < PAIRS; pair++) {
+        const int first = pair * HALVES * SW_BIAS_TILE_ROWS;
+        const float second = __shfl_xor_sync(SW_ALL_LANES, sums[pair], SW_STRIP_COLUMNS);
+        acc = first < rows ? acc + sums[pair] : acc;
+        acc = first + SW_BIAS_TILE_ROWS < rows ? acc + second : acc;
     }
     return acc;
 }
@@ -54,10 +68,11 @@ static __global__ void __launch_bounds__(SW_STRIP_THREADS)
         __syncthreads();
         if (first + SW_CHUNK_ROWS + row < rows && left > 0)
             source.load(first + SW_CHUNK_ROWS + row, strip + column, left, loaded);
-        if (adds) {
-            const int there = rows - first < SW_CHUNK_ROWS ? (int)(rows - first) : (int)SW_CHUNK_ROWS;
-            total = sw_add_terms<TILED>(terms[sum], owned, there, total);
-        }
+        const int there = rows - first < SW_CHUNK_ROWS ? (int)(rows - first) : (int)SW_CHUNK_ROWS;
+        if constexpr (TILED)
+            total = sum < SUMS ? sw_add_tiles(terms[sum], there, total) : total;
+        else if (adds)
+            total = sw_add_terms(terms[sum], owned, there, total);
         __syncthreads();
     }
     if (adds)

@@ -104,11 +104,13 @@ static sw_status check_kernels(const struct sw_cuda *cuda) {
         cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/* The first call that needs the GPU itself: it fails where another process has it for its own or has taken it whole. */
+/* The first calls that need the GPU itself: they fail where another process has it for its own or has taken it whole.
+ */
 static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
     size_t free_bytes, total_bytes;
-    SW_TRY(sw_cuda_check(cudaSetDevice(cuda->number), "starting the GPU"));
-    const cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    cudaError_t error = cudaSetDevice(cuda->number);
+    if (error == cudaSuccess)
+        error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error != cudaSuccess)
         return sw_fail(SW_ERR_DEVICE,
                        "%s cannot be used: %s (%s); another process may hold it or its memory, which "

@@ -47,6 +47,15 @@ static __device__ __forceinline__ void sw_round(float value, sw_cuda_f16 *to) {
     to->bits = value != value ? (uint16_t)nan : sw_f16_bits(value);
 }
 
+/* Two numbers rounded to T, the first in the lower half. */
+template <typename T> static __device__ __forceinline__ uint32_t sw_round_pair(float first, float second);
+template <> __device__ __forceinline__ uint32_t sw_round_pair<sw_cuda_bf16>(float first, float second) {
+    return sw_bf16_pair(first, second);
+}
+template <> __device__ __forceinline__ uint32_t sw_round_pair<sw_cuda_f16>(float first, float second) {
+    return sw_f16_pair(first, second);
+}
+
 enum { SW_ELEMS = 8 }; /* what a thread handles at once: 16 bytes of a 16-bit type */
 
 /* Whether vectors of SW_ELEMS may be loaded from p in one go, on the host. */

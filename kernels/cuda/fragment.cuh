@@ -136,12 +136,8 @@ static __device__ __forceinline__ void sw_load_b_of_columns(sw_fragment_b<float>
 
 /* A from two C side by side, rounded to T. */
 template <typename T> static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<T> *a, const sw_fragment_c c[2]) {
-    for (int i = 0; i < 4; i++) {
-        T low, high;
-        sw_round(c[i / 2].values[i % 2 * 2], &low);
-        sw_round(c[i / 2].values[i % 2 * 2 + 1], &high);
-        a->words[i] = low.bits | (uint32_t)high.bits << 16;
-    }
+    for (int i = 0; i < 4; i++)
+        a->words[i] = sw_round_pair<T>(c[i / 2].values[i % 2 * 2], c[i / 2].values[i % 2 * 2 + 1]);
 }
 
 static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<float> *a, const sw_fragment_c c[2]) {

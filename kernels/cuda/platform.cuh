@@ -42,6 +42,24 @@ static __device__ __forceinline__ uint16_t sw_f16_bits(float value) {
     return __half_as_ushort(__float2half_rn(value));
 }
 
+/* Two elements as one word, the first in the lower half. A NaN keeps no payload. */
+static __device__ __forceinline__ uint32_t sw_bf16_pair(float first, float second) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return __bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
+}
+
+static __device__ __forceinline__ uint32_t sw_f16_pair(float first, float second) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return __half_as_ushort(pair.x) | (uint32_t)__half_as_ushort(pair.y) << 16;
+}
+
+/* The GPU's own, in one instruction: 2^x to 2 units in the last place, and 0 below 2^-126. */
+static __device__ __forceinline__ float sw_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static __device__ __forceinline__ float sw_f16_value(uint16_t bits) {
     return __half2float(__ushort_as_half(bits));
 }
@@ -101,6 +119,18 @@ static inline uint16_t sw_bf16_bits(float value) {
 
 static inline uint16_t sw_f16_bits(float value) {
     return sw_f32_to_f16(value);
+}
+
+static inline uint32_t sw_bf16_pair(float first, float second) {
+    return sw_bf16_bits(first) | (uint32_t)sw_bf16_bits(second) << 16;
+}
+
+static inline uint32_t sw_f16_pair(float first, float second) {
+    return sw_f16_bits(first) | (uint32_t)sw_f16_bits(second) << 16;
+}
+
+static inline float sw_exp2(float x) {
+    return exp2f(x);
 }
 
 static inline float sw_f16_value(uint16_t bits) {

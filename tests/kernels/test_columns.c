@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const int64_t row_counts[] = {1, 63, 64, 65, 200}, col_counts[] = {1, 15, 17, 127, 128, 129, 255, 257, 1031};
+static const int64_t row_counts[] = {1, 63, 64, 65, 330}, col_counts[] = {1, 15, 17, 127, 128, 129, 255, 257, 1031};
 
 static void compare_bias(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols) {
     struct buffer dy = buffer_random(type, rows * cols, 1, 1.0f), got = buffer_random(SW_F32, cols, 2, 1.0f);

@@ -165,7 +165,7 @@ cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= machine.gpu.gpus)
         return cudaErrorInvalidDevice;
     current = device;
-    return state();
+    return machine.gpu.held_bytes < machine.gpu.memory_bytes ? state() : cudaErrorDevicesUnavailable;
 }
 
 cudaError_t cudaGetDevice(int *device) {
