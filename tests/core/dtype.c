@@ -198,6 +198,12 @@ static void many_elements_are_as_single_ones(void **state) {
     }
 }
 
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* Every fp16, and fp32 bits of all kinds, in runs that end between whole vectors. */
 static void runs_of_f16_have_the_bits_of_single_ones(void **state) {
     (void)state;
@@ -211,7 +217,7 @@ static void runs_of_f16_have_the_bits_of_single_ones(void **state) {
     sw_dtype_widen(SW_F16, all, F16_VALUES, wide);
     for (uint32_t bits = 0; bits < F16_VALUES; bits++) {
         const float one = sw_f16_to_f32((sw_f16)bits);
-        if (memcmp(&one, &wide[bits], sizeof one) != 0)
+        if (bits_of(wide[bits]) != bits_of(one))
             fail_msg("fp16 %04x widens to %a, alone to %a", bits, (double)wide[bits], (double)one);
     }
     for (uint64_t run = 0; run < RUNS; run++) {
