@@ -138,6 +138,7 @@ struct sw_comm_broadcast {
     void *data;
     int64_t bytes;
     int root;
+    bool on_host; /* the data are host memory, whatever moves the rest */
 };
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out);

@@ -62,7 +62,7 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
                             struct sw_comm_request **out) {
     assert(broadcast->root >= 0 && broadcast->root < comm->place.ranks);
     struct sw_comm_request *request;
-    SW_TRY(sw_comm_new_request(comm, broadcast->what, broadcast->index, false, &request));
+    SW_TRY(sw_comm_new_request(comm, broadcast->what, broadcast->index, broadcast->on_host, &request));
     sw_comm_even_bounds(broadcast->bytes, BROADCAST_GRANULE_BYTES, comm->place.ranks, request->bounds);
     /* Each rank gets a share and gives it to the others, so that the root does not send everything ranks times. */
     for (int i = 0; i < SW_COMM_PHASES; i++)

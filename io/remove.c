@@ -32,6 +32,13 @@ sw_status sw_store_remove(const char *directory) {
     return status;
 }
 
+bool sw_store_is_at(const char *place) {
+    char *path = sw_block_is_one(place) ? strdup(place) : sw_file_path(place, SW_STORE_FILE_NAME);
+    const bool found = path != NULL && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
 static const struct sw_label_header zeros;
 
 /* Until all else lasts, the label has no magic. */

@@ -102,6 +102,9 @@ void sw_store_close(struct sw_store *store);
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
 void sw_store_discard(struct sw_store *store);
 
+/* Whether there is a block device, or a store's file in a directory. */
+bool sw_store_is_at(const char *place);
+
 /* Removes the file of a store from a directory, unless a process has it (SW_ERR_BUSY). Nothing happens where none is.
  * What block devices hold is left. */
 sw_status sw_store_remove(const char *directory);

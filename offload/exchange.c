@@ -184,7 +184,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     const struct sw_chunk *own = &bucket->own;
     const struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
     const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
-    const struct sw_what reduced = grads_of(bucket->unit, bucket->number, 0);
+    const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
     op->bucket = op->wide = true;

@@ -129,7 +129,7 @@ static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const s
 static sw_status run_add(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     float *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
     return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc,
-                  sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false), acc);
+                  sw_engine_operand(engine, op, SW_CONTENT_BUCKET_SUM, -1, false), acc);
 }
 
 static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {

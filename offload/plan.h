@@ -75,6 +75,7 @@ typedef enum {
     SW_CONTENT_WORK,          /* scratch, nothing survives the op */
     SW_CONTENT_ACC,           /* accumulator of a unit, chunk; stage counts the micro-batches added */
     SW_CONTENT_GRADS,         /* unit, chunk */
+    SW_CONTENT_BUCKET_SUM,    /* unit, chunk: what all ranks' gradients of a group add up to, in fp32 */
     SW_CONTENT_SUMS,          /* unit, chunk */
     SW_CONTENT_NORM,
     SW_CONTENT_OPTIMIZER, /* unit, chunk */

@@ -4,7 +4,6 @@
 #include "offload/engine_private.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct chunk {
@@ -112,37 +111,31 @@ static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chu
     return SW_OK;
 }
 
-/* Where each rank keeps whole weights and has restored its shard: the chunk of this number of every rank to all. */
-static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number, char *all) {
+/* Where each rank keeps whole weights and has restored its shard: the chunk of this number of every rank to all, one
+ * rank's after the other, so that the rings of a step have the room. The own one waits where its records were. */
+static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number) {
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
-    memcpy(all + plan->spec.rank * chunk_bytes, weights_stage(engine), (size_t)chunk_bytes);
-    SW_TRY(sw_comm_share_records(engine->spec.comm, "weights", all, chunk_bytes));
+    const struct sw_span own = sw_plan_shard_chunk(plan, unit, plan->spec.rank, number);
+    memcpy(record_stage(engine), weights_stage(engine), (size_t)(own.grains * grain_bytes));
     for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
         const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
         const struct chunk chunk = {.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
-        if (rank == plan->spec.rank || at.grains == 0)
+        const bool is_own = rank == plan->spec.rank;
+        struct sw_comm_request *request;
+        if (at.grains == 0)
             continue;
-        memcpy(weights_stage(engine), all + rank * chunk_bytes, (size_t)(at.grains * grain_bytes));
-        SW_TRY(place_weights(engine, &chunk, weights_stage(engine)));
-    }
-    return SW_OK;
-}
-
-static sw_status restore_units(struct sw_engine *engine, char *all) {
-    const struct sw_plan *plan = engine->plan;
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
-        const int64_t most = all != NULL ? sw_plan_buckets(plan, u) : own;
-        for (int64_t c = 0; c < most; c++) {
-            const struct chunk chunk = chunk_at(engine, u, c);
-            if (c < own)
-                SW_TRY(restore_chunk(engine, &chunk));
-            tell_end(engine);
-            if (all != NULL)
-                SW_TRY(join_weights(engine, u, c, all));
-        }
+        const struct sw_comm_broadcast broadcast = {.what = "weights",
+                                                    .index = unit,
+                                                    .data =
+                                                        is_own ? (void *)record_stage(engine) : weights_stage(engine),
+                                                    .bytes = at.grains * grain_bytes,
+                                                    .root = rank,
+                                                    .on_host = true};
+        SW_TRY(sw_comm_broadcast(engine->spec.comm, &broadcast, &request));
+        SW_TRY(sw_comm_wait(request));
+        if (!is_own)
+            SW_TRY(place_weights(engine, &chunk, weights_stage(engine)));
     }
     return SW_OK;
 }
@@ -150,15 +143,21 @@ static sw_status restore_units(struct sw_engine *engine, char *all) {
 sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     const struct sw_plan *plan = engine->plan;
-    const int64_t chunk_bytes = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    if (!sw_plan_joins_weights(plan))
-        return restore_units(engine, NULL);
-    char *all = calloc((size_t)sw_plan_ranks(plan), (size_t)chunk_bytes);
-    if (all == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to restore the weights of %d ranks", sw_plan_ranks(plan));
-    const sw_status status = restore_units(engine, all);
-    free(all);
-    return status;
+    const bool joins = sw_plan_joins_weights(plan);
+    static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
+        const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
+        for (int64_t c = 0; c < most; c++) {
+            const struct chunk chunk = chunk_at(engine, u, c);
+            if (c < own)
+                SW_TRY(restore_chunk(engine, &chunk));
+            tell_end(engine);
+            if (joins)
+                SW_TRY(join_weights(engine, u, c));
+        }
+    }
+    return SW_OK;
 }
 
 /* Newest records of a chunk, in the stage or in place. */

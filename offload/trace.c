@@ -144,6 +144,7 @@ static const char *content_name(sw_content content) {
         [SW_CONTENT_WORK] = "scratch",
         [SW_CONTENT_ACC] = "accumulators",
         [SW_CONTENT_GRADS] = "gradients",
+        [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
         [SW_CONTENT_SUMS] = "sums",
         [SW_CONTENT_NORM] = "norm",
         [SW_CONTENT_OPTIMIZER] = "optimizer",

@@ -49,11 +49,12 @@ void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *stor
     sw_places_release(&places);
 }
 
-static bool is_same(const struct sw_option_list *one, const struct sw_option_list *other) {
-    bool same = one->count == other->count;
-    for (int i = 0; same && i < one->count; i++)
-        same = strcmp(one->items[i], other->items[i]) == 0;
-    return same;
+bool sw_rank_has_new_places(const struct sw_run *run) {
+    const struct sw_option_list *before = &run->nvme, *now = &run->settings.nvme;
+    bool same = before->count == now->count;
+    for (int i = 0; same && i < before->count; i++)
+        same = strcmp(before->items[i], now->items[i]) == 0;
+    return !same;
 }
 
 /* Where the run has the store, unless --nvme says something new: ranks may have been given places of their own, and the
@@ -61,7 +62,7 @@ static bool is_same(const struct sw_option_list *one, const struct sw_option_lis
 static sw_status find_places(const struct sw_rank_stores *self, struct sw_places *out) {
     struct sw_places wanted;
     SW_TRY(sw_rank_own_places(self, &wanted));
-    if (!is_same(&self->run->nvme, &self->run->settings.nvme)) {
+    if (sw_rank_has_new_places(self->run)) {
         *out = wanted;
         return SW_OK;
     }

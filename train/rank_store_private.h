@@ -23,6 +23,9 @@ sw_status sw_rank_leave(const char *folder, const struct sw_run *of, struct sw_o
 /* Removes them, as far as this rank sees them, and forgets them. */
 sw_status sw_rank_remove_left(const struct sw_rank_stores *self);
 
+/* Whether --nvme says something else than run.json. */
+bool sw_rank_has_new_places(const struct sw_run *run);
+
 /* Fills new stores from those that the run has. */
 sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out);
 /* The copying of it: of every unit the grains that both have. */

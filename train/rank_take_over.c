@@ -254,9 +254,45 @@ static sw_status begin(struct change *change) {
     return SW_OK;
 }
 
+/* Places of old stores that this rank can reach. */
+static sw_status count_seen(const struct change *change, int64_t *out) {
+    for (int64_t rank = 0; rank < change->before.ranks; rank++) {
+        struct sw_places places;
+        SW_TRY(sw_run_places(change->self->folder, &change->before, rank, NULL, &places));
+        for (int i = 0; i < places.count; i++)
+            *out += sw_store_is_at(places.path[i]);
+        sw_places_release(&places);
+    }
+    return SW_OK;
+}
+
+/* Where --nvme is new it may say where the new stores are to be, or where the old ones have been moved to as well: that
+ * is so if no rank sees any of them where run.json has it. */
+static sw_status follow_move(struct change *change) {
+    const struct sw_run *run = change->self->run;
+    struct sw_run *before = &change->before;
+    int64_t seen = 0;
+    if (!sw_rank_has_new_places(run))
+        return SW_OK;
+    SW_TRY(sw_ranks_gate(change->ranks, count_seen(change, &seen)));
+    SW_TRY(sw_ranks_sum(change->ranks, &seen));
+    sw_status status = SW_OK;
+    for (int64_t rank = 0; seen == 0 && status == SW_OK && rank < before->ranks; rank++) {
+        struct sw_places places;
+        status = sw_run_places(change->self->folder, before, rank, &run->settings.nvme, &places);
+        sw_option_list_release(&before->store[rank].places);
+        for (int i = 0; status == SW_OK && i < places.count; i++)
+            status = sw_option_list_add(&before->store[rank].places, places.path[i]);
+        sw_places_release(&places);
+    }
+    return sw_ranks_gate(change->ranks, status);
+}
+
 sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out) {
     struct change change = {.self = self, .ranks = self->ranks};
     sw_status status = sw_ranks_gate(change.ranks, begin(&change));
+    if (status == SW_OK)
+        status = follow_move(&change);
     if (status == SW_OK)
         status = go_through(&change);
     sw_run_stores_release(change.before.store, change.before.ranks);

@@ -153,11 +153,7 @@ sw_status sw_start_left_remove(const char *folder, const struct sw_start_left *l
 static sw_status look(void *context, const char *place, const char *id) {
     (void)id;
     bool *found = context;
-    char path[SW_RUN_PATH_CHARS];
-    if (sw_block_is_one(place))
-        return SW_OK;
-    SW_TRY(sw_path_join(path, sizeof path, place, SW_STORE_FILE_NAME));
-    *found = *found || access(path, F_OK) == 0;
+    *found = *found || (!sw_block_is_one(place) && sw_store_is_at(place));
     return SW_OK;
 }
 

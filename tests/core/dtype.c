@@ -198,6 +198,41 @@ static void many_elements_are_as_single_ones(void **state) {
     }
 }
 
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Every fp16, and fp32 bits of all kinds, in runs that end between whole vectors. */
+static void runs_of_f16_have_the_bits_of_single_ones(void **state) {
+    (void)state;
+    enum { RUN = 1021, RUNS = 1024 };
+    static sw_f16 all[F16_VALUES];
+    static float wide[F16_VALUES];
+    float values[RUN];
+    sw_f16 rounded[RUN];
+    for (uint32_t bits = 0; bits < F16_VALUES; bits++)
+        all[bits] = (sw_f16)bits;
+    sw_dtype_widen(SW_F16, all, F16_VALUES, wide);
+    for (uint32_t bits = 0; bits < F16_VALUES; bits++) {
+        const float one = sw_f16_to_f32((sw_f16)bits);
+        if (bits_of(wide[bits]) != bits_of(one))
+            fail_msg("fp16 %04x widens to %a, alone to %a", bits, (double)wide[bits], (double)one);
+    }
+    for (uint64_t run = 0; run < RUNS; run++) {
+        for (uint64_t i = 0; i < RUN; i++) {
+            const uint32_t draw = sw_rng(13, run, i).word[0];
+            /* Every other one near the range of fp16, where rounding has its edges. */
+            values[i] = float_of_bits(i % 2 == 0 ? draw : (draw & 0x807fffffu) | (100 + (draw >> 23 & 63)) << 23);
+        }
+        sw_dtype_round(SW_F16, values, RUN, rounded);
+        for (int i = 0; i < RUN; i++)
+            if (rounded[i] != sw_f32_to_f16(values[i]))
+                fail_msg("%a rounds to %04x, alone to %04x", (double)values[i], rounded[i], sw_f32_to_f16(values[i]));
+    }
+}
+
 static void sizes_and_names(void **state) {
     (void)state;
     assert_int_equal(sw_dtype_bytes(SW_F32), 4);
@@ -220,6 +255,7 @@ int main(void) {
         cmocka_unit_test(extremes_of_f16),
         cmocka_unit_test(elements_of_every_type),
         cmocka_unit_test(many_elements_are_as_single_ones),
+        cmocka_unit_test(runs_of_f16_have_the_bits_of_single_ones),
         cmocka_unit_test(sizes_and_names),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);

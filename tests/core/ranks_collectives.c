@@ -123,11 +123,13 @@ static sw_status begin(struct sw_comm *comm, struct work *work) {
                 .what = "all-reduce", .data = work->data, .elems = work->elems, .type = work->type},
             &work->request);
     default:
-        return sw_comm_broadcast(
-            comm,
-            &(struct sw_comm_broadcast){
-                .what = "broadcast", .data = work->data, .bytes = out_bytes(work), .root = work->root},
-            &work->request);
+        return sw_comm_broadcast(comm,
+                                 &(struct sw_comm_broadcast){.what = "broadcast",
+                                                             .data = work->data,
+                                                             .bytes = out_bytes(work),
+                                                             .root = work->root,
+                                                             .on_host = work->in_place},
+                                 &work->request);
     }
 }
 

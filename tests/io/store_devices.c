@@ -303,8 +303,42 @@ static void resumes_after_kill(void **state) {
     loop_run_or_skip(be_killed_on_a_device, *state);
 }
 
+/* What the making of a store has left goes by its identity; what is another's, or only begins with zeros, stays. */
+static void clear_what_was_begun(void *context) {
+    char id[SW_STORE_ID_CHARS], other[SW_STORE_ID_CHARS];
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    struct store_directories places = make_store_directories(context, 2);
+    places.path[1] = device.name;
+    struct sw_store_spec spec = spec_of(&places);
+    CHECK_OK(sw_store_new_id(id));
+    CHECK_OK(sw_store_new_id(other));
+    spec.id = id;
+    struct sw_store *store;
+    put(&device, 1080, "\x53\xef", 2);
+    CHECK_OK(sw_store_remove_begun(device.name, id));
+    check_create_fails(&places, SW_ERR_ARG, "an ext2, ext3 or ext4 file system");
+    put(&device, 1080, "\0", 2);
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    CHECK_FAILS(sw_store_remove_begun(device.name, id), SW_ERR_BUSY, device.name);
+    sw_store_close(store);
+    for (int file = 0; file < 2; file++)
+        CHECK_OK(sw_store_remove_begun(places.path[file], other));
+    check_create_fails(&places, SW_ERR_ARG, "exists already");
+    CHECK_OK(sw_store_remove_begun(places.path[0], id));
+    check_create_fails(&places, SW_ERR_ARG, "a spillway store");
+    CHECK_OK(sw_store_remove_begun(places.path[1], id));
+    CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
+    CHECK(strcmp(sw_store_id(store, other), id) == 0);
+    sw_store_close(store);
+}
+
+static void clears_what_was_begun(void **state) {
+    loop_run_or_skip(clear_what_was_begun, *state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(clears_what_was_begun, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_on_small_sectors, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_on_large_sectors, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_what_holds_something, make_directory, remove_directory),

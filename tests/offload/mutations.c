@@ -15,7 +15,17 @@
 
 #include "core/size.h"
 
-enum { MODELS = 400, TRIES = 12, MOST_UNITS = 5, MOST_GRAINS = 4, SEED = 1000, LEAST_CAUGHT = 1000, JUDGED_EVERY = 8 };
+enum {
+    MODELS = 400,
+    TRIES = 12,
+    MOST_UNITS = 5,
+    MOST_GRAINS = 4,
+    SEED = 1000,
+    LEAST_CAUGHT = 1000,
+    JUDGED_EVERY = 8,
+    RANKED_MODELS = 60,
+    MOST_RANKS = 4
+};
 
 struct mutation {
     const char *name;
@@ -218,8 +228,84 @@ static void mutations_are_caught_or_harmless(void **state) {
     }
 }
 
+/* What is changed of the accesses to sums of a group's gradients. */
+typedef enum { WRITES, READS, ALL, CONFUSIONS } confusion;
+
+/* Calls them gradients; false where there are none. */
+static bool confuse(struct sw_plan *plan, confusion which) {
+    bool found = false;
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        for (int32_t a = 0; a < plan->program[p].access_count; a++) {
+            struct sw_access *access = &plan->program[p].access[a];
+            if (access->content != SW_CONTENT_BUCKET_SUM || (which != ALL && access->write != (which == WRITES)))
+                continue;
+            access->content = SW_CONTENT_GRADS;
+            found = true;
+        }
+    return found;
+}
+
+/* The gradients of a bucket, before they are summed, in place of their sum. */
+static bool add_unsummed(struct sw_plan *plan) {
+    bool found = false;
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &plan->program[p];
+        const struct sw_access *bucket = NULL;
+        for (int32_t i = 0; i < program->op_count; i++) {
+            const struct sw_op *op = &program->op[i];
+            struct sw_access *first = &program->access[op->first_access];
+            if (op->kind == SW_OP_REDUCE && op->wide)
+                bucket = first;
+            if (op->kind != SW_OP_ADD || bucket == NULL)
+                continue;
+            *first = *bucket;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void check_refused(const struct sw_plan *plan, confusion which, int *refused) {
+    struct plans_copy copy;
+    plans_copy_make(plan, &copy);
+    if (which < CONFUSIONS ? confuse(&copy.plan, which) : add_unsummed(&copy.plan)) {
+        assert_int_not_equal(sw_plan_check(&copy.plan), SW_OK);
+        sw_error_clear();
+        ++*refused;
+    }
+    plans_copy_free(&copy);
+}
+
+static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
+    (void)state;
+    int refused = 0;
+    for (uint64_t seed = SEED; seed < SEED + RANKED_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        spec.train = true;
+        spec.scratch_store = false;
+        spec.cache_bytes = NULL;
+        spec.group = 1;
+        spec.micro_batches = sw_max_i64(spec.micro_batches, 2);
+        spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
+        spec.zero = (int)plans_draw(&random, SW_ZERO_GRADS, SW_ZERO_WEIGHTS);
+        if (sw_plan_create(&spec, &plan) == SW_OK) {
+            for (int which = WRITES; which <= CONFUSIONS; which++)
+                check_refused(plan, (confusion)which, &refused);
+            sw_plan_destroy(plan);
+        }
+        sw_error_clear();
+        sw_units_destroy(units);
+    }
+    printf("# %d plans of several ranks refused\n", refused);
+    assert_true(refused >= RANKED_MODELS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_of_ranks_are_not_taken_for_gradients),
         cmocka_unit_test(mutations_are_caught_or_harmless),
     };
     return cmocka_run_group_tests_name("offload mutations", tests, NULL, NULL);

@@ -178,6 +178,30 @@ def keeps_ranks_apart_by_names():
     return problems
 
 
+def stores_that_were_moved_change_ranks_at_once():
+    """One --nvme says where the old stores are now and the new ones go."""
+    problems = []
+    with folder() as top:
+        path, drive, moved = (os.path.join(top, name) for name in ("run", "drive", "moved"))
+        for name in (path, drive):
+            os.mkdir(name)
+        problems += expect(job(2, "create", path, STEP, nvme=drive), None, "create")
+        for ranks in (3, 1, 2):
+            os.rename(drive, moved)
+            if ranks == 1:
+                problems += refused(job(ranks, "resume", path), "is not an existing directory", "not said where to")
+            problems += expect(job(ranks, "resume", path, nvme=moved), STEP, f"moved, on {ranks}")
+            problems += expected_in(moved, ranks)
+            problems += expect(job(1, "read", path, STEP), None, "reading")
+            drive, moved = moved, drive
+        os.mkdir(moved)
+        problems += expect(job(3, "resume", path, nvme=moved), STEP, "to another drive")
+        problems += [f"left: {left}" for left in stores_in(drive)]
+        os.rename(moved, os.path.join(top, "away"))
+        problems += refused(job(1, "resume", path, nvme=drive), "is not an existing directory", "moved elsewhere")
+    return problems
+
+
 def a_death_leaves_the_old_stores_or_the_new():
     problems, draws = [], random.Random(jobs.SEED)
     for number in range(DEATHS):
@@ -265,5 +289,6 @@ def a_folder_with_more_than_a_start_is_refused():
 
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
+                stores_that_were_moved_change_ranks_at_once,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
                 a_folder_with_more_than_a_start_is_refused)
