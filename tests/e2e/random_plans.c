@@ -13,7 +13,7 @@
 
 #include "core/rng.h"
 
-enum { RUNS_EACH = 12, TILED_RUNS = 4, UNTIED_RUNS = 6, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
+enum { RUNS_EACH = 12, TILED_RUNS = 4, UNTIED_RUNS = 6, TILES = 5, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
 
 static void must(sw_status status) {
     if (status != SW_OK)
@@ -84,13 +84,16 @@ static const struct {
     int64_t tiles, group;
     int runs;
     bool untied;
-} series[] = {{1, 1, RUNS_EACH, false},  {1, 2, RUNS_EACH, false},  {1, 3, RUNS_EACH, false}, {5, 2, TILED_RUNS, false},
-              {5, 3, TILED_RUNS, false}, {1, 2, UNTIED_RUNS, true}, {1, 3, UNTIED_RUNS, true}};
+} series[] = {{1, 1, RUNS_EACH, false},      {1, 2, RUNS_EACH, false},      {1, 3, RUNS_EACH, false},
+              {TILES, 2, TILED_RUNS, false}, {TILES, 3, TILED_RUNS, false}, {1, 2, UNTIED_RUNS, true},
+              {1, 3, UNTIED_RUNS, true}};
 
 static void run_all(sw_dtype type, const char *directory) {
     uint64_t counter = (uint64_t)type << 32;
-    struct sw_model_config untied = same_config;
+    struct sw_model_config untied = same_config, tiled = same_config;
     untied.tied_embeddings = false;
+    tiled.heads = tiled.kv_heads = TILES;
+    tiled.head_dim = tiled.hidden / TILES;
     int runs = 0, steps = 0, skipped = 0;
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         struct harness_spec spec = same_spec(type);
@@ -99,6 +102,8 @@ static void run_all(sw_dtype type, const char *directory) {
         spec.shape.tiles = series[i].tiles;
         if (series[i].untied)
             spec.config = &untied;
+        else if (series[i].tiles > 1)
+            spec.config = &tiled;
         spec.loss_scale = type == SW_F16 ? 8 * SW_FP16_INITIAL_SCALE : 0.0;
         must(same_train(&spec, false, &reference));
         for (int s = 0; s < SAME_STEPS; s++, steps++)

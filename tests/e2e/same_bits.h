@@ -7,7 +7,8 @@
 enum { SAME_STEPS = 6, SAME_SEED = 20240607 };
 
 /* Six blocks of five grains in chunks of two, so that units are larger than a slot and their last chunk is ragged;
- * tied; three micro-batches; clipping at a norm that some steps exceed. */
+ * tied; two heads, of each of which an emulated GPU computes whole tiles; three micro-batches; clipping at a norm that
+ * some steps exceed. */
 extern const struct sw_model_config same_config;
 /* Rotary positions, grouped heads with norms and a window, gated: all that the other has not; and its table is not
  * tied, so that a step may fetch only the rows that it names. */
