@@ -185,7 +185,8 @@ def an_evaluation_that_was_lost():
 
 
 def a_beginning_that_was_killed():
-    """A run without its first commit says so and tells what to do; nothing else takes it for a run."""
+    """A run without its first commit says so and tells what to do, nothing else takes it for a run, and the same command
+    begins it again."""
     problems, seen = [], 0
     for wait_s in (0.0, 0.002, 0.004, 0.006, 0.008, 0.010, 0.012, 0.015, 0.02, 0.03):
         run = path("begun")
@@ -202,6 +203,9 @@ def a_beginning_that_was_killed():
         if ended.code != 0:
             seen += 1
             problems += program.wrong_refusal(f"killed after {wait_s} s", ended, 1, ["begun"], ["resume"])
+            again = program.run(*train("begun", "nvme", steps=2))
+            if again.code != 0 or len(program.steps_of(run)) != 2 or os.path.exists(path("begun", "starting.json")):
+                problems.append(f"killed after {wait_s} s, begun again: {again.err[-500:]}")
     return problems if seen else ["no beginning was caught"]
 
 
