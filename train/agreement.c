@@ -30,10 +30,8 @@ static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
     json_object_foreach(flags, key, value) {
         char flag[FLAG_CHARS];
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        sw_status status = text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags");
-        status = sw_ranks_gate(ranks, status);
-        if (status == SW_OK)
-            status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
+        SW_TRY(sw_ranks_gate(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
+        const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
         free(text);
         SW_TRY(status);
     }

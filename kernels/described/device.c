@@ -30,9 +30,9 @@ sw_status sw_device_open_described(const struct sw_device_description *descripti
     }
     described->what = *description;
     device->backend = described;
-    device->ops.close = close_described;
     sw_described_add_memory(&device->ops);
     sw_described_add_ops(&device->ops);
+    device->ops.close = close_described;
     device->info = (struct sw_device_info){.name = "described",
                                            .isa = "",
                                            .model = described->what.name,

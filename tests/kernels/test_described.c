@@ -121,7 +121,7 @@ static void every_op_is_there(void **state) {
     (void)state;
     const struct sw_device_description what = description();
     struct fixture f = open_fixture(&what);
-    const size_t left_out[] = {offsetof(struct sw_device_ops, cast_to_f32),
+    const size_t left_out[] = {offsetof(struct sw_device_ops, use), offsetof(struct sw_device_ops, cast_to_f32),
                                offsetof(struct sw_device_ops, row_product_scratch_bytes),
                                offsetof(struct sw_device_ops, row_product), offsetof(struct sw_device_ops, rank_sum)};
     for (size_t at = 0; at < sizeof(struct sw_device_ops); at += sizeof(void (*)(void))) {
