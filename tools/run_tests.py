@@ -207,8 +207,9 @@ def main():
 
 
 if __name__ == "__main__":
-    # Being told to end ends the programs too, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Being told to end ends the programs too, as Ctrl-C does, which a shell's background would have all of them ignore.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
