@@ -102,6 +102,8 @@ static sw_status advance(struct sw_comm *comm) {
     while (comm->given < comm->begun) {
         const int slot = (int)(comm->given % SW_COMM_REQUESTS);
         struct sw_comm_request *request = &comm->requests[slot];
+        if (on_stream(request))
+            SW_TRY(comm->device.enter(comm->device.context));
         SW_TRY(sw_fail_while(advance_request(request), "the ranks do '%s %lld'", request->what,
                              (long long)request->index));
         if (!request->given)

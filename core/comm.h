@@ -75,6 +75,8 @@ struct sw_comm_sum {
 struct sw_comm_device {
     void *context;
     void *stream; /* a cudaStream_t, used for nothing else while a request is open */
+    /* Makes it the calling thread's GPU. NCCL goes back to what that was, and by that would take memory of another. */
+    sw_status (*enter)(void *context);
     sw_status (*sum)(void *context, const struct sw_comm_sum *sum);
     sw_status (*copy)(void *context, void *to, const void *from, int64_t bytes);
     /* Notes the stream's work so far under a number below SW_COMM_REQUESTS, and asks whether it is done. */

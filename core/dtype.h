@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum { SW_F32 = 0, SW_BF16 = 1, SW_F16 = 2 } sw_dtype;
+typedef enum { SW_F32 = 0, SW_BF16 = 1, SW_F16 = 2, SW_DTYPES } sw_dtype;
 
 typedef uint16_t sw_bf16;
 

@@ -10,6 +10,11 @@ struct parts {
     struct sw_event *events[SW_COMM_REQUESTS];
 };
 
+static sw_status enter(void *context) {
+    const struct parts *parts = context;
+    return parts->stream->device->ops.use(parts->stream->device);
+}
+
 static sw_status sum(void *context, const struct sw_comm_sum *sum) {
     const struct parts *parts = context;
     return parts->stream->device->ops.rank_sum(parts->stream, sum);
@@ -36,8 +41,13 @@ sw_status sw_device_comm_open(struct sw_stream *stream, struct sw_comm_device *o
     if (parts == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the ranks' work on the GPU");
     parts->stream = stream;
-    *out = (struct sw_comm_device){
-        .context = parts, .stream = stream->backend, .sum = sum, .copy = copy, .mark = mark, .reached = reached};
+    *out = (struct sw_comm_device){.context = parts,
+                                   .stream = stream->backend,
+                                   .enter = enter,
+                                   .sum = sum,
+                                   .copy = copy,
+                                   .mark = mark,
+                                   .reached = reached};
     sw_status status;
     for (int i = 0; i < SW_COMM_REQUESTS; i++)
         SW_TRY_GOTO(sw_event_open(stream->device, &parts->events[i]), failed);

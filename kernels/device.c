@@ -85,7 +85,7 @@ sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes) {
 
 static void check_gemm(const struct sw_gemm *shape) {
     assert(shape->m > 0 && shape->n > 0 && shape->k > 0);
-    assert(!(shape->bias && shape->accumulate));
+    assert(!shape->bias || (!shape->accumulate && shape->out == shape->in));
     assert(shape->out == shape->in || shape->out == SW_F32);
     (void)shape;
 }

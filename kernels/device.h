@@ -42,6 +42,7 @@ struct sw_device_info {
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
     bool asynchronous;    /* calls return before the work is done */
+    bool described;       /* it computes nothing and only counts (described.h) */
     int64_t memory_bytes; /* of its own that is free now; 0 where its memory is the host's */
 };
 struct sw_device_info sw_device_info(const struct sw_device *device);
@@ -94,7 +95,8 @@ sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
 
 /* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate), row-major and dense. op(A) is [m,k]: A is stored [m,k], or
  * [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias have type `in`, C
- * type `out` (equal to in, or SW_F32). Products are summed in fp32. bias and accumulate exclude each other. */
+ * type `out` (equal to in, or SW_F32). Products are summed in fp32. A bias needs equal types and excludes accumulate.
+ */
 struct sw_gemm {
     int64_t m, n, k;
     bool transpose_a, transpose_b;

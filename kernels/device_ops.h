@@ -10,6 +10,8 @@ struct sw_comm_sum;
 
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
+    /* Makes it the calling thread's GPU, for a library that calls CUDA by itself. NULL on a CPU. */
+    sw_status (*use)(const struct sw_device *device);
 
     /* Fills base and backend of a memory, a stream, an event whose other fields are there. */
     sw_status (*open_memory)(struct sw_memory *memory);

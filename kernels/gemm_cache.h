@@ -2,7 +2,11 @@
 #ifndef SW_KERNELS_GEMM_CACHE_H
 #define SW_KERNELS_GEMM_CACHE_H
 
+#include "core/size.h"
 #include "kernels/device.h"
+
+/* Scratch that a product on a GPU may take. Hopper's best algorithms want this much. */
+#define SW_GPU_GEMM_SCRATCH_BYTES (32 * SW_MIB)
 
 struct sw_gemm_entry {
     struct sw_gemm shape;

@@ -257,7 +257,7 @@ static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
     if (lane->which == SW_LANE_COMM)
         return SW_OK;
     if (!sw_lane_is_io(lane->which)) {
-        struct sw_device *device = lane->which == SW_LANE_UPDATE ? engine->spec.host : engine->spec.device;
+        struct sw_device *device = sw_lane_is_of_device(lane->which) ? engine->spec.device : engine->spec.host;
         SW_TRY(sw_stream_open(device, &lane->stream));
         return sw_device_info(device).asynchronous ? sw_device_lane_open(lane) : SW_OK;
     }

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "offload/engine_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,9 @@ struct device_lane {
     int64_t last_ns;
     pthread_t completer;
     bool started;
-    pthread_cond_t given; /* the completer sleeps until an op has been given */
+    pthread_cond_t given; /* the completer sleeps until an op has been given, or could not be */
+    sw_status refused;    /* the op after those that were given could not be, and why */
+    char refused_text[ENGINE_ERROR_CHARS];
 };
 
 static int slot_of(const struct lane *lane, int64_t number) {
@@ -96,6 +99,13 @@ static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, con
     return sw_event_record(d->end[slot], lane->stream);
 }
 
+/* Needs the mutex. An error of an op that the device has come to shows at whatever it is given next. So the completer
+ * goes first: where all that was given ends well, it was this op. */
+static void refuse(struct device_lane *d, sw_status status) {
+    d->refused = status;
+    snprintf(d->refused_text, sizeof d->refused_text, "%s", sw_error_message(status));
+}
+
 void *sw_device_lane_run(void *argument) {
     struct lane *lane = argument;
     struct sw_engine *engine = lane->engine;
@@ -113,9 +123,11 @@ void *sw_device_lane_run(void *argument) {
         pthread_mutex_unlock(&engine->mutex);
         const sw_status status = give(engine, lane, slot, op, context, follow, follow_count);
         pthread_mutex_lock(&engine->mutex);
+        if (status != SW_OK) {
+            refuse(lane->device, status);
+            break;
+        }
         lane->given++;
-        if (status != SW_OK)
-            sw_engine_fail(engine, status);
         pthread_cond_signal(&lane->device->given);
         sw_engine_wake(engine);
     }
@@ -154,6 +166,11 @@ static void *complete_ops(void *argument) {
     struct device_lane *d = lane->device;
     pthread_mutex_lock(&engine->mutex);
     while (!sw_engine_ended(engine)) {
+        if (lane->done == lane->given && d->refused != SW_OK) {
+            const sw_status status = sw_fail(d->refused, "%s", d->refused_text);
+            sw_engine_fail(engine, status == SW_ERR_DEVICE ? fail_in_flight(engine, status) : status);
+            break;
+        }
         if (lane->done == lane->given) {
             pthread_cond_wait(&d->given, &engine->mutex);
             continue;

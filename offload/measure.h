@@ -45,6 +45,10 @@ sw_status sw_measure_store(const char *const *directories, int directory_count, 
 sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape,
                               const struct sw_rate *update, double *out_s);
 
+/* What an op takes at least that a stream of the device has queued, with the marks that the engine sets around it. For
+ * a device that is asynchronous. */
+sw_status sw_measure_queued(struct sw_device *device, double *out_s);
+
 /* The median of some measurements, which are sorted. */
 double sw_median(double *values, int count);
 

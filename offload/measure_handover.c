@@ -1,5 +1,5 @@
 /* What it costs that an op waits for another lane's: two threads wake each other in turn, as lanes do, and each runs an
- * op on threads that have gone to sleep meanwhile. */
+ * op on threads that have gone to sleep meanwhile. Where a device queues ops, that they follow each other. */
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
@@ -116,5 +116,37 @@ sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_
         if (player[p].stream != NULL)
             sw_stream_close(player[p].stream);
     sw_arena_destroy(arena);
+    return status;
+}
+
+static sw_status queue_ops(struct sw_stream *stream, struct sw_event *event[2], struct sw_memory *memory) {
+    for (int i = 0; i < TURNS; i++) {
+        SW_TRY(sw_event_record(event[0], stream));
+        SW_TRY(sw_zero(stream, sw_memory_base(memory), sw_memory_bytes(memory)));
+        SW_TRY(sw_event_record(event[1], stream));
+    }
+    return sw_stream_synchronize(stream);
+}
+
+sw_status sw_measure_queued(struct sw_device *device, double *out_s) {
+    struct sw_stream *stream = NULL;
+    struct sw_event *event[2] = {NULL, NULL};
+    struct sw_memory *memory = NULL;
+    sw_status status = SW_OK;
+    *out_s = INFINITY;
+    SW_TRY_GOTO(sw_stream_open(device, &stream), end);
+    for (int i = 0; i < 2; i++)
+        SW_TRY_GOTO(sw_event_open(device, &event[i]), end);
+    SW_TRY_GOTO(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, 1, &memory), end);
+    for (int round = 0; round < 3; round++) {
+        const int64_t start_ns = sw_now_ns();
+        SW_TRY_GOTO(queue_ops(stream, event, memory), end);
+        *out_s = fmin(*out_s, (double)(sw_now_ns() - start_ns) * 1e-9 / TURNS);
+    }
+end:
+    sw_memory_close(memory);
+    for (int i = 0; i < 2; i++)
+        sw_event_close(event[i]);
+    sw_stream_close(stream);
     return status;
 }

@@ -13,7 +13,8 @@ enum { ROUNDS = 3 };
 /* One direction through all grains of a generation. */
 struct pass {
     struct sw_store *store;
-    char *ring; /* ring_chunks chunks */
+    struct sw_store_lane *lane; /* open while the pass runs */
+    char *ring;                 /* ring_chunks chunks */
     int depth;
     bool write;
     int generation;
@@ -21,9 +22,9 @@ struct pass {
     double seconds;
 };
 
-static sw_status submit(const struct pass *pass, struct sw_store_lane *lane, int64_t chunk) {
+static sw_status submit(const struct pass *pass, int64_t chunk) {
     const int64_t first = chunk * pass->chunk_grains;
-    return sw_store_submit(lane,
+    return sw_store_submit(pass->lane,
                            &(struct sw_store_transfer){
                                .write = pass->write,
                                .kind = SW_STORE_OPTIMIZER,
@@ -36,18 +37,18 @@ static sw_status submit(const struct pass *pass, struct sw_store_lane *lane, int
 }
 
 /* A buffer of the ring is used again when what it held before is done. */
-static sw_status stream(const struct pass *pass, struct sw_store_lane *lane) {
+static sw_status stream(const struct pass *pass) {
     const int64_t chunks = sw_div_up(pass->grains, pass->chunk_grains);
     bool busy[SW_STORE_LANE_TRANSFERS] = {false};
     int64_t submitted = 0, reaped = 0;
     while (reaped < chunks) {
         for (; submitted < chunks && !busy[submitted % pass->ring_chunks]; submitted++) {
             busy[submitted % pass->ring_chunks] = true;
-            SW_TRY(submit(pass, lane, submitted));
+            SW_TRY(submit(pass, submitted));
         }
         uint64_t tags[SW_STORE_LANE_TRANSFERS];
         int count;
-        SW_TRY(sw_store_reap(lane, true, tags, SW_STORE_LANE_TRANSFERS, &count));
+        SW_TRY(sw_store_reap(pass->lane, true, tags, SW_STORE_LANE_TRANSFERS, &count));
         for (int i = 0; i < count; i++)
             busy[(int64_t)tags[i] % pass->ring_chunks] = false;
         reaped += count;
@@ -57,18 +58,34 @@ static sw_status stream(const struct pass *pass, struct sw_store_lane *lane) {
 
 static sw_status run_pass(void *context) {
     struct pass *pass = context;
-    struct sw_store_lane *lane;
-    SW_TRY(sw_store_lane_open(pass->store, pass->depth, &lane));
     const int64_t start_ns = sw_now_ns();
-    const sw_status status = stream(pass, lane);
+    const sw_status status = stream(pass);
     pass->seconds = (double)(sw_now_ns() - start_ns) * 1e-9;
-    sw_store_lane_close(lane);
+    return status;
+}
+
+static sw_status run_alone(struct pass *pass) {
+    SW_TRY(sw_store_lane_open(pass->store, pass->depth, &pass->lane));
+    const sw_status status = run_pass(pass);
+    sw_store_lane_close(pass->lane);
+    return status;
+}
+
+/* A lane runs on any thread, but is opened by the one that has the store. */
+static sw_status run_both(struct pass *pass, struct pass *other) {
+    SW_TRY(sw_store_lane_open(pass->store, pass->depth, &pass->lane));
+    sw_status status = sw_store_lane_open(other->store, other->depth, &other->lane);
+    if (status == SW_OK) {
+        status = sw_run_both(run_pass, pass, other);
+        sw_store_lane_close(other->lane);
+    }
+    sw_store_lane_close(pass->lane);
     return status;
 }
 
 static sw_status timed_pass(struct pass *pass, double *out_rate, double *out_cores) {
     const double start_cpu_s = sw_cpu_seconds();
-    SW_TRY(run_pass(pass));
+    SW_TRY(run_alone(pass));
     *out_rate = (double)(pass->grains * SW_RECORD_BYTES) / pass->seconds;
     *out_cores = (sw_cpu_seconds() - start_cpu_s) / pass->seconds;
     return SW_OK;
@@ -80,7 +97,7 @@ static sw_status measure_latency(struct pass pass, double *out_s) {
     pass.write = false;
     pass.grains = pass.chunk_grains = 1;
     for (int round = 0; round < ROUNDS; round++) {
-        SW_TRY(run_pass(&pass));
+        SW_TRY(run_alone(&pass));
         seconds[round] = pass.seconds;
     }
     *out_s = sw_median(seconds, ROUNDS);
@@ -98,7 +115,7 @@ static sw_status measure(struct pass base, char *other_ring, struct sw_store_rat
     double read[ROUNDS], write[ROUNDS], read_cores[ROUNDS], write_cores[ROUNDS], slowdown[ROUNDS], commit_s[ROUNDS];
     struct pass fill = base;
     fill.write = true;
-    SW_TRY(run_pass(&fill));
+    SW_TRY(run_alone(&fill));
     for (int round = 0; round < ROUNDS; round++) {
         struct pass reading = base, writing = base;
         reading.generation = round % SW_STORE_GENERATIONS;
@@ -108,7 +125,7 @@ static sw_status measure(struct pass base, char *other_ring, struct sw_store_rat
         SW_TRY(timed_pass(&writing, &write[round], &write_cores[round]));
         const double alone_s = reading.seconds, write_alone_s = writing.seconds;
         writing.ring = other_ring;
-        SW_TRY(sw_run_both(run_pass, &reading, &writing));
+        SW_TRY(run_both(&reading, &writing));
         slowdown[round] = slowdown_of(alone_s, write_alone_s, fmax(reading.seconds, writing.seconds));
         const int64_t start_ns = sw_now_ns();
         SW_TRY(sw_store_commit(base.store, round + 1, writing.generation, "{}"));
@@ -125,7 +142,7 @@ static sw_status with_store(struct sw_store *store, int depth, const struct sw_m
                             struct sw_store_rates *out) {
     const int64_t ring_bytes = shape->ring_chunks * shape->chunk_grains * SW_RECORD_BYTES;
     struct sw_arena *arena;
-    void *base, *other;
+    void *base = NULL, *other = NULL;
     SW_TRY(sw_arena_create("measurement", 2 * ring_bytes, true, NULL, &arena));
     sw_status status = sw_arena_take(arena, ring_bytes, &base);
     if (status == SW_OK)

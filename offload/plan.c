@@ -47,6 +47,10 @@ bool sw_lane_is_io(sw_lane lane) {
     return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
 }
 
+bool sw_lane_is_of_device(sw_lane lane) {
+    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
+}
+
 const char *sw_recompute_name(sw_recompute level) {
     static const char *const names[SW_RECOMPUTES] = {"none", "derived", "all"};
     return names[level];

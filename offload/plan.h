@@ -31,6 +31,8 @@ typedef enum {
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
 bool sw_lane_is_io(sw_lane lane);
+/* Of the device that computes, which may queue their ops. */
+bool sw_lane_is_of_device(sw_lane lane);
 
 typedef enum {
     SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */

@@ -25,6 +25,8 @@ struct sw_rates {
     struct sw_rate gather, reduce;
     double comm_latency_s;
     double op_s; /* from the end of an op to the start of one that waited for it */
+    /* The same on the lanes of a device that works on its own, where ops wait in its queues; op_s where threads do. */
+    double queued_op_s;
     /* Of each unit, seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
     const double *forward_s, *backward_s;
     /* What a backward takes longer where its intermediates are computed again: all of them, or those that are derived.

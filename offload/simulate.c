@@ -174,7 +174,7 @@ static void begin_op(struct simulator *s, sw_lane which) {
     lane->started_s = s->total.now;
     /* Handing over to a sleeping thread takes time; transfers are queued, so theirs goes unseen. */
     if (!sw_lane_is_io(which) && !lane->price.skipped)
-        lane->price.seconds += s->rates->op_s;
+        lane->price.seconds += sw_lane_is_of_device(which) ? s->rates->queued_op_s : s->rates->op_s;
     lane->number++;
 }
 

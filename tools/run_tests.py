@@ -136,7 +136,7 @@ def run_test(test, options, scratch):
     # A thread of OpenMP that waits by turning takes the core from the one that it waits for, tenfold where others run.
     # MPI looks for networks that no test needs, which takes half of a start.
     environment = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
-                   **os.environ, **test["env"], "TMPDIR": scratch}
+                   **os.environ, **test["env"], "TMPDIR": scratch, "SW_TEST_TIME_FACTOR": str(options.time_factor)}
     started = time.monotonic()
     cases = run_program(test, environment, test["timeout"] * options.time_factor, options.running)
     result = Result(label_of(test), cases, time.monotonic() - started)

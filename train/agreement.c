@@ -30,8 +30,10 @@ static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
     json_object_foreach(flags, key, value) {
         char flag[FLAG_CHARS];
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        SW_TRY(sw_ranks_gate(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
-        const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
+        sw_status status = text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags");
+        status = sw_ranks_gate(ranks, status);
+        if (status == SW_OK)
+            status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
         free(text);
         SW_TRY(status);
     }
@@ -42,8 +44,9 @@ sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings 
     json_t *flags = NULL;
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(ranks, sw_options_common_json(&sw_train_command, settings, &flags)));
-    const sw_status status = agree_on_flags(ranks, flags);
+    sw_status status = sw_ranks_gate(ranks, sw_options_common_json(&sw_train_command, settings, &flags));
+    if (status == SW_OK)
+        status = agree_on_flags(ranks, flags);
     json_decref(flags);
     return status;
 }
@@ -91,8 +94,9 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     char *config = NULL;
     if (sw_ranks_count(trainer->ranks) == 1)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(trainer->ranks, sw_config_to_json(&trainer->run.config, &config)));
-    const sw_status status = agree_on_run(trainer, config);
+    sw_status status = sw_ranks_gate(trainer->ranks, sw_config_to_json(&trainer->run.config, &config));
+    if (status == SW_OK)
+        status = agree_on_run(trainer, config);
     free(config);
     SW_TRY(status);
     SW_TRY(agree_on_gpus(trainer));

@@ -81,7 +81,11 @@ static void print_update_prices(const struct sw_planned *p) {
 }
 
 static void print_prediction(const struct sw_planned *p) {
-    printf("predicted step, by %s\n", p->settings.rates != NULL ? p->settings.rates : "rates measured now");
+    const struct sw_settings *settings = &p->settings;
+    if (settings->machine != NULL)
+        printf("predicted step of %s, by %s\n", p->described.device.name, settings->machine);
+    else
+        printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "rates measured now");
     print_simulation(p, "update under forward", &p->prediction.plain);
     if (p->may_save) {
         print_simulation(p, "the same with a save", &p->save.step);
@@ -222,8 +226,10 @@ static sw_status run(struct sw_planned *p) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
-    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
-    if (!p->settings.json && p->settings.rates == NULL)
+    const bool here = p->settings.machine == NULL;
+    if (here)
+        SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
+    if (here && !p->settings.json && p->settings.rates == NULL)
         sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
     SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)

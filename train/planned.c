@@ -3,12 +3,23 @@
 #include "core/log.h"
 #include "train/update_choice.h"
 
+/* This machine's, or those of the one that is described, with its memory. */
+static sw_status open_devices(struct sw_planned *p) {
+    if (p->settings.machine == NULL)
+        return sw_trainer_devices(&p->settings, &p->devices);
+    SW_TRY(sw_described_machine_read(p->settings.machine, &p->described));
+    SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
+    const struct sw_device_info info = sw_devices_info(&p->devices);
+    sw_settings_resolve_memory(&p->settings, &info, p->described.host_bytes);
+    return SW_OK;
+}
+
 sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
     const struct sw_store_owner owner = sw_settings_owner(&p->settings);
     SW_TRY(sw_places_of(&p->settings.nvme, ".", &owner, &p->places));
-    SW_TRY(sw_trainer_devices(&p->settings, &p->devices));
+    SW_TRY(open_devices(p));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
     const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
@@ -43,6 +54,8 @@ static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_targe
 }
 
 static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+    if (p->settings.machine != NULL)
+        return sw_rates_describe(&p->described.rates, p->model, p->devices.compute, &p->rates);
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : measure_rates(p, target);
 }
 

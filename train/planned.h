@@ -3,15 +3,17 @@
 #define SW_TRAIN_PLANNED_H
 
 #include "offload/simulate.h"
+#include "train/described.h"
 #include "train/places.h"
 #include "train/rates.h"
 #include "train/trainer.h"
 #include "train/writes.h"
 
 struct sw_planned {
-    struct sw_settings settings; /* filled before sw_planned_open, which resolves them */
-    struct sw_ranks *ranks;      /* that plan and measure together; NULL: this process alone */
-    struct sw_places places;     /* of the store: those of --nvme, or the current folder */
+    struct sw_settings settings;           /* filled before sw_planned_open, which resolves them */
+    struct sw_ranks *ranks;                /* that plan and measure together; NULL: this process alone */
+    struct sw_places places;               /* of the store: those of --nvme, or the current folder */
+    struct sw_described_machine described; /* where settings.machine names one */
     struct sw_model_config config;
     struct sw_devices devices;
     struct sw_model *model;

@@ -32,8 +32,9 @@ sw_status sw_rank_make(const struct sw_rank_stores *self, struct sw_store **out)
 sw_status sw_rank_store_create(const struct sw_rank_stores *self, struct sw_store **out) {
     struct sw_places places;
     SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, out)));
-    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places)));
-    const sw_status status = sw_rank_record(self, *out, &places);
+    sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK)
+        status = sw_rank_record(self, *out, &places);
     sw_places_release(&places);
     return status;
 }
@@ -125,9 +126,10 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
 }
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {
-    struct sw_places places;
-    SW_TRY(sw_ranks_gate(self->ranks, find_places(self, &places)));
-    const sw_status status = open_own(self, &places, out);
+    struct sw_places places = {0};
+    sw_status status = sw_ranks_gate(self->ranks, find_places(self, &places));
+    if (status == SW_OK)
+        status = open_own(self, &places, out);
     sw_places_release(&places);
     return status;
 }

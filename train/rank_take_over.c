@@ -210,8 +210,9 @@ static sw_status announce_new(struct change *change) {
     struct sw_run after = {.settings = self->run->settings};
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
     struct sw_places places;
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places)));
-    sw_status status = sw_ranks_gate(change->ranks, refuse_taken(&places));
+    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK)
+        status = sw_ranks_gate(change->ranks, refuse_taken(&places));
     if (status == SW_OK)
         status = sw_rank_record(&like, NULL, &places);
     sw_places_release(&places);
@@ -226,8 +227,9 @@ static sw_status announce_new(struct change *change) {
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_places places;
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places)));
-    const sw_status status = sw_rank_record(self, change->store, &places);
+    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK)
+        status = sw_rank_record(self, change->store, &places);
     sw_places_release(&places);
     SW_TRY(status);
     sw_option_list_release(&self->run->left);

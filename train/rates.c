@@ -5,6 +5,7 @@
 #include "offload/measure.h"
 #include "offload/measure_comm.h"
 #include "train/files.h"
+#include "train/rates_json.h"
 #include "train/trainer.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <unistd.h>
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 3, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 4, SHAPE_CHARS = 512 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -42,12 +43,16 @@ static void keep_better(struct sw_rate *best, struct sw_rate found) {
         *best = found;
 }
 
+static void keep_shorter(double *best_s, double found_s) {
+    *best_s = *best_s == 0.0 ? found_s : fmin(*best_s, found_s);
+}
+
 /* Short measurements, in which a machine that does other things shows little of itself: they are made several times
  * over the whole time, and the best counts. */
 static sw_status measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
     const struct sw_measure_shape shape = chunks_of(target);
     struct sw_rate upload, download, update, update_on_device, finish, zero;
-    double op_s;
+    double op_s, queued_op_s;
     SW_TRY(sw_measure_copies(target->devices->compute, &shape, &upload, &download));
     SW_TRY(sw_measure_update(target->devices->host, &shape, &update));
     update_on_device = update;
@@ -55,13 +60,17 @@ static sw_status measure_memory(const struct sw_rates_target *target, struct sw_
         SW_TRY(sw_measure_update(target->devices->compute, &shape, &update_on_device));
     SW_TRY(sw_measure_accumulators(target->devices->compute, &shape, &finish, &zero));
     SW_TRY(sw_measure_handover(target->devices->host, &shape, &update, &op_s));
+    queued_op_s = op_s;
+    if (sw_device_info(target->devices->compute).asynchronous)
+        SW_TRY(sw_measure_queued(target->devices->compute, &queued_op_s));
     keep_better(&best->upload, upload);
     keep_better(&best->download, download);
     keep_better(&best->update, update);
     keep_better(&best->finish, finish);
     keep_better(&best->zero, zero);
     keep_better(&best->update_on_device, update_on_device);
-    best->op_s = best->op_s == 0.0 ? op_s : fmin(best->op_s, op_s);
+    keep_shorter(&best->op_s, op_s);
+    keep_shorter(&best->queued_op_s, queued_op_s);
     return SW_OK;
 }
 
@@ -109,6 +118,19 @@ sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, str
     return status;
 }
 
+sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,
+                            struct sw_machine_rates *out) {
+    *out = (struct sw_machine_rates){0};
+    sw_status status = allocate_units(sw_model_get_units(model)->count, out);
+    if (status == SW_OK)
+        status = sw_measure_units(model, device, &out->units, &out->rates.compute_cores);
+    out->rates = *described;
+    use_units(out);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}
+
 void sw_rates_release(struct sw_machine_rates *rates) {
     sw_unit_seconds_free(&rates->units);
     *rates = (struct sw_machine_rates){0};
@@ -129,11 +151,13 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
                                  struct sw_rates *rates) {
     const int64_t bytes = sw_plan_staging_bytes(sw_ranks_count(ranks));
-    struct sw_memory *staging;
+    struct sw_memory *staging = NULL;
     if (sw_ranks_comm(ranks) == NULL)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging)));
-    sw_status status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
+    sw_status status =
+        sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging));
+    if (status == SW_OK)
+        status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
     if (status == SW_OK)
         status = sw_measure_comm_rates(sw_ranks_comm(ranks), devices->compute, type, rates);
     sw_memory_close(staging);
@@ -155,19 +179,6 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              info.threads, (long long)s->chunk_grains);
 }
 
-/* The numbers of struct sw_rates by their names in the file. */
-struct number {
-    const char *name;
-    size_t offset;
-};
-#define NUMBER(member)                                                                                                 \
-    { #member, offsetof(struct sw_rates, member) }
-static const struct number numbers[] = {NUMBER(cores),         NUMBER(compute_cores), NUMBER(read_write_slowdown),
-                                        NUMBER(io_latency_s),  NUMBER(commit_s),      NUMBER(op_s),
-                                        NUMBER(comm_latency_s)};
-static const struct number moves[] = {NUMBER(upload), NUMBER(download), NUMBER(update), NUMBER(update_on_device),
-                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write),
-                                      NUMBER(gather), NUMBER(reduce)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 struct unit_array {
@@ -185,14 +196,7 @@ static double *array_of(const struct sw_machine_rates *rates, const struct unit_
 
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
-    for (size_t i = 0; i < COUNT(numbers); i++)
-        json_object_set_new(root, numbers[i].name,
-                            json_real(*(const double *)((const char *)&rates->rates + numbers[i].offset)));
-    for (size_t i = 0; i < COUNT(moves); i++) {
-        const struct sw_rate *rate = (const void *)((const char *)&rates->rates + moves[i].offset);
-        json_object_set_new(root, moves[i].name,
-                            json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
-    }
+    sw_rates_to_json(&rates->rates, root);
     for (size_t i = 0; i < COUNT(unit_arrays); i++) {
         json_t *array = json_array();
         for (int64_t u = 0; u < units; u++)
@@ -210,14 +214,6 @@ static sw_status write_file(const char *path, const struct sw_machine_rates *rat
     free(text);
     json_decref(root);
     return status;
-}
-
-static sw_status read_number(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out) {
-    const json_t *value = json_object_get(object, name);
-    *out = json_number_value(value);
-    if (json_is_number(value) && isfinite(*out) && (*out > 0.0 || (may_be_zero && *out == 0.0)))
-        return SW_OK;
-    return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
 }
 
 static sw_status read_units(const json_t *root, const struct unit_array *array, const char *path, int64_t units,
@@ -244,15 +240,7 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
     if (strcmp(of, shape) != 0)
         return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
     SW_TRY(allocate_units(units, out));
-    for (size_t i = 0; i < COUNT(numbers); i++)
-        SW_TRY(read_number(root, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
-                           (double *)((char *)&out->rates + numbers[i].offset)));
-    for (size_t i = 0; i < COUNT(moves); i++) {
-        struct sw_rate *rate = (void *)((char *)&out->rates + moves[i].offset);
-        const json_t *object = json_object_get(root, moves[i].name);
-        SW_TRY(read_number(object, "bytes_per_s", path, false, &rate->bytes_per_s));
-        SW_TRY(read_number(object, "cores", path, true, &rate->cores));
-    }
+    SW_TRY(sw_rates_from_json(root, path, &out->rates));
     for (size_t i = 0; i < COUNT(unit_arrays); i++)
         SW_TRY(read_units(root, &unit_arrays[i], path, units, array_of(out, &unit_arrays[i])));
     return SW_OK;

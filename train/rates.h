@@ -16,7 +16,8 @@ struct sw_unit_seconds {
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
 void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
 
-/* Runs one unit of each shape on random weights, in memory taken for that time. out_cores: busy meanwhile. */
+/* Runs one unit of each shape on random weights, in memory taken for that time. out_cores: busy meanwhile. A described
+ * device's seconds are those that it counts. */
 sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_unit_seconds *out,
                            double *out_cores);
 
@@ -39,6 +40,10 @@ struct sw_rates_target {
  * The caller releases the rates. */
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
 void sw_rates_release(struct sw_machine_rates *rates);
+
+/* The rates of a described machine, with what its device (kernels/described.h) counts for the units of the model. */
+sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,
+                            struct sw_machine_rates *out);
 
 /* Rank 0's rates, of so many units, to all ranks; on others `rates` is zero before. */
 sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates);

@@ -1,5 +1,6 @@
-/* How long a model's units take: one of each shape runs alone. */
+/* How long a model's units take: one of each shape runs alone, or is counted. */
 #include "core/clock.h"
+#include "kernels/described.h"
 #include "offload/measure.h"
 #include "train/rates.h"
 #include "train/unit_run.h"
@@ -15,9 +16,17 @@ enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 25 };
 /* What runs the units, and the processor's and the wall's time of all rounds. */
 struct bench {
     struct sw_unit_run *run;
+    const struct sw_device *device;
     const struct sw_units *units;
     double cpu_s, wall_s;
 };
+
+static sw_status count_pass(struct bench *bench, sw_unit_pass pass, double *out_s) {
+    const double before_s = sw_device_counted_s(bench->device);
+    SW_TRY(sw_unit_run_pass(bench->run, pass));
+    *out_s = sw_device_counted_s(bench->device) - before_s;
+    return SW_OK;
+}
 
 static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s) {
     double seconds[MOST_ROUNDS], total_s = 0.0;
@@ -57,14 +66,16 @@ static int64_t alike(const struct sw_units *units, int64_t unit) {
 }
 
 static sw_status measure_unit(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
+    sw_status (*const price)(struct bench *, sw_unit_pass, double *) =
+        sw_device_info(bench->device).described ? count_pass : time_pass;
     const bool block = unit > 0 && unit + 1 < bench->units->count;
     SW_TRY(sw_unit_run_choose(bench->run, unit));
-    SW_TRY(time_pass(bench, SW_UNIT_FORWARD, &out->forward[unit]));
-    SW_TRY(time_pass(bench, SW_UNIT_BACKWARD, &out->backward[unit]));
+    SW_TRY(price(bench, SW_UNIT_FORWARD, &out->forward[unit]));
+    SW_TRY(price(bench, SW_UNIT_BACKWARD, &out->backward[unit]));
     if (!block)
         return SW_OK;
-    SW_TRY(time_pass(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
-    return time_pass(bench, SW_UNIT_DERIVE, &out->derive[unit]);
+    SW_TRY(price(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
+    return price(bench, SW_UNIT_DERIVE, &out->derive[unit]);
 }
 
 static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
@@ -84,7 +95,7 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
 
 sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_unit_seconds *out,
                            double *out_cores) {
-    struct bench bench = {.units = sw_model_get_units(model)};
+    struct bench bench = {.device = device, .units = sw_model_get_units(model)};
     sw_status status = sw_unit_run_open(model, device, &bench.run);
     if (status == SW_OK)
         status = measure_all(&bench, out);

@@ -141,11 +141,12 @@
         {.name = "--chunk-grains",                                                                                     \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(chunk_grains),                                                                                             \
-         .initial = "16",                                                                                              \
+         .initial = "auto",                                                                                            \
          .value = "N",                                                                                                 \
-         .what = "grains (16,384 parameters) of one transfer or update",                                               \
+         .what = "grains (16,384 parameters) of one transfer or update; auto: 16, and 64 where a GPU copies them",     \
          .int_min = 1,                                                                                                 \
-         .int_max = 65536},                                                                                            \
+         .int_max = 65536,                                                                                             \
+         .allow_auto = true},                                                                                          \
     {                                                                                                                  \
         .name = "--ring-chunks", .kind = SW_OPTION_INT, AT(ring_chunks), .initial = "auto", .value = "N",              \
         .what = "staging buffers of each kind; auto: 8, and up to 256 where the host's budget has room", .int_min = 1, \
@@ -438,6 +439,11 @@ static const struct sw_option plan_options[] = {
      .what = "folder on the drive that is measured, and what the store may take there; repeatable: striped; default: "
              "the current folder"},
     PREDICTION_OPTIONS,
+    {.name = "--machine",
+     .kind = SW_OPTION_STRING,
+     AT(machine),
+     .value = "FILE",
+     .what = "description of a machine with a GPU, which need not be here, to plan and predict for (bench/machines)"},
     {.name = "--trace",
      .kind = SW_OPTION_STRING,
      AT(trace),
@@ -539,8 +545,22 @@ const struct sw_command_line sw_bench_step_command = {
     .check = check_settings,
     .more_help = print_presets};
 
+/* What is described is not asked of this machine. */
+static sw_status check_machine(const struct sw_settings *settings) {
+    if (settings->machine == NULL)
+        return SW_OK;
+    if (settings->rates != NULL)
+        return sw_fail(SW_ERR_ARG, "--machine and --rates both say how fast a machine is; give one of them");
+    if (settings->nvme.count > 0)
+        return sw_fail(SW_ERR_ARG, "--nvme names drives of this machine, and --machine another one with its own");
+    return settings->device == SW_DEVICE_CPU
+               ? sw_fail(SW_ERR_ARG, "--machine describes one whose GPU computes; leave --device cpu out")
+               : SW_OK;
+}
+
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
+    SW_TRY(check_machine(settings));
     if (settings->order != NULL) /* resume has none of its own */
         SW_TRY(parse_order(settings->order, 1, &group));
     struct sw_placement_request place;

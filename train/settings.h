@@ -47,6 +47,7 @@ struct sw_settings {
     int64_t eval_every, save_every, export_every, keep, time_limit, rank_timeout;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
+    char *machine;    /* file of a described one to plan for; NULL: this */
     double endurance; /* terabytes that the drives are rated for; 0: not known */
     bool allow_buffered, allow_overwrite_device;
     int64_t rounds; /* of bench step */
@@ -69,6 +70,8 @@ struct sw_model_config;
 struct sw_device_info;
 sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_model_config *config,
                               const struct sw_device_info *device);
+/* Budgets that are open, of a machine with so much memory: sw_settings_resolve takes this one's. */
+void sw_settings_resolve_memory(struct sw_settings *settings, const struct sw_device_info *device, int64_t host_bytes);
 
 sw_dtype sw_settings_type(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);

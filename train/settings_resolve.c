@@ -8,6 +8,8 @@
 
 /* Where a micro-batch is not named: as many sequences as make about this many tokens. */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
+/* Of chunks. Short copies keep a GPU's link busy only half of the time. */
+enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64 };
 /* Shares of the memory that is available, for the tiers of a CPU device. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
@@ -80,12 +82,8 @@ static sw_status check_batch(const struct sw_settings *s) {
                    (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
 }
 
-static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
-    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
-        return SW_OK;
-    struct sw_machine machine;
-    SW_TRY(sw_machine_read(&machine));
-    const double share = (double)machine.available_bytes / (double)sw_max_i64(1, s->local_ranks);
+void sw_settings_resolve_memory(struct sw_settings *s, const struct sw_device_info *device, int64_t host_bytes) {
+    const double share = (double)host_bytes / (double)sw_max_i64(1, s->local_ranks);
     if (s->device_memory == SW_OPTION_AUTO) {
         s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share)
                                                : (int64_t)(AUTO_GPU_SHARE * (double)device->memory_bytes);
@@ -95,6 +93,14 @@ static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_in
         s->host_memory = (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * share);
         limit_to(s->most_memory[SW_HOST], &s->host_memory);
     }
+}
+
+static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
+    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
+        return SW_OK;
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read(&machine));
+    sw_settings_resolve_memory(s, device, machine.available_bytes);
     return SW_OK;
 }
 
@@ -109,6 +115,8 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     SW_TRY(check_batch(s));
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
+    if (s->chunk_grains == SW_OPTION_AUTO)
+        s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
     s->threads = device->threads;
     s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
     if (s->schedule_steps == SW_OPTION_AUTO)

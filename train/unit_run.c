@@ -8,6 +8,7 @@
 struct sw_unit_run {
     struct sw_model *model;
     struct sw_unit_ops ops;
+    bool described; /* a device that looks at no numbers, so that there are none */
     const struct sw_units *units;
     struct sw_memory *memory, *host; /* the areas, and what goes into them on its way */
     struct sw_stream *stream;
@@ -84,9 +85,11 @@ static sw_status bring_tokens(struct sw_unit_run *run, const int32_t *to, int64_
 
 static sw_status fill_inputs(struct sw_unit_run *run, const int64_t bytes[AREAS]) {
     const struct sw_unit_call *call = &run->call;
-    SW_TRY(bring_numbers(run, call->in, bytes[IN], 0x1p-5f));
-    SW_TRY(bring_numbers(run, call->grad, bytes[GRAD], 0x1p-15f));
-    SW_TRY(bring_tokens(run, call->tokens, bytes[TOKENS]));
+    if (!run->described) {
+        SW_TRY(bring_numbers(run, call->in, bytes[IN], 0x1p-5f));
+        SW_TRY(bring_numbers(run, call->grad, bytes[GRAD], 0x1p-15f));
+        SW_TRY(bring_tokens(run, call->tokens, bytes[TOKENS]));
+    }
     return run->ops.begin == NULL ? SW_OK : run->ops.begin(run->ops.context, run->stream, call->work);
 }
 
@@ -122,7 +125,8 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
 static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     enum { AT_ONCE = SW_GRAIN_ELEMS };
     const sw_dtype type = sw_model_type(run->model);
-    for (int64_t first = 0; first < run->units->unit[unit].elems; first += AT_ONCE) {
+    const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
+    for (int64_t first = 0; first < elems; first += AT_ONCE) {
         SW_TRY(sw_model_fill_random(&run->init, unit, first, AT_ONCE, sw_memory_base(run->host)));
         SW_TRY(bring(run, run->call.acc, AT_ONCE * (int64_t)sizeof(float)));
         SW_TRY(sw_cast_from_f32(run->stream, type, AT_ONCE, run->call.acc, (char *)to + first * sw_dtype_bytes(type)));
@@ -136,6 +140,7 @@ sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, str
     if (run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to measure a unit");
     run->model = model;
+    run->described = sw_device_info(device).described;
     run->ops = sw_model_ops(model);
     run->units = sw_model_get_units(model);
     run->init = (struct sw_model_init){.config = sw_model_get_config(model), .units = run->units};

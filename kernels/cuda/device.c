@@ -2,6 +2,7 @@
 #include "core/machine.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/kernel_ops.h"
+#include "kernels/cuda/launch.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -91,6 +92,18 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
                    gpu.name, gpu.major, gpu.minor, (int)LEAST_MAJOR);
 }
 
+/* A program that was compiled for other GPUs, or whose PTX is newer than the driver, would fail in the first step. */
+static sw_status check_kernels(const struct sw_cuda *cuda) {
+    const cudaError_t error = (cudaError_t)sw_cuda_kernels_error();
+    if (error == cudaSuccess)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "--device cuda: this program has no kernels for %s (%s): %s (%s); build it where that GPU is, or with "
+        "-Dgpu_arch=all, or use --device cpu",
+        cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
 /* The first call that needs the GPU itself: it fails where another process has it for its own or has taken it whole. */
 static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
     size_t free_bytes, total_bytes;
@@ -102,6 +115,7 @@ static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
                        "`nvidia-smi` shows",
                        cuda->name, cudaGetErrorString(error), cudaGetErrorName(error));
     *out_free_bytes = (int64_t)free_bytes;
+    SW_TRY(check_kernels(cuda));
     return sw_cuda_check_lt(cublasLtCreate(&cuda->lt), "starting cuBLASLt");
 }
 

@@ -3,13 +3,13 @@
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of scratch memory. Hopper's best algorithms want this much. */
-#define WORKSPACE_BYTES (32 * SW_MIB)
 /* Of operands: tensors of a unit, rows of areas. */
-enum { OPERAND_ALIGN_BYTES = 64 };
+enum { OPERAND_ALIGN_BYTES = 64, WORKSPACE_ALIGN_BYTES = 256 };
+static_assert(SW_BUFFER_ALIGN_BYTES % WORKSPACE_ALIGN_BYTES == 0, "scratch memory is aligned as cuBLASLt wants it");
 
 struct product {
     cublasLtMatmulDesc_t operation;
@@ -30,6 +30,7 @@ static sw_status describe_operation(struct product *p, const struct sw_gemm *sha
     const cublasOperation_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t bias_type = type_of(shape->in);
+    const uintptr_t bias_like = OPERAND_ALIGN_BYTES;
     SW_TRY(sw_cuda_check_lt(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                             "describing a matrix product"));
     const struct {
@@ -42,6 +43,8 @@ static sw_status describe_operation(struct product *p, const struct sw_gemm *sha
         {CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, true},
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, shape->bias},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type, shape->bias},
+        /* An address that is aligned as the calls' will be, which is all that the heuristic looks at. */
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_like, sizeof bias_like, shape->bias},
     };
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
         if (attributes[i].wanted)
@@ -66,7 +69,7 @@ static sw_status describe(struct product *p, const struct sw_gemm *s) {
 
 static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p, const struct sw_gemm *shape,
                                   cublasLtMatmulPreference_t preference, int64_t *out_workspace_bytes) {
-    const uint64_t workspace = (uint64_t)WORKSPACE_BYTES;
+    const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
     const uint32_t align = OPERAND_ALIGN_BYTES;
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -81,10 +84,13 @@ static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p,
                                 "choosing a matrix product's algorithm"));
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c, preference, 1, &found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+    const cublasStatus_t state = status != CUBLAS_STATUS_SUCCESS ? status
+                                 : count == 0                    ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                                 : found.state;
+    if (state != CUBLAS_STATUS_SUCCESS)
         return sw_fail(SW_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s)",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k, sw_dtype_name(shape->in),
-                       cublasLtGetStatusString(status));
+                       cublasLtGetStatusString(state));
     p->algorithm = found.algo;
     *out_workspace_bytes = (int64_t)found.workspaceSize;
     return SW_OK;
@@ -128,12 +134,19 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
         release(entry->prepared);
 }
 
+static bool aligned(const void *operand) {
+    return (uintptr_t)operand % OPERAND_ALIGN_BYTES == 0;
+}
+
 /* The bias is a pointer within the description, which streams share; so each call has a description of its own. */
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, void *c, void *scratch) {
     static const float one = 1.0f;
     const struct product *p = entry->prepared;
     cublasLtMatmulDescOpaque_t operation;
+    /* A wrong one would end the GPU's work with an error that names nobody. */
+    assert(aligned(a) && aligned(b) && aligned(bias) && aligned(c));
+    assert((uintptr_t)scratch % WORKSPACE_ALIGN_BYTES == 0);
     memcpy(&operation, p->operation, sizeof operation);
     SW_TRY(sw_cuda_use(stream->device));
     if (bias != NULL)

@@ -22,3 +22,8 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 void sw_cuda_sum_losses(cudaStream_t stream, int64_t rows, const float *losses, double *total) {
     SW_LAUNCH(sum_kernel, 1, SW_BLOCK_THREADS, 0, stream, rows, losses, total);
 }
+
+/* All kernels are compiled for the same GPUs, so that one speaks for all. */
+int sw_cuda_kernels_error(void) {
+    return SW_KERNEL_ERROR(sum_kernel);
+}

@@ -3,6 +3,13 @@
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"
 
+/* CUDA clears memory after it has returned, on its default stream, and our streams do not wait for that one: what they
+ * were given first would be cleared too. */
+static sw_status clear_now(void *base, int64_t bytes) {
+    SW_TRY(sw_cuda_check(cudaMemset(base, 0, (size_t)bytes), "clearing the GPU's memory"));
+    return sw_cuda_check(cudaStreamSynchronize(NULL), "clearing the GPU's memory");
+}
+
 static sw_status take_device(struct sw_memory *memory) {
     char want[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
     size_t free_bytes = 0, total_bytes = 0;
@@ -17,7 +24,10 @@ static sw_status take_device(struct sw_memory *memory) {
                        sw_format_size(memory->bytes, want));
     }
     SW_TRY(sw_cuda_check(error, "taking the GPU's memory"));
-    return sw_cuda_check(cudaMemset(memory->base, 0, (size_t)memory->bytes), "clearing the GPU's memory");
+    const sw_status status = clear_now(memory->base, memory->bytes);
+    if (status != SW_OK)
+        (void)cudaFree(memory->base);
+    return status;
 }
 
 /* Memory that is not pinned would make every copy slow and wait for the host, so it is never taken instead. */

@@ -21,11 +21,18 @@ enum { SW_WARP = 32 };
 /* More dynamic shared memory than the 48 KiB that every kernel may have. */
 #define SW_ALLOW_SHARED(kernel, bytes)                                                                                 \
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+/* The error, a cudaError_t, with which a launch would end as the program has no code of the kernel for this GPU. */
+#define SW_KERNEL_ERROR(kernel) sw_kernel_error((const void *)(kernel))
 /* SW_SHARED(float, sums, [8]) is an array of the block, SW_DYNAMIC_SHARED(name) its bytes given at the launch. */
 #define SW_SHARED(type, name, dims) __shared__ type name dims
 #define SW_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
 /* Before a loop: its body is repeated in full, so that arrays which it indexes can be in registers. */
 #define SW_UNROLL _Pragma("unroll")
+
+static inline int sw_kernel_error(const void *kernel) {
+    struct cudaFuncAttributes ignored;
+    return (int)cudaFuncGetAttributes(&ignored, kernel);
+}
 
 static __device__ __forceinline__ uint16_t sw_bf16_bits(float value) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
@@ -80,6 +87,7 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
     sw_emulation_run(                                                                                                  \
         #kernel, grid, block, shared_bytes, stream, [](auto... arguments) { kernel(arguments...); }, __VA_ARGS__)
 #define SW_ALLOW_SHARED(kernel, bytes) ((void)(bytes))
+#define SW_KERNEL_ERROR(kernel) sw_emulation_kernel_error()
 #define SW_SHARED(type, name, dims)                                                                                    \
     typedef type name##_array dims;                                                                                    \
     static const char name##_key = 0;                                                                                  \

@@ -39,10 +39,10 @@ template <typename T> struct sw_addends {
  */
 template <int THREADS, typename T>
 static __device__ __forceinline__ void sw_add_row(const sw_addends<T> &add, int64_t at, int64_t cols, bool aligned) {
-    const T *a = add.a + at, *b = add.b + at;
-    T *sum = add.sum + at;
     if (add.sum == NULL)
         return;
+    const T *a = add.a + at, *b = add.b + at;
+    T *sum = add.sum + at;
     for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += THREADS * SW_ELEMS) {
         float left[SW_ELEMS], right[SW_ELEMS];
         sw_load_elems(a + col, cols - col, aligned, left);

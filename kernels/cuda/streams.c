@@ -84,7 +84,12 @@ static sw_status elapsed_ns(const struct sw_event *from, const struct sw_event *
     return SW_OK;
 }
 
+static sw_status use(const struct sw_device *device) {
+    return sw_cuda_use(device);
+}
+
 void sw_cuda_add_streams(struct sw_device_ops *ops) {
+    ops->use = use;
     ops->open_stream = open_stream;
     ops->close_stream = close_stream;
     ops->synchronize = synchronize;

@@ -16,6 +16,7 @@ ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) 
 
 /* Of a program without a GPU they are not there, nor called. */
 #pragma weak cudaMemcpyAsync
+#pragma weak cudaGetDevice
 
 enum { MOST_MESSAGES = 64, TAG = 77 };
 
@@ -33,6 +34,15 @@ struct message {
 static struct message messages[MOST_MESSAGES];
 static int count;
 static cudaStream_t gpu; /* of the group; NULL: its memory is the host's */
+static int number;       /* of the rank's GPU */
+
+/* The calling thread's GPU. NCCL comes back to it, and by that takes memory of it. */
+static int current(void) {
+    int device = 0;
+    if (cudaGetDevice != NULL)
+        cudaGetDevice(&device);
+    return device;
+}
 
 const char *ncclGetErrorString(ncclResult_t result) {
     return result == ncclSuccess ? "no error" : "an emulated error";
@@ -55,6 +65,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     if (*comm == NULL)
         return ncclSystemError;
     (*comm)->ranks = ranks;
+    number = current();
     return ncclSuccess;
 }
 
@@ -75,7 +86,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
 ncclResult_t ncclGroupStart(void) {
     count = 0;
     gpu = NULL;
-    return ncclSuccess;
+    return current() == number ? ncclSuccess : ncclInvalidUsage;
 }
 
 static ncclResult_t add(void *data, size_t bytes, int peer, int receives, cudaStream_t stream) {

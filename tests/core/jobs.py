@@ -16,7 +16,7 @@ import script_test  # noqa: E402
 PROGRAM = os.environ.get("SW_RANKS_PROGRAM")
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
-LIMIT_S = 60
+LIMIT_S = 60 * script_test.TIME_FACTOR
 # Of a rank that is to be found silent or still, and where none may be, however busy the cores are.
 TIMEOUT_MS, PATIENT_MS = 2000, 60000
 # What is left of the launcher's own time, on busy cores, once the ranks have ended.
@@ -29,11 +29,6 @@ def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
     if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
         raise script_test.Skip("no MPI")
     return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]
-
-
-def environment():
-    # MPI keeps memory until its process ends.
-    return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
 
 
 def run(ranks, *arguments, limit_s=LIMIT_S, **options):
@@ -55,8 +50,8 @@ class Job:
 
     def __init__(self, ranks, *arguments, **options):
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            self.process = subprocess.Popen(command(ranks, *arguments, **options), env=environment(),
-                                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+            self.process = subprocess.Popen(command(ranks, *arguments, **options), stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=err, start_new_session=True)
             self.out, self.err = os.dup(out.fileno()), os.dup(err.fileno())
         self.ranks = ranks
         self.processes = {}

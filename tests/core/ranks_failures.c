@@ -31,10 +31,11 @@ static struct sw_watch *open_watch(struct sw_comm *comm, int64_t timeout_ms) {
     return watch;
 }
 
-static void give_staging(struct sw_comm *comm) {
+static void *give_staging(struct sw_comm *comm) {
     const int64_t bytes = sw_comm_least_staging_bytes(sw_comm_place(comm)->ranks) * 16;
     void *staging = malloc((size_t)bytes);
     RANKS_REQUIRE(staging != NULL && sw_comm_use_staging(comm, staging, bytes) == SW_OK, "staging");
+    return staging;
 }
 
 static void compute(struct sw_watch *watch, int64_t index, int64_t ns) {
@@ -65,7 +66,7 @@ static void all_reduce(struct sw_comm *comm, float *data, int64_t index) {
 
 void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after) {
     static float data[ELEMS];
-    give_staging(comm);
+    (void)give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
     for (int64_t i = 0;; i++) {
         if (sw_comm_place(comm)->rank == failing_rank && i == failing_after) {
@@ -80,7 +81,7 @@ void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int
 
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
     static float data[ELEMS];
-    give_staging(comm);
+    void *staging = give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
     const bool hangs = sw_comm_place(comm)->rank == hanging_rank;
     all_reduce(comm, data, 1);
@@ -98,4 +99,5 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
     all_reduce(comm, data, 2);
     RANKS_REQUIRE(sw_comm_barrier(comm, "all came") == SW_OK, "barrier");
     sw_watch_close(watch);
+    free(staging);
 }

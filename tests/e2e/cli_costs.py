@@ -123,7 +123,7 @@ def a_save_by_the_rates():
     free = {"bytes_per_s": 1e18, "cores": 0}
     rates.update({name: free for name in "upload download update update_on_device finish zero read".split()})
     rates.update({name: [1e-6] * len(rates[name]) for name in ("forward_s", "backward_s", "recompute_s", "derive_s")})
-    rates.update(op_s=0, commit_s=0, io_latency_s=0, write={"bytes_per_s": 1e6, "cores": 0})
+    rates.update(op_s=0, queued_op_s=0, commit_s=0, io_latency_s=0, write={"bytes_per_s": 1e6, "cores": 0})
     program.write(path("rates.json"), json.dumps(rates))
     problems = []
     for every in (1, 50):

@@ -10,7 +10,7 @@ SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 ON_DEVICE = "weights=device,grads=device,optimizer=device,acts=device"
 ON_NVME = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme"
-NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s".split()
+NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s queued_op_s".split()
 MOVES = "upload download update update_on_device finish zero read write".split()
 ARRAYS = "forward_s backward_s recompute_s derive_s".split()
 UNITS, MICROS = 4, 2
@@ -68,7 +68,7 @@ def as_the_rates_say():
     """With moving for nothing, a step on the device is its arithmetic; what is twice as slow takes twice as long."""
     free = {name: {"bytes_per_s": 1e18, "cores": 0} for name in MOVES}
     forward, backward = [0.5, 1, 2, 64], [4, 8, 16, 32]
-    changed("free.json", **free, op_s=0, compute_cores=0, forward_s=forward, backward_s=backward)
+    changed("free.json", **free, op_s=0, queued_op_s=0, compute_cores=0, forward_s=forward, backward_s=backward)
     found = predicted(ON_DEVICE, "free.json")["plain"]
     expected = MICROS * (sum(forward[:-1]) + sum(backward))
     problems = []
@@ -78,7 +78,7 @@ def as_the_rates_say():
         problems.append(f"the fields are {found}")
     if abs(found["tokens_per_second"] * found["step_s"] / (MICROS * 4 * program.SEQ) - 1) > 1e-9:
         problems.append(f"{found['tokens_per_second']} tokens a second")
-    changed("drive.json", **{**free, "read": {"bytes_per_s": 1e6, "cores": 0}}, op_s=0, forward_s=[0] * UNITS, backward_s=[0] * UNITS, io_latency_s=0, commit_s=0,
+    changed("drive.json", **{**free, "read": {"bytes_per_s": 1e6, "cores": 0}}, op_s=0, queued_op_s=0, forward_s=[0] * UNITS, backward_s=[0] * UNITS, io_latency_s=0, commit_s=0,
             read_write_slowdown=3)
     lanes = json.loads(program.must(*plan(ON_NVME, "drive.json", "--json")).out)
     ways, read_s = lanes["predicted"], lanes["lanes"]["read"]["bytes"] / 1e6

@@ -100,7 +100,7 @@ def changed(name, **numbers):
     if not os.path.exists(path("rates.json")):
         plan("host", "--rates", path("rates.json"))
     rates = program.read_json(path("rates.json"))
-    rates.update({move: FAST for move in MOVES}, op_s=0, compute_cores=0, forward_s=[1e-3] * UNITS,
+    rates.update({move: FAST for move in MOVES}, op_s=0, queued_op_s=0, compute_cores=0, forward_s=[1e-3] * UNITS,
                  backward_s=[1e-3] * UNITS)
     rates.update(numbers)
     return program.write(path(name), json.dumps(rates))

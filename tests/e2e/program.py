@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "structure"))
 import script_test  # noqa: E402, F401
 
 PROGRAM = os.environ.get("SW_PROGRAM", "spillway")
-LIMIT_S = 120
+LIMIT_S = 120 * script_test.TIME_FACTOR
 SEQ = 64
 # A step of the smallest preset with two micro-batches: some milliseconds.
 SHAPE = ("--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 2 * 4 * SEQ, "--threads", 1, "--chunk-grains", 2)

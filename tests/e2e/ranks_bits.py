@@ -14,7 +14,7 @@ def same_bits(ranks, precision, variants):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
             os.mkdir(os.path.join(folder, str(rank)))
-        return jobs.passed(ranks, folder, precision, variants, program=PROGRAM, limit_s=240)
+        return jobs.passed(ranks, folder, precision, variants, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
 
 
 def two_ranks_give_the_same_bits_in_fp32():

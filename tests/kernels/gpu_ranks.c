@@ -40,8 +40,14 @@ struct work {
 static struct gpu open_gpu(struct sw_comm *comm, uint64_t seed) {
     struct gpu gpu = {0};
     const int64_t staging_bytes = sw_comm_least_staging_bytes(sw_comm_place(comm)->ranks) * STAGING_TIMES;
-    sw_emulation_set_delays(DELAY_NS, seed + (uint64_t)sw_comm_place(comm)->rank);
-    require(sw_device_open("cuda", 0, &gpu.device));
+    const struct sw_comm_place *place = sw_comm_place(comm);
+    struct sw_emulation_gpu machine = sw_emulation_default_gpu;
+    char name[sizeof "cuda:" + 10];
+    machine.gpus = place->ranks;
+    sw_emulation_set_gpu(&machine);
+    sw_emulation_set_delays(DELAY_NS, seed + (uint64_t)place->rank);
+    snprintf(name, sizeof name, "cuda:%u", (unsigned)place->rank);
+    require(sw_device_open(name, 0, &gpu.device));
     require(sw_stream_open(gpu.device, &gpu.stream));
     require(
         sw_memory_open(gpu.device, "vectors", SW_MEMORY_DEVICE, AT_ONCE * 2 * MOST_ELEMS * sizeof(float), &gpu.memory));
@@ -86,6 +92,11 @@ static struct work draw_work(const struct gpu *gpu, int ranks, uint64_t seed, in
     return work;
 }
 
+/* Threads begin with the first of several GPUs as their own. */
+static void be_another_thread(void) {
+    require(cudaSetDevice(0) == cudaSuccess ? SW_OK : SW_ERR_DEVICE);
+}
+
 /* The host's bytes are taken before the call returns, as they are not pinned. */
 static void begin(struct sw_comm *comm, const struct gpu *gpu, struct work *work, uint64_t seed, char *host) {
     const int rank = sw_comm_place(comm)->rank;
@@ -94,6 +105,7 @@ static void begin(struct sw_comm *comm, const struct gpu *gpu, struct work *work
     if (work->gathers) {
         const int64_t first = work->bounds[rank], count = work->bounds[rank + 1] - first;
         require(sw_copy_to_device(gpu->stream, work->share, host + first * bytes, count * bytes));
+        be_another_thread();
         require(sw_comm_all_gather(comm,
                                    &(struct sw_comm_gather){.what = "gather",
                                                             .index = work->number,
@@ -104,6 +116,7 @@ static void begin(struct sw_comm *comm, const struct gpu *gpu, struct work *work
         return;
     }
     require(sw_copy_to_device(gpu->stream, work->vector, host, work->elems * bytes));
+    be_another_thread();
     require(sw_comm_reduce_scatter(comm,
                                    &(struct sw_comm_reduce){.what = "reduce",
                                                             .index = work->number,

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define GIB ((size_t)1 << 30)
 
@@ -50,6 +51,11 @@ static void refuses_machines(void **state) {
     gpu = sw_emulation_default_gpu;
     gpu.held_bytes = gpu.memory_bytes;
     must_refuse(&gpu, "cuda", SW_ERR_DEVICE, (const char *const[]){"another process", "nvidia-smi", NULL});
+    gpu = sw_emulation_default_gpu;
+    gpu.kernels = cudaErrorNoKernelImageForDevice;
+    must_refuse(
+        &gpu, "cuda", SW_ERR_UNSUPPORTED,
+        (const char *const[]){"no kernels for Emulated GPU (sm_90)", "no kernel image", "-Dgpu_arch=all", NULL});
     sw_emulation_set_gpu(&sw_emulation_default_gpu);
 }
 
@@ -80,6 +86,31 @@ static void refuses_memory(void **state) {
                        (const char *const[]){"512.00 MiB free", "1.00 GiB are needed", "--device-memory", NULL});
     gpu.pinnable_bytes = GIB / 2;
     must_refuse_memory(&gpu, SW_MEMORY_HOST, (const char *const[]){"pin", "--host-memory", NULL});
+}
+
+/* Nothing is cleared any more once somebody has been given the memory, however late the GPU does what it is told. */
+static void clears_before_it_gives(void **state) {
+    (void)state;
+    enum { ROUNDS = 8, MOST_DELAY_NS = 4000000, MARK = 0x5a };
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    sw_emulation_set_delays(MOST_DELAY_NS, test_seed());
+    for (int round = 0; round < ROUNDS; round++) {
+        struct things t = open_things(device);
+        char *host = sw_memory_base(t.on_host);
+        memset(host, MARK, THINGS_BYTES);
+        assert_ok(sw_copy_to_device(t.stream[0], sw_memory_base(t.on_device), host, THINGS_BYTES));
+        assert_ok(sw_stream_synchronize(t.stream[0]));
+        nanosleep(&(struct timespec){.tv_nsec = MOST_DELAY_NS}, NULL);
+        assert_ok(sw_copy_to_host(t.stream[0], host, sw_memory_base(t.on_device), THINGS_BYTES));
+        assert_ok(sw_stream_synchronize(t.stream[0]));
+        for (int i = 0; i < THINGS_BYTES; i++)
+            if (host[i] != MARK)
+                fail_msg("byte %d was cleared after it was written (seed %llu)", i, (unsigned long long)test_seed());
+        close_things(&t);
+    }
+    sw_emulation_set_delays(0, 0);
+    sw_device_close(device);
 }
 
 static void properties(void **state) {
@@ -114,10 +145,8 @@ static void keeps_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_machines),
-        cmocka_unit_test(refuses_memory),
-        cmocka_unit_test(properties),
-        cmocka_unit_test(keeps_errors),
+        cmocka_unit_test(refuses_machines), cmocka_unit_test(refuses_memory), cmocka_unit_test(clears_before_it_gives),
+        cmocka_unit_test(properties),       cmocka_unit_test(keeps_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,8 @@ static void all_products(struct pair *pair) {
         for (int t = 0; t < TYPES; t++) {
             for (int i = 0; i < TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE; i++) {
                 const int transposition = i % TRANSPOSITIONS, mode = i / TRANSPOSITIONS;
+                if (mode == 1 && types[t][0] != types[t][1])
+                    continue;
                 const struct sw_gemm shape = {.m = shapes[s].m,
                                               .n = shapes[s].n,
                                               .k = shapes[s].k,
@@ -123,7 +125,7 @@ static void unprepared(void **state) {
 }
 
 /* Sides beyond what libraries count are refused; up to there, a shape is made ready (the memory to run it is the
- * caller's matter). */
+ * caller's matter), or refused by the library of a GPU. */
 static void refuse_large_sides(struct pair *pair) {
     for (int side = 0; side < 3; side++) {
         for (int64_t over = 0; over < 3; over++) {
@@ -132,7 +134,9 @@ static void refuse_large_sides(struct pair *pair) {
             int64_t scratch_bytes = 0;
             *(side == 0 ? &shape.m : side == 1 ? &shape.n : &shape.k) = sizes[over];
             const sw_status status = sw_device_prepare_gemm(pair->device, &shape, &scratch_bytes);
-            assert_int_equal(status, over == 0 ? SW_OK : SW_ERR_UNSUPPORTED);
+            const bool may_refuse = over == 0 && !sw_device_info(pair->device).host_memory;
+            if (!may_refuse || status != SW_ERR_UNSUPPORTED)
+                assert_int_equal(status, over == 0 ? SW_OK : SW_ERR_UNSUPPORTED);
             sw_error_clear();
         }
     }

@@ -61,6 +61,7 @@ static void draw_machine(struct plans_random *random, struct made_up *m) {
     r->io_latency_s = draw_between(random, 1e-6, 1e-3);
     r->commit_s = draw_between(random, 1e-6, 1e-2);
     r->op_s = draw_between(random, 1e-8, 1e-4);
+    r->queued_op_s = draw_between(random, 1e-8, 1e-4);
     const double unit_s = draw_between(random, 1e-6, 1e-2);
     for (int u = 0; u < PLANS_MOST_UNITS; u++) {
         m->forward_s[u] = unit_s * (double)plans_draw(random, 1, 8);
@@ -87,7 +88,8 @@ static double again_s(const struct sw_plan *plan, const struct sw_rates *r, int3
 /* What an op takes alone. An I/O lane's latency is left out: whether it counts depends on what went before. */
 static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, const struct sw_op *op) {
     const double bytes = (double)op->bytes;
-    const double handover_s = sw_lane_is_io(op->lane) ? 0.0 : r->op_s;
+    const bool queued = op->lane == SW_LANE_COMPUTE || op->lane == SW_LANE_UPLOAD || op->lane == SW_LANE_DOWNLOAD;
+    const double handover_s = sw_lane_is_io(op->lane) ? 0.0 : queued ? r->queued_op_s : r->op_s;
     double s = 0.0;
     if (op->kind == SW_OP_COMMIT)
         s = r->commit_s;
@@ -207,7 +209,7 @@ static void check_sum(struct scene *scene, void *context) {
     for (size_t i = 0; i < sizeof moves / sizeof moves[0]; i++)
         moves[i]->cores = 1.0;
     r->cores = r->compute_cores = 1.0;
-    r->op_s = 0.0;
+    r->op_s = r->queued_op_s = 0.0;
     for (int lane = 0; lane < SW_LANES; lane++)
         all_s += lane_s(scene->plan, scene->kind, scene->redone, r, (sw_lane)lane);
     const struct sw_simulation s = simulate(scene);
@@ -228,7 +230,7 @@ static void scale(struct made_up *m, double factor) {
     struct sw_rates *r = &m->rates;
     struct sw_rate *const moves[] = {&r->upload, &r->download, &r->update, &r->update_on_device,
                                      &r->finish, &r->zero,     &r->read,   &r->write};
-    double *const seconds[] = {&r->io_latency_s, &r->commit_s, &r->op_s};
+    double *const seconds[] = {&r->io_latency_s, &r->commit_s, &r->op_s, &r->queued_op_s};
     for (size_t i = 0; i < sizeof moves / sizeof moves[0]; i++)
         moves[i]->bytes_per_s *= factor;
     for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++)

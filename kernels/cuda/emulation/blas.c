@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The workspace that every algorithm asks for, and uses, so that a call without it is noticed. */
-enum { WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a };
+enum { WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a, WORKSPACE_ALIGN_BYTES = 256 };
 
 struct cublasLtContext {
     int unused;
@@ -124,6 +124,11 @@ static int fits_together(const struct product *p) {
     return rows == p->c.rows && cols == p->c.cols && inner_side(p) == b_inner && p->a.type == p->b.type;
 }
 
+/* cuBLASLt's table of types: the bias has the result's. */
+static int bias_fits(const struct product *p) {
+    return p->d.epilogue != CUBLASLT_EPILOGUE_BIAS || p->d.bias_type == p->c.type;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -132,7 +137,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const struct product p = {.d = *description, .a = *a, .b = *b, .c = *c};
     (void)handle;
     *out_count = 0;
-    if (most < 1 || c != d || !fits_together(&p) || preference->workspace_bytes < WORKSPACE_BYTES)
+    if (most < 1 || c != d || !fits_together(&p) || !bias_fits(&p) || preference->workspace_bytes < WORKSPACE_BYTES)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = (cublasLtMatmulHeuristicResult_t){.algo = {.align_bytes = preference->align_bytes},
                                              .workspaceSize = WORKSPACE_BYTES};
@@ -224,7 +229,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (*(const float *)alpha != 1.0f || c != d || c_layout != d_layout || !fits_together(&p) ||
         workspace_bytes < WORKSPACE_BYTES || workspace == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!aligned(a, align) || !aligned(b, align) || !aligned(d, align))
+    if (!aligned(a, align) || !aligned(b, align) || !aligned(d, align) || !aligned(workspace, WORKSPACE_ALIGN_BYTES))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     struct product *own = malloc(sizeof *own);
     if (own == NULL)

@@ -57,6 +57,7 @@ static struct {
     char error[ERROR_CHARS];
     int64_t delay_ns;
     uint64_t delay_seed, tasks;
+    cudaStream_t default_stream; /* with NULL for its name; it begins with its first task */
 } machine = {.once = PTHREAD_ONCE_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* Of this thread's launches where they have ended when they return: those alone do not end the GPU's work. */
@@ -64,6 +65,9 @@ static _Thread_local bool launch_failed;
 static _Thread_local char launch_error[ERROR_CHARS];
 /* Of this thread: CUDA takes the answer to a question for its last error. */
 static _Thread_local bool said_not_ready;
+
+/* Of this thread: the GPU that its calls are about. */
+static _Thread_local int current;
 
 static void start_machine(void) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
@@ -119,6 +123,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
     default: return launch_error[0] != '\0' ? launch_error : machine.error;
     }
 }
@@ -132,6 +137,7 @@ const char *cudaGetErrorName(cudaError_t error) {
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
+    case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
     default: return "cudaErrorLaunchFailure";
     }
 }
@@ -156,7 +162,15 @@ cudaError_t cudaDriverGetVersion(int *version) {
 
 cudaError_t cudaSetDevice(int device) {
     start();
-    return device < 0 || device >= machine.gpu.gpus ? cudaErrorInvalidDevice : state();
+    if (device < 0 || device >= machine.gpu.gpus)
+        return cudaErrorInvalidDevice;
+    current = device;
+    return state();
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = current;
+    return state();
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
@@ -166,6 +180,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
                                    .minor = machine.gpu.minor,
                                    .totalGlobalMem = machine.gpu.memory_bytes};
     return cudaSuccess;
+}
+
+int sw_emulation_kernel_error(void) {
+    return (int)machine.gpu.kernels;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device) {
@@ -248,7 +266,27 @@ static void wait_for_stream(struct CUstream_st *stream) {
     pthread_mutex_unlock(&stream->mutex);
 }
 
+static cudaStream_t default_stream(void) {
+    cudaStream_t made = NULL;
+    pthread_mutex_lock(&machine.mutex);
+    cudaStream_t stream = machine.default_stream;
+    pthread_mutex_unlock(&machine.mutex);
+    if (stream != NULL || cudaStreamCreateWithFlags(&made, 0) == cudaErrorMemoryAllocation)
+        return stream;
+    pthread_mutex_lock(&machine.mutex);
+    const bool first = machine.default_stream == NULL;
+    machine.default_stream = first ? made : machine.default_stream;
+    stream = machine.default_stream;
+    pthread_mutex_unlock(&machine.mutex);
+    if (!first)
+        cudaStreamDestroy(made);
+    return stream;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    stream = stream != NULL ? stream : default_stream();
+    if (stream == NULL)
+        return cudaErrorMemoryAllocation;
     wait_for_stream(stream);
     return state();
 }
@@ -422,21 +460,16 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     return state();
 }
 
+/* As CUDA's, it waits for what the GPU still does by itself. */
 cudaError_t cudaFree(void *memory) {
+    const cudaError_t error = cudaStreamSynchronize(NULL);
     char *base = (char *)memory - PAGE_BYTES;
     const size_t bytes = *(size_t *)(void *)base;
     pthread_mutex_lock(&machine.mutex);
     machine.used_bytes -= bytes;
     pthread_mutex_unlock(&machine.mutex);
     munmap(base, mapped_bytes(bytes));
-    return state();
-}
-
-cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-    open_memory_of_gpu(true);
-    memset(to, value, bytes);
-    open_memory_of_gpu(false);
-    return state();
+    return error;
 }
 
 /* A copy, or with from NULL a clearing. */
@@ -471,6 +504,12 @@ static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     return give_copy(stream, &(struct copy){.to = to, .value = value, .bytes = bytes});
+}
+
+/* The host does not wait for it. */
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    const cudaStream_t stream = default_stream();
+    return stream == NULL ? cudaErrorMemoryAllocation : cudaMemsetAsync(to, value, bytes, stream);
 }
 
 static bool is_pinned(const void *at, size_t bytes) {

@@ -21,6 +21,7 @@ struct sw_emulation_gpu {
     int gpus, major, minor;
     size_t memory_bytes, held_bytes; /* of each; by other processes */
     size_t pinnable_bytes;
+    cudaError_t kernels; /* what it says of kernels that were compiled for other GPUs */
 };
 extern const struct sw_emulation_gpu sw_emulation_default_gpu;
 /* Before any device is opened. */

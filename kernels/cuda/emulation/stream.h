@@ -1,4 +1,4 @@
-/* How work comes to an emulated stream. */
+/* How work comes to an emulated stream, and whether it can. */
 #ifndef SW_KERNELS_CUDA_EMULATION_STREAM_H
 #define SW_KERNELS_CUDA_EMULATION_STREAM_H
 
@@ -12,6 +12,9 @@ typedef struct CUstream_st *cudaStream_t;
 /* Gives a stream a task, which frees its argument if that is needed. Without a stream it runs at once, on the caller's
  * thread. */
 void sw_emulation_give(cudaStream_t stream, void (*run)(void *argument), void *argument);
+
+/* What the GPU says of kernels that were compiled for another one, a cudaError_t. */
+int sw_emulation_kernel_error(void);
 
 #ifdef __cplusplus
 }

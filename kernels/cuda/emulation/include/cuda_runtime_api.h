@@ -20,6 +20,7 @@ typedef enum {
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorDevicesUnavailable = 46,
+    cudaErrorNoKernelImageForDevice = 209,
     cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
 } cudaError_t;
@@ -36,6 +37,7 @@ struct cudaDeviceProp {
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);

@@ -1,0 +1,25 @@
+/* A device that is not here: only described. It computes nothing, and counts how long the described one would take, so
+ * that the code of a model prices its own ops. Its memory has addresses and no contents. */
+#ifndef SW_KERNELS_DESCRIBED_H
+#define SW_KERNELS_DESCRIBED_H
+
+#include "kernels/device.h"
+
+/* An op takes its arithmetic or its least bytes (every operand once), whichever lasts longer, and op_s besides: a
+ * roofline (Williams et al., 2009) whose ceilings are what the device's kernels reach, rather than its data sheet. */
+struct sw_device_description {
+    char name[64];
+    int64_t memory_bytes;
+    double memory_bytes_per_s;
+    double product_flops_per_s[SW_DTYPES]; /* of matrix products, by the type of their operands */
+    double attention_flops_per_s;          /* of the products within attention, those done twice included */
+    double op_s;                           /* between the ends of two ops, where neither arithmetic nor bytes matter */
+};
+
+/* Copies the description. The caller closes it with sw_device_close. */
+sw_status sw_device_open_described(const struct sw_device_description *description, struct sw_device **out);
+
+/* Seconds that all ops since it was opened would have taken, on whatever stream. Not for several threads. */
+double sw_device_counted_s(const struct sw_device *device);
+
+#endif

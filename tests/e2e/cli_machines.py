@@ -1,0 +1,120 @@
+"""`spillway plan --machine`: a machine that is described, and not here."""
+
+import copy
+import json
+import os
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "machines")
+SHAPE = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 4, "--batch-tokens", 512, "--precision", "bf16",
+         "--recompute", "none", "--order", "batch")
+ON_DEVICE = ("--place", "weights=device,grads=device,optimizer=device,acts=device")
+FREE_MOVES = {name: {"bytes_per_s": 1e30, "cores": 0} for name in
+              "upload download update update_on_device finish zero read write gather reduce".split()}
+MACHINE = {"spillway_machine": 1, "host_bytes": 1 << 36,
+           "device": {"name": "a GPU", "memory_bytes": 1 << 35, "memory_bytes_per_s": 1e30, "fp32_flops_per_s": 1e9,
+                      "bf16_flops_per_s": 1e9, "fp16_flops_per_s": 1e9, "attention_flops_per_s": 1e9, "op_s": 0},
+           "rates": {**FREE_MOVES, "cores": 4, "compute_cores": 0, "read_write_slowdown": 1, "io_latency_s": 0,
+                     "commit_s": 0, "comm_latency_s": 0, "op_s": 0, "queued_op_s": 0}}
+
+
+def described(name, device=(), rates=(), **more):
+    machine = copy.deepcopy(MACHINE)
+    machine.update(more)
+    machine["device"].update(device)
+    machine["rates"].update(rates)
+    return program.write(os.path.join(SCRATCH, name), json.dumps(machine))
+
+
+def plan(machine, *more):
+    return ["plan", *SHAPE, "--machine", machine, *more]
+
+
+def report(machine, *more):
+    return json.loads(program.must(*plan(machine, *more), "--json").out)
+
+
+def step_s(machine, *more):
+    return report(machine, *ON_DEVICE, *more)["predicted"]["plain"]["step_s"]
+
+
+def arithmetic_is_counted():
+    """Where only products take time, a step is 6 operations a parameter that multiplies and token, and attention's nine
+    products of the pairs that it sees."""
+    seq, tokens = 64, 512
+    config = program.read_json(os.path.join(exported_config(), "config.json"))
+    hidden, layers, vocab = config["n_embd"], config["n_layer"], config["vocab_size"]
+    products = 6 * (12 * layers * hidden * hidden + vocab * hidden) * tokens
+    attention = 9 * 2 * hidden * layers * (seq + 1) / 2 * tokens
+    problems = []
+    found = step_s(described("plain"))
+    if abs(found / ((products + attention) / 1e9) - 1) > 1e-6:
+        problems.append(f"a step takes {found} s instead of {(products + attention) / 1e9} s")
+    faster = step_s(described("faster", device={"bf16_flops_per_s": 2e9, "attention_flops_per_s": 2e9}))
+    if abs(found / faster - 2) > 1e-6:
+        problems.append(f"twice the speed makes {faster} s of {found} s")
+    ops = step_s(described("ops", device={"op_s": 1e-3}))
+    if not ops > found + 0.05:
+        problems.append(f"a millisecond an op makes {ops} s of {found} s")
+    return problems
+
+
+def exported_config():
+    folder = os.path.join(SCRATCH, "exported")
+    if not os.path.isdir(folder):
+        data = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 4000))
+        run = os.path.join(SCRATCH, "run")
+        program.must("train", "--model", "gpt2-tiny", *program.SHAPE, "--init", "--data", data, "--run", run, "--steps", 1)
+        program.must("export", run, folder)
+    return folder
+
+
+def budgets_are_its_own():
+    problems = []
+    small = described("small", device={"memory_bytes": 1 << 19})
+    problems += program.refused("a GPU of 512 KiB", plan(small, *ON_DEVICE), "--device-memory", watched=[SCRATCH])
+    text = program.must(*plan(described("large"))).out
+    if "predicted step of a GPU" not in text or f"{0.92 * 32:.2f} GiB" not in text or f"{0.8 * 64:.2f} GiB" not in text:
+        problems.append(f"its name and budgets are not said: {text}")
+    return problems
+
+
+def shipped_ones_are_read():
+    problems = []
+    names = sorted(os.listdir(MACHINES))
+    for name in names:
+        found = report(os.path.join(MACHINES, name), "--ranks", 2)
+        if not found["predicted"]["plain"]["step_s"] > 0:
+            problems.append(f"{name}: {found['predicted']}")
+    return problems if names else ["there are none"]
+
+
+def bad_ones_are_refused():
+    good = described("good")
+    table = [
+        ("no file", os.path.join(SCRATCH, "none"), ["none"]),
+        ("no JSON", program.write(os.path.join(SCRATCH, "text"), "{"), ["line 1"]),
+        ("other JSON", program.write(os.path.join(SCRATCH, "other"), "[1]"), ["spillway_machine"]),
+        ("another version", described("version", spillway_machine=2), ["spillway_machine"]),
+        ("no device", program.write(os.path.join(SCRATCH, "less"), json.dumps(
+            {name: value for name, value in MACHINE.items() if name != "device"})), ["device"]),
+        ("a long name", described("long", device={"name": "x" * 64}), ["name"]),
+        ("no speed", described("speed", device={"bf16_flops_per_s": 0}), ["bf16_flops_per_s"]),
+        ("a word", described("word", device={"op_s": "fast"}), ["op_s"]),
+        ("too much memory", described("much", host_bytes=1e30), ["host_bytes"]),
+        ("a rate of nothing", described("nothing", rates={"upload": {"bytes_per_s": 0, "cores": 0}}), ["bytes_per_s"]),
+        ("no rate", described("rate", rates={"update": None}), ["update"]),
+    ]
+    problems = []
+    for what, machine, words in table:
+        problems += program.refused(what, plan(machine), *words, watched=[SCRATCH])
+    for more, word in ((["--rates", os.path.join(SCRATCH, "rates")], "--rates"), (["--nvme", SCRATCH], "--nvme"),
+                       (["--device", "cpu"], "--device cpu")):
+        problems += program.refused(word, plan(good, *more), word, status=2, watched=[SCRATCH])
+    return problems
+
+
+script_test.run(arithmetic_is_counted, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)

@@ -1,0 +1,76 @@
+#include "train/described.h"
+
+#include "train/files.h"
+#include "train/rates_json.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_LIMIT_BYTES ((size_t)1 << 20)
+enum { VERSION = 1 };
+
+static sw_status read_bytes(const json_t *object, const char *name, const char *path, int64_t *out) {
+    static const double most = 0x1p62;
+    double value;
+    SW_TRY(sw_json_positive(object, name, path, false, &value));
+    if (value > most)
+        return sw_fail(SW_ERR_ARG, "%s: %s is more than any machine has", path, name);
+    *out = (int64_t)value;
+    return SW_OK;
+}
+
+static sw_status read_device(const json_t *object, const char *path, struct sw_device_description *out) {
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name == NULL || strlen(name) >= sizeof out->name)
+        return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of less than %zu characters", path,
+                       sizeof out->name);
+    strcpy(out->name, name);
+    const struct {
+        const char *name;
+        double *value;
+        bool may_be_zero;
+    } numbers[] = {{"memory_bytes_per_s", &out->memory_bytes_per_s, false},
+                   {"fp32_flops_per_s", &out->product_flops_per_s[SW_F32], false},
+                   {"bf16_flops_per_s", &out->product_flops_per_s[SW_BF16], false},
+                   {"fp16_flops_per_s", &out->product_flops_per_s[SW_F16], false},
+                   {"attention_flops_per_s", &out->attention_flops_per_s, false},
+                   {"op_s", &out->op_s, true}};
+    SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
+    return SW_OK;
+}
+
+static sw_status from_json(const json_t *root, const char *path, struct sw_described_machine *out) {
+    if (json_integer_value(json_object_get(root, "spillway_machine")) != VERSION)
+        return sw_fail(SW_ERR_ARG, "%s does not describe a machine: it must have \"spillway_machine\": %d", path,
+                       (int)VERSION);
+    SW_TRY(read_device(json_object_get(root, "device"), path, &out->device));
+    SW_TRY(read_bytes(root, "host_bytes", path, &out->host_bytes));
+    return sw_rates_from_json(json_object_get(root, "rates"), path, &out->rates);
+}
+
+sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out) {
+    *out = (struct sw_described_machine){0};
+    char *text;
+    SW_TRY(sw_file_read_text(path, FILE_LIMIT_BYTES, &text));
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (root == NULL)
+        return sw_fail(SW_ERR_ARG, "%s, line %d: %s", path, error.line, error.text);
+    const sw_status status = from_json(root, path, out);
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_described_machine_devices(const struct sw_described_machine *machine, struct sw_devices *out) {
+    SW_TRY(sw_devices_open(SW_DEVICE_CPU, 0, 0, out));
+    const sw_status status = sw_device_open_described(&machine->device, &out->compute);
+    if (status != SW_OK) {
+        out->compute = out->host;
+        sw_devices_close(out);
+    }
+    return status;
+}

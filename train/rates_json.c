@@ -1,0 +1,54 @@
+#include "train/rates_json.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/* The numbers of struct sw_rates by their names in the file. */
+struct number {
+    const char *name;
+    size_t offset;
+};
+#define NUMBER(member)                                                                                                 \
+    { #member, offsetof(struct sw_rates, member) }
+static const struct number numbers[] = {NUMBER(cores),        NUMBER(compute_cores), NUMBER(read_write_slowdown),
+                                        NUMBER(io_latency_s), NUMBER(commit_s),      NUMBER(op_s),
+                                        NUMBER(queued_op_s),  NUMBER(comm_latency_s)};
+static const struct number moves[] = {NUMBER(upload), NUMBER(download), NUMBER(update), NUMBER(update_on_device),
+                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write),
+                                      NUMBER(gather), NUMBER(reduce)};
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+void sw_rates_to_json(const struct sw_rates *rates, json_t *object) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        json_object_set_new(object, numbers[i].name,
+                            json_real(*(const double *)((const char *)rates + numbers[i].offset)));
+    for (size_t i = 0; i < COUNT(moves); i++) {
+        const struct sw_rate *rate = (const void *)((const char *)rates + moves[i].offset);
+        json_object_set_new(object, moves[i].name,
+                            json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
+    }
+}
+
+sw_status sw_json_positive(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out) {
+    const json_t *value = json_object_get(object, name);
+    *out = json_number_value(value);
+    if (json_is_number(value) && isfinite(*out) && (*out > 0.0 || (may_be_zero && *out == 0.0)))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
+}
+
+sw_status sw_rates_from_json(const json_t *object, const char *path, struct sw_rates *out) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        SW_TRY(sw_json_positive(object, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
+                                (double *)((char *)out + numbers[i].offset)));
+    for (size_t i = 0; i < COUNT(moves); i++) {
+        struct sw_rate *rate = (void *)((char *)out + moves[i].offset);
+        const json_t *move = json_object_get(object, moves[i].name);
+        if (!json_is_object(move))
+            return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, moves[i].name);
+        SW_TRY(sw_json_positive(move, "bytes_per_s", path, false, &rate->bytes_per_s));
+        SW_TRY(sw_json_positive(move, "cores", path, true, &rate->cores));
+    }
+    return SW_OK;
+}
