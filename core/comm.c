@@ -1,6 +1,7 @@
 /* Requests: begun in order, driven forward by whoever tests or waits, and the first error of them all. */
 #include "core/comm.h"
 
+#include "core/clock.h"
 #include "core/comm_private.h"
 #include "core/size.h"
 #include "core/watch.h"
@@ -87,6 +88,7 @@ static sw_status advance_request(struct sw_comm_request *request) {
             return SW_OK;
         SW_TRY(sw_comm_finish_round(request->comm, phase, request->finished));
         request->finished++;
+        request->moved_ns = sw_now_ns();
         if (request->comm->watch != NULL)
             sw_watch_tick(request->comm->watch, SW_WATCH_COMM);
     }
@@ -115,10 +117,26 @@ static sw_status advance(struct sw_comm *comm) {
     return SW_OK;
 }
 
+static sw_status give_up(const struct sw_comm_request *request, int64_t waited_ns) {
+    struct sw_comm *comm = request->comm;
+    const int group = (int)(request->finished % SW_COMM_GROUPS);
+    char who[SW_COMM_NAME_CHARS] = "another rank";
+    comm->absent =
+        request->transport->awaited != NULL ? request->transport->awaited(request->transport_state, group) : -1;
+    if (comm->absent >= 0)
+        snprintf(who, sizeof who, "rank %d", comm->absent);
+    return sw_fail(SW_ERR_STOPPED,
+                   "%s has not come to '%s' for %.1f s: it has been stopped, or what it does before takes so long", who,
+                   request->what, (double)waited_ns / 1e9);
+}
+
 /* What ends the waiting for a rank that will never come. */
-static sw_status look_around(struct sw_comm *comm) {
+static sw_status look_around(struct sw_comm_request *request) {
+    struct sw_comm *comm = request->comm;
     if (comm->watch != NULL)
         SW_TRY(sw_watch_verdict(comm->watch));
+    else if (comm->patience_ns > 0 && sw_now_ns() - request->moved_ns > comm->patience_ns)
+        return give_up(request, sw_now_ns() - request->moved_ns);
     return comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
 }
 
@@ -128,6 +146,7 @@ sw_status sw_comm_begin_request(struct sw_comm_request *request) {
     for (int i = 0; i < request->phase_count; i++)
         sw_comm_plan_phase(comm, request->transport, &request->phases[i]);
     request->open = true;
+    request->moved_ns = sw_now_ns();
     comm->begun++;
     if (comm->watch != NULL)
         sw_watch_enter(comm->watch, SW_WATCH_COMM, request->what, request->index);
@@ -142,7 +161,7 @@ static sw_status is_done(struct sw_comm_request *request, bool *out_done) {
     *out_done = request->given;
     if (request->given && on_stream(request))
         SW_TRY(comm->device.reached(comm->device.context, (int)(request - comm->requests), out_done));
-    return *out_done ? SW_OK : look_around(comm);
+    return *out_done ? SW_OK : look_around(request);
 }
 
 sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done) {
@@ -179,6 +198,14 @@ const char *sw_comm_transport_name(const struct sw_comm *comm) {
 
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm) {
     return comm->sent_bytes;
+}
+
+void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns) {
+    comm->patience_ns = patience_ns;
+}
+
+int sw_comm_absent(const struct sw_comm *comm) {
+    return comm->absent;
 }
 
 void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch) {

@@ -34,6 +34,12 @@ sw_status sw_comm_open(struct sw_comm **out);
 /* All ranks, when nothing is on its way. After an error the other ranks are not waited for. */
 void sw_comm_close(struct sw_comm *comm);
 
+/* How long a call waits for ranks that do not come, while there is no watch to notice them: then the comm fails. 0: for
+ * ever. At first a minute. */
+void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns);
+/* The rank that it has given up on; -1: none. */
+int sw_comm_absent(const struct sw_comm *comm);
+
 struct sw_comm_place {
     int rank, ranks;
     int local_rank, local_ranks; /* among the ranks of this machine */

@@ -27,6 +27,7 @@ struct mpi {
     struct addition additions[TYPES];
     int ranks;
     MPI_Request *requests[SW_COMM_GROUPS]; /* sends and receives of a round */
+    int *peers[SW_COMM_GROUPS];            /* whom they are from, or to */
     int count[SW_COMM_GROUPS];
 };
 
@@ -47,12 +48,14 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     mpi->count[group] = 0;
     for (int i = 0; i < round->receive_count; i++) {
         const struct sw_comm_message *message = &round->receives[i];
+        mpi->peers[group][mpi->count[group]] = message->peer;
         SW_TRY(check(MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE, message->peer, tag, mpi->world,
                                &mpi->requests[group][mpi->count[group]++]),
                      "receive"));
     }
     for (int i = 0; i < round->send_count; i++) {
         const struct sw_comm_message *message = &round->sends[i];
+        mpi->peers[group][mpi->count[group]] = message->peer;
         SW_TRY(check(MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, message->peer, tag, mpi->world,
                                &mpi->requests[group][mpi->count[group]++]),
                      "send"));
@@ -91,6 +94,7 @@ static sw_status post_sums(void *state, int group, sw_dtype type, const struct s
     mpi->count[group] = 0;
     for (int i = 0; i < round->send_count; i++) {
         const struct sw_comm_message *send = &round->sends[i];
+        mpi->peers[group][mpi->count[group]] = send->peer;
         void *to = round->receive_count > 0 && round->receives[0].peer == send->peer ? round->receives[0].data : NULL;
         SW_TRY(check(MPI_Ireduce(to == send->data ? MPI_IN_PLACE : send->data, to,
                                  (int)(send->bytes / sw_dtype_bytes(type)), addition->type, addition->sum, send->peer,
@@ -108,6 +112,16 @@ static sw_status done(void *state, int group, bool *out_done) {
     return SW_OK;
 }
 
+static int awaited(void *state, int group) {
+    const struct mpi *mpi = state;
+    for (int i = 0; i < mpi->count[group]; i++) {
+        int finished = 1;
+        if (MPI_Request_get_status(mpi->requests[group][i], &finished, MPI_STATUS_IGNORE) == MPI_SUCCESS && !finished)
+            return mpi->peers[group][i];
+    }
+    return -1;
+}
+
 static void close_mpi(void *state, bool orderly) {
     struct mpi *mpi = state;
     /* With a rank that has failed, MPI_Finalize may wait for ever. The launcher ends what ends without it. */
@@ -119,8 +133,10 @@ static void close_mpi(void *state, bool orderly) {
         MPI_Comm_free(&mpi->world);
         MPI_Finalize();
     }
-    for (int group = 0; group < SW_COMM_GROUPS; group++)
+    for (int group = 0; group < SW_COMM_GROUPS; group++) {
         free(mpi->requests[group]);
+        free(mpi->peers[group]);
+    }
     free(mpi);
 }
 
@@ -129,6 +145,7 @@ static const struct sw_comm_transport transport = {.name = "MPI",
                                                    .post = post,
                                                    .post_sums = post_sums,
                                                    .done = done,
+                                                   .awaited = awaited,
                                                    .close = close_mpi};
 
 static sw_status begin(struct mpi *mpi, int *out_rank) {
@@ -148,7 +165,8 @@ static sw_status begin(struct mpi *mpi, int *out_rank) {
     SW_TRY(make_addition(add_f16, &mpi->additions[SW_F16]));
     for (int group = 0; group < SW_COMM_GROUPS; group++) {
         mpi->requests[group] = calloc((size_t)mpi->ranks * 2, sizeof(MPI_Request));
-        if (mpi->requests[group] == NULL)
+        mpi->peers[group] = calloc((size_t)mpi->ranks * 2, sizeof(int));
+        if (mpi->requests[group] == NULL || mpi->peers[group] == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory for the messages of %d ranks", mpi->ranks);
     }
     return SW_OK;

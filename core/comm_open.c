@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define FIRST_PATIENCE_NS INT64_C(60000000000)
+
 /* What launchers tell a process of the number of ranks. */
 static const char *const size_variables[] = {
     "OMPI_COMM_WORLD_SIZE", /* Open MPI's mpirun */
@@ -98,6 +100,8 @@ sw_status sw_comm_open(struct sw_comm **out) {
     if (comm == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the ranks' requests");
     sw_status status;
+    comm->absent = -1;
+    comm->patience_ns = FIRST_PATIENCE_NS;
     SW_TRY_GOTO(open_transport(comm), failed);
     SW_TRY_GOTO(take_memory(comm), failed);
     SW_TRY_GOTO(find_machines(comm), failed);

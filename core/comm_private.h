@@ -35,6 +35,8 @@ struct sw_comm_transport {
     /* Starts the library's own sums of a round: each send is this rank's contribution to its peer's share, the own one
      * among them, and the own share is received, where there is one. NULL: it has none. */
     sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
+    /* A rank of whose messages in a round some are not here; -1: none. NULL: it cannot tell. */
+    int (*awaited)(void *state, int group);
     /* Errors that come by themselves. NULL: none do. */
     sw_status (*poll)(void *state);
     /* orderly: no rank has failed. */
@@ -78,6 +80,7 @@ struct sw_comm_request {
     struct sw_comm_phase phases[SW_COMM_PHASES];
     int phase_count, phase;
     int64_t posted, finished; /* rounds of the phase */
+    int64_t moved_ns;         /* when it began, or its last round was done */
     int64_t sequence;
     int64_t *bounds; /* ranks + 1, for those that the comm makes */
     bool open, given;
@@ -99,6 +102,8 @@ struct sw_comm {
     int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
     int64_t sent_bytes;
     struct sw_watch *watch; /* NULL: none */
+    int64_t patience_ns;
+    int absent;
     sw_status failed;
     char failure[512];
     _Atomic bool inside; /* a call */

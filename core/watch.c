@@ -43,6 +43,7 @@ static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, 
                                .rank = place->rank,
                                .ranks = place->ranks,
                                .peer_count = place->rank == 0 ? place->ranks - 1 : 1,
+                               .timeout_ns = spec->rank_timeout_ns,
                                .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     for (int lane = 0; lane < spec->lane_count; lane++)
         watch->lanes[lane + 1] = spec->lanes[lane];
@@ -88,6 +89,7 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
     if (sw_comm_place(comm)->ranks == 1)
         return SW_OK;
     struct sw_watch *watch = NULL;
+    sw_comm_set_patience(comm, spec->rank_timeout_ns);
     sw_status status = create(comm, spec, &watch);
     if (status == SW_OK)
         status = sw_watch_connect(watch);
@@ -128,6 +130,22 @@ void sw_watch_close(struct sw_watch *watch) {
     release(watch);
 }
 
+void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns) {
+    assert(rank_timeout_ns > 0);
+    if (watch != NULL)
+        watch->timeout_ns = rank_timeout_ns;
+}
+
+void sw_watch_be_patient(struct sw_watch *watch, bool patient) {
+    if (watch == NULL)
+        return;
+    pthread_mutex_lock(&watch->lock);
+    watch->patient = patient;
+    /* What was slow until now is forgiven. */
+    watch->now[SW_WATCH_COMM].ticks++;
+    pthread_mutex_unlock(&watch->lock);
+}
+
 void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t index) {
     if (watch == NULL)
         return;
@@ -161,6 +179,7 @@ void sw_watch_leave(struct sw_watch *watch, int lane) {
 void sw_watch_snapshot(struct sw_watch *watch) {
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
+    watch->own.patient = watch->patient;
     pthread_mutex_unlock(&watch->lock);
     const int64_t now_ns = sw_now_ns();
     for (int lane = 0; lane < SW_WATCH_LANES; lane++)

@@ -21,7 +21,8 @@ enum {
 };
 
 struct sw_watch_spec {
-    int64_t rank_timeout_ns;  /* without a sign of life, or without progress while others wait; equal on all ranks */
+    int64_t rank_timeout_ns;  /* without a sign of life, or without progress while others wait */
+    const char *remedy;       /* what helps where a rank was only slow: "give ..."; NULL: nothing is said of it */
     const char *const *lanes; /* names, literals, of the caller's lanes: 1, 2, ... */
     int lane_count;           /* without the comm's */
     /* Once, on the watch's thread, after every rank that still listens has been told. Of the ranks that are left one is
@@ -30,10 +31,18 @@ struct sw_watch_spec {
     void *context;
 };
 
-/* All ranks at once, before sw_comm_use_nccl. From then on the comm's collectives are watched. */
+/* All ranks at once, before sw_comm_use_nccl, and within the timeout. From then on the comm's collectives are watched.
+ */
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out);
 /* Before the comm is closed. The rank has ended as it should. */
 void sw_watch_close(struct sw_watch *watch);
+
+/* Another timeout, equal on all ranks. */
+void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
+/* While this rank is healthy for long without progress that it could tell of, as in a start, it is given many times the
+ * timeout before it is taken to hang. What has died or was stopped is found as ever. */
+enum { SW_WATCH_PATIENCE = 10 };
+void sw_watch_be_patient(struct sw_watch *watch, bool patient);
 
 /* A lane begins something, gets on with it, has done all that it was given. `what` is a literal. */
 void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t index);

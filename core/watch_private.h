@@ -35,6 +35,7 @@ struct sw_note {
     int32_t kind;
     int32_t rank;
     int64_t process;
+    int32_t patient; /* with this rank */
     struct sw_watch_lane lanes[SW_WATCH_LANES];
     char host[SW_COMM_NAME_CHARS];
     char text[SW_WATCH_TEXT_CHARS];
@@ -59,9 +60,16 @@ struct sw_watch_view {
     const struct sw_note *note;
 };
 
-/* Whether the job must end, by what is known of these ranks, and why. lanes: names, the comm's first. */
-bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const char *const *lanes, int lane_count,
-                    int64_t timeout_ns, char text[SW_WATCH_TEXT_CHARS]);
+/* What ranks are judged by. */
+struct sw_watch_rule {
+    const char *const *lanes; /* names, the comm's first */
+    int lane_count;
+    int64_t timeout_ns;
+    const char *remedy; /* as struct sw_watch_spec has it */
+};
+/* Whether the job must end, by what is known of these ranks, and why. */
+bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
+                    char text[SW_WATCH_TEXT_CHARS]);
 /* "rank 2 (process 123 on host)" */
 void sw_watch_name(const struct sw_note *note, char *out, size_t chars);
 
@@ -77,17 +85,20 @@ struct sw_watch {
     struct sw_watch_view *views; /* of those whose notes come here, and of this rank */
     struct pollfd *waits;        /* for the peers, and for wake */
     int64_t own_moved_ns;
-    bool slept; /* this rank was stopped for as long as makes others judge it, and speaks for nobody */
-    int wake;   /* an eventfd: there is a failure to tell, or the end */
+    /* Until then this rank speaks for nobody: it was stopped for as long as makes others judge it. */
+    int64_t mute_until_ns;
+    int wake; /* an eventfd: there is a failure to tell, or the end */
     pthread_t thread;
     bool running;
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t told;
     struct sw_watch_lane now[SW_WATCH_LANES]; /* running_ns: since when */
+    bool patient;
     char failure[SW_WATCH_TEXT_CHARS];
     bool failing, stopping;
     char verdict[SW_WATCH_TEXT_CHARS];
     _Atomic bool judged;
+    _Atomic int64_t timeout_ns;
 };
 
 /* Connects all ranks: watch->peers. */

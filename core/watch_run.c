@@ -28,7 +28,7 @@ static void judge_as(struct sw_watch *watch, const char *text, bool print) {
 
 /* Without rank 0 nobody speaks for all: then rank 1 does. */
 static bool prints(const struct sw_watch *watch) {
-    return !watch->slept && (watch->rank == 0 || watch->rank == 1);
+    return sw_now_ns() >= watch->mute_until_ns && (watch->rank == 0 || watch->rank == 1);
 }
 
 static bool lanes_moved(const struct sw_note *before, const struct sw_note *after) {
@@ -94,8 +94,11 @@ static void judge(struct sw_watch *watch, int64_t now_ns) {
         watch->views[i].still_ns = watch->rank == 0 ? watch->views[i].still_ns : 0;
     }
     watch->views[watch->peer_count] = (struct sw_watch_view){.still_ns = own_still_ns, .note = &watch->own};
-    if (sw_watch_judge(watch->views, watch->peer_count + 1, watch->lanes, watch->lane_count,
-                       watch->spec.rank_timeout_ns, text))
+    const struct sw_watch_rule rule = {.lanes = watch->lanes,
+                                       .lane_count = watch->lane_count,
+                                       .timeout_ns = watch->timeout_ns,
+                                       .remedy = watch->spec.remedy};
+    if (sw_watch_judge(watch->views, watch->peer_count + 1, &rule, text))
         judge_as(watch, text, prints(watch));
 }
 
@@ -122,6 +125,14 @@ static bool attend(struct sw_watch *watch) {
     return !stopping;
 }
 
+/* What was due at a time and comes so much later shows that this rank was stopped, and what became of the others in the
+ * meantime it may learn only after its next beat. */
+static void note_sleep(struct sw_watch *watch, int64_t due_ns) {
+    const int64_t now_ns = sw_now_ns();
+    if (now_ns - due_ns > watch->timeout_ns / 2)
+        watch->mute_until_ns = now_ns + watch->timeout_ns;
+}
+
 /* Until something comes or the next beat is due. The last of the descriptors is the wake. */
 static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
     struct pollfd *waits = watch->waits;
@@ -131,7 +142,7 @@ static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
     const int64_t left_ns = sw_max_i64(until_ns - sw_now_ns(), 0);
     if (poll(waits, (nfds_t)watch->peer_count + 1, (int)sw_div_up(left_ns, 1000000)) < 0)
         waits[watch->peer_count].revents = 0;
-    watch->slept = sw_now_ns() - until_ns > watch->spec.rank_timeout_ns / 2;
+    note_sleep(watch, until_ns);
     for (int i = 0; i < watch->peer_count && !watch->judged; i++)
         if (waits[i].revents != 0)
             listen_to(watch, &watch->peers[i]);
@@ -145,10 +156,13 @@ static void forgive(struct sw_watch *watch, int64_t late_ns) {
     }
 }
 
+static int64_t beat_ns_of(const struct sw_watch *watch) {
+    return sw_max_i64(sw_min_i64(watch->timeout_ns / BEATS, MOST_BEAT_NS), LEAST_BEAT_NS);
+}
+
 void *sw_watch_run(void *argument) {
     struct sw_watch *watch = argument;
-    const int64_t beat_ns = sw_max_i64(sw_min_i64(watch->spec.rank_timeout_ns / BEATS, MOST_BEAT_NS), LEAST_BEAT_NS);
-    int64_t next_ns = sw_now_ns();
+    int64_t next_ns = watch->own_moved_ns; /* when the thread was asked for, which may have been long ago */
     bool on = true;
     while (on && !watch->judged) {
         wait_for_notes(watch, next_ns);
@@ -157,6 +171,8 @@ void *sw_watch_run(void *argument) {
         const int64_t now_ns = sw_now_ns();
         if (now_ns < next_ns || !on || watch->judged)
             continue;
+        const int64_t beat_ns = beat_ns_of(watch);
+        note_sleep(watch, next_ns);
         forgive(watch, now_ns - next_ns - beat_ns);
         beat(watch, now_ns);
         judge(watch, now_ns);

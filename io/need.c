@@ -1,10 +1,8 @@
 /* What a new store is made of and how much of each place that needs, before anything is touched. */
 #include "io/store_private.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define MAX_TOTAL_GRAINS (INT64_C(1) << 36)
 
@@ -32,12 +30,6 @@ static sw_status check_units(const struct sw_store_spec *spec) {
     }
     if (total == 0)
         return sw_fail(SW_ERR_ARG, "a store needs at least one grain to hold");
-    return SW_OK;
-}
-
-static sw_status new_id(uint8_t id[SW_FORMAT_ID_BYTES]) {
-    if (getrandom(id, SW_FORMAT_ID_BYTES, 0) != SW_FORMAT_ID_BYTES)
-        return sw_fail(SW_ERR_IO, "the system gave no random bytes: %s", strerror(errno));
     return SW_OK;
 }
 
@@ -99,7 +91,10 @@ static sw_status check_limits(struct sw_store *store, const struct sw_store_spec
 
 sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *spec) {
     SW_TRY(check_units(spec));
-    SW_TRY(new_id(store->id));
+    char fresh[SW_STORE_ID_CHARS];
+    if (spec->id == NULL)
+        SW_TRY(sw_store_new_id(fresh));
+    SW_TRY(sw_store_id_parse(spec->id != NULL ? spec->id : fresh, store->id));
     store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
     sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;

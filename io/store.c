@@ -182,13 +182,6 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
                          store->files[0].path);
 }
 
-const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]) {
-    static_assert(SW_STORE_ID_CHARS == 2 * SW_FORMAT_ID_BYTES + 1, "two digits a byte");
-    for (int i = 0; i < SW_FORMAT_ID_BYTES; i++)
-        snprintf(text + (ptrdiff_t)(2 * i), 3, "%02x", store->id[i]);
-    return text;
-}
-
 int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }

@@ -64,6 +64,7 @@ struct sw_store_spec {
     bool one_generation;         /* half the space, and no state but that of a clean end (sw_store_withdraw) */
     bool unnamed;                /* files without a name, which end with the store or the process: for measuring */
     bool allow_overwrite_device; /* take block devices that hold something */
+    const char *id;              /* that it is to have, from sw_store_new_id; NULL: a new one */
 };
 
 /* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
@@ -108,6 +109,12 @@ sw_status sw_store_remove(const char *directory);
 /* The identity that creation gave it, which moving and copying keep. */
 enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
+/* One that no store has. */
+sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
+
+/* Removes from a directory or block device what the making of the store of this identity has left, however far it came.
+ * What is another's is left as it is; SW_ERR_BUSY where a process has it. */
+sw_status sw_store_remove_begun(const char *place, const char *id);
 
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);  /* the first grain held here */

@@ -130,6 +130,8 @@ struct sw_finished {
 sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
 sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
+/* Refuses what is no identity. */
+sw_status sw_store_id_parse(const char *text, uint8_t out[SW_FORMAT_ID_BYTES]);
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 
 #endif

@@ -27,8 +27,13 @@ int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
     if (ranks->told)
         return end_together(ranks, status);
     ranks->undone = true;
-    if (!sw_watch_fail(ranks->watch, sw_error_message(status)))
+    if (!sw_watch_fail(ranks->watch, sw_error_message(status))) {
+        /* All that wait for a rank know of it: one speaks, and the launcher ends the others before they do. */
+        const int absent = sw_comm_absent(ranks->comm), speaker = absent == 0;
+        if (absent >= 0 && sw_ranks_rank(ranks) != speaker)
+            sleep(SPOKEN_SECONDS);
         return sw_command_fail(ranks->command, status);
+    }
     /* The watch's thread ends this process. */
     sleep(SHOWN_SECONDS);
     return SW_EXIT_FAILED;

@@ -16,10 +16,12 @@ static sw_status apply_change(void *context, struct sw_settings *settings) {
     return sw_options_parse(&sw_resume_command, change->argc, change->argv, settings, &help);
 }
 
-static int resume(struct sw_ranks *ranks, const char *folder, struct change *change) {
+static int resume(struct sw_ranks *ranks, const struct sw_settings *asked, struct change *change) {
     struct sw_trainer *trainer = NULL;
-    const sw_status status =
-        sw_trainer_resume(folder, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), apply_change, change, &trainer);
+    sw_status status = sw_ranks_begin_watch(ranks, asked->rank_timeout);
+    if (status == SW_OK)
+        status = sw_trainer_resume(asked->run, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), apply_change, change,
+                                   &trainer);
     if (status != SW_OK)
         return sw_command_fail_ranks(ranks, status);
     const int code = sw_run_to_end(ranks, trainer);
@@ -35,7 +37,7 @@ int sw_command_resume(int argc, char **argv) {
     if (!sw_command_begin(&ranks, "resume", &code))
         return code;
     if (sw_command_parse_ranks(&ranks, &sw_resume_command, argc, argv, &asked, &code))
-        code = resume(&ranks, asked.run, &change);
+        code = resume(&ranks, &asked, &change);
     sw_options_release(&sw_resume_command, &asked);
     sw_command_end(&ranks, code);
     return code;

@@ -9,7 +9,9 @@
 
 static int train(struct sw_ranks *ranks, struct sw_settings *settings) {
     struct sw_trainer *trainer = NULL;
-    const sw_status status = sw_trainer_create(settings, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), &trainer);
+    sw_status status = sw_ranks_begin_watch(ranks, settings->rank_timeout);
+    if (status == SW_OK)
+        status = sw_trainer_create(settings, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), &trainer);
     if (status != SW_OK)
         return sw_command_fail_ranks(ranks, status);
     const int code = sw_run_to_end(ranks, trainer);

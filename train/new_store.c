@@ -40,6 +40,7 @@ static sw_status describe(const struct sw_new_store *wanted, struct making *out)
                                        .unit_count = units->count,
                                        .scratch = out->scratch.kind,
                                        .scratch_count = out->scratch.count,
+                                       .id = wanted->id,
                                        .one_generation = wanted->plan->spec.one_generation,
                                        .allow_buffered = wanted->allow_buffered,
                                        .allow_overwrite_device = wanted->allow_overwrite_device,

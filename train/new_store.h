@@ -9,7 +9,8 @@
 struct sw_new_store {
     const struct sw_plan *plan;
     const struct sw_places *places;
-    bool allow_buffered, allow_overwrite_device, unnamed; /* as struct sw_store_spec has them */
+    const char *id;                                       /* as struct sw_store_spec has it */
+    bool allow_buffered, allow_overwrite_device, unnamed; /* so too */
 };
 
 /* Refuses limits of --nvme that are less than the store needs; touches nothing. */

@@ -1,9 +1,11 @@
-/* Whether the places that ranks of one machine have are meant to be shared. */
-#include "train/rank_store.h"
+/* Whether the places that ranks of one machine have are meant to be shared, and free. */
+#include "train/files.h"
+#include "train/rank_store_private.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* What a place is, whatever it is called. */
 struct identity {
@@ -96,4 +98,17 @@ end:
     sw_places_release(&places);
     free(all);
     return status;
+}
+
+sw_status sw_rank_refuse_taken(const struct sw_places *places) {
+    char path[SW_RUN_PATH_CHARS];
+    for (int i = 0; i < places->count; i++) {
+        SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
+        if (access(path, F_OK) == 0)
+            return sw_fail(SW_ERR_ARG,
+                           "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
+                           "or remove it",
+                           path);
+    }
+    return SW_OK;
 }

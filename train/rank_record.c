@@ -22,11 +22,9 @@ static int64_t text_bytes(const struct sw_places *places) {
     return bytes;
 }
 
-static void tell(const struct sw_rank_stores *self, const struct sw_store *store, const struct sw_places *places,
-                 struct told *own) {
+static void tell(const struct sw_rank_stores *self, const char *id, const struct sw_places *places, struct told *own) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
-    if (store != NULL)
-        sw_store_id(store, own->id);
+    snprintf(own->id, sizeof own->id, "%s", id);
     own->local_rank = owner.local_rank;
     own->places = places->count;
     char *at = own->text;
@@ -55,7 +53,7 @@ static sw_status hear(const struct told *told, struct sw_run_store *out) {
     return SW_OK;
 }
 
-static sw_status share(const struct sw_rank_stores *self, const struct sw_store *store, const struct sw_places *places,
+static sw_status share(const struct sw_rank_stores *self, const char *id, const struct sw_places *places,
                        struct sw_run_store *out) {
     const int64_t count = sw_ranks_count(self->ranks), rank = sw_ranks_rank(self->ranks);
     int64_t negative = -sw_round_up((int64_t)sizeof(struct told) + text_bytes(places), (int64_t)sizeof(int64_t));
@@ -65,7 +63,7 @@ static sw_status share(const struct sw_rank_stores *self, const struct sw_store 
     sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to hear of all stores");
     SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
     assert(all != NULL && out != NULL);
-    tell(self, store, places, (struct told *)(all + rank * bytes));
+    tell(self, id, places, (struct told *)(all + rank * bytes));
     if (count > 1)
         status = sw_comm_share_records(sw_ranks_comm(self->ranks), "stores", all, bytes);
     for (int64_t r = 0; status == SW_OK && r < count; r++)
@@ -75,15 +73,14 @@ end:
     return status;
 }
 
-sw_status sw_rank_record(const struct sw_rank_stores *self, const struct sw_store *store,
-                         const struct sw_places *places) {
+sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places) {
     static const struct sw_places in_folder = {0};
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_run_store *stores = calloc((size_t)owner.ranks, sizeof *stores);
     sw_status status = stores != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for all stores");
     status = sw_ranks_gate(self->ranks, status);
     if (status == SW_OK)
-        status = share(self, store, lies_in_folder(self, places) ? &in_folder : places, stores);
+        status = share(self, id, lies_in_folder(self, places) ? &in_folder : places, stores);
     status = sw_ranks_gate(self->ranks, status);
     if (status != SW_OK) {
         sw_run_stores_release(stores, owner.ranks);

@@ -32,9 +32,10 @@ sw_status sw_rank_make(const struct sw_rank_stores *self, struct sw_store **out)
 sw_status sw_rank_store_create(const struct sw_rank_stores *self, struct sw_store **out) {
     struct sw_places places;
     SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, out)));
+    char id[SW_STORE_ID_CHARS];
     sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
-        status = sw_rank_record(self, *out, &places);
+        status = sw_rank_record(self, sw_store_id(*out, id), &places);
     sw_places_release(&places);
     return status;
 }
@@ -122,7 +123,8 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     SW_TRY(sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out)));
     SW_TRY(sw_ranks_gate(ranks, back ? check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
-    return sw_rank_record(self, *out, places);
+    char id[SW_STORE_ID_CHARS];
+    return sw_rank_record(self, sw_store_id(*out, id), places);
 }
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {

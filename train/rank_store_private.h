@@ -9,11 +9,14 @@ sw_status sw_rank_own_places(const struct sw_rank_stores *self, struct sw_places
 /* Makes it there, with its folders. */
 sw_status sw_rank_make(const struct sw_rank_stores *self, struct sw_store **out);
 
-/* Takes the stores of all ranks, as they are now, into the run. store may be NULL: it has no identity yet. */
-sw_status sw_rank_record(const struct sw_rank_stores *self, const struct sw_store *store,
-                         const struct sw_places *places);
+/* Takes the stores of all ranks, as they are now, into the run. Empty: it has no identity yet. */
+sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places);
 /* Refuses ranks whose commits of a step tell of different things. */
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit);
+
+/* Refuses places where a store is: what is made there is to be removed again, whatever happens, and must not be another
+ * run's. */
+sw_status sw_rank_refuse_taken(const struct sw_places *places);
 
 /* Notes the stores of a run as those that are left behind (struct sw_run). */
 sw_status sw_rank_leave(const char *folder, const struct sw_run *of, struct sw_option_list *left);

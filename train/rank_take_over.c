@@ -178,20 +178,6 @@ static sw_status write_run(const struct change *change) {
     return sw_ranks_first(change->ranks, sw_run_write(change->self->folder, change->self->run));
 }
 
-/* What is to be removed again, whatever happens, must not be another run's. */
-static sw_status refuse_taken(const struct sw_places *places) {
-    char path[SW_RUN_PATH_CHARS];
-    for (int i = 0; i < places->count; i++) {
-        SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
-        if (access(path, F_OK) == 0)
-            return sw_fail(SW_ERR_ARG,
-                           "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
-                           "or remove it",
-                           path);
-    }
-    return SW_OK;
-}
-
 /* The run stays what it is, with the settings that it had. */
 static sw_status write_left(const struct sw_rank_stores *self) {
     struct sw_run run = {0};
@@ -212,9 +198,9 @@ static sw_status announce_new(struct change *change) {
     struct sw_places places;
     sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
-        status = sw_ranks_gate(change->ranks, refuse_taken(&places));
+        status = sw_ranks_gate(change->ranks, sw_rank_refuse_taken(&places));
     if (status == SW_OK)
-        status = sw_rank_record(&like, NULL, &places);
+        status = sw_rank_record(&like, "", &places);
     sw_places_release(&places);
     if (status == SW_OK)
         status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, &self->run->left));
@@ -227,9 +213,10 @@ static sw_status announce_new(struct change *change) {
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_places places;
+    char id[SW_STORE_ID_CHARS];
     sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
-        status = sw_rank_record(self, change->store, &places);
+        status = sw_rank_record(self, sw_store_id(change->store, id), &places);
     sw_places_release(&places);
     SW_TRY(status);
     sw_option_list_release(&self->run->left);

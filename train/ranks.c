@@ -173,17 +173,29 @@ void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus) {
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s) {
     const char *lanes[SW_RANKS_LANE];
     static_assert((int)SW_RANKS_LANE < (int)SW_WATCH_LANES, "the watch has room for all lanes");
+    const int64_t timeout_ns = rank_timeout_s * INT64_C(1000000000);
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
+    if (ranks->watch != NULL) {
+        sw_watch_set_timeout(ranks->watch, timeout_ns);
+        return SW_OK;
+    }
     for (int lane = 0; lane < SW_LANES; lane++)
         lanes[lane] = sw_lane_name((sw_lane)lane);
     lanes[SW_RANKS_LANE - 1] = "program";
-    const struct sw_watch_spec spec = {.rank_timeout_ns = rank_timeout_s * INT64_C(1000000000),
+    const struct sw_watch_spec spec = {.rank_timeout_ns = timeout_ns,
+                                       .remedy = "give a longer --rank-timeout",
                                        .lanes = lanes,
                                        .lane_count = SW_RANKS_LANE,
                                        .ended = ranks->ended,
                                        .context = ranks};
-    return sw_watch_open(ranks->comm, &spec, &ranks->watch);
+    SW_TRY(sw_watch_open(ranks->comm, &spec, &ranks->watch));
+    sw_ranks_be_patient(ranks, true);
+    return SW_OK;
+}
+
+void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient) {
+    sw_watch_be_patient(sw_ranks_watch(ranks), patient);
 }
 
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index) {

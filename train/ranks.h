@@ -64,8 +64,12 @@ sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
  * the rank's GPU (its place on the bus, or NULL), or near a node that it shares with as few as can be. */
 void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus);
 
-/* From now on ranks that die or hang are noticed, and end the others. The time is the same on all. */
+/* From now on ranks that die or hang are noticed, and end the others; where that is so already, after another time. The
+ * time is the same on all. The watch begins patient. */
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
+/* As sw_watch_be_patient: for what takes long and shows nothing meanwhile, as starts and exports do, which flush, pin
+ * memory and measure. */
+void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient);
 
 /* Where GPUs compute, NCCL is to move what they hold; the devices then belong to the ranks. */
 sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);

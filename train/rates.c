@@ -63,6 +63,7 @@ static sw_status measure_memory(const struct sw_rates_target *target, struct sw_
     queued_op_s = op_s;
     if (sw_device_info(target->devices->compute).asynchronous)
         SW_TRY(sw_measure_queued(target->devices->compute, &queued_op_s));
+    sw_ranks_tick(target->ranks);
     keep_better(&best->upload, upload);
     keep_better(&best->download, download);
     keep_better(&best->update, update);
@@ -101,10 +102,12 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
-    SW_TRY(sw_measure_units(target->model, target->devices->compute, &out->units, &rates->compute_cores));
+    SW_TRY(
+        sw_measure_units(target->model, target->devices->compute, target->ranks, &out->units, &rates->compute_cores));
     SW_TRY(measure_memory(target, rates));
     if (store)
         SW_TRY(measure_drives(target, rates));
+    sw_ranks_tick(target->ranks);
     SW_TRY(measure_memory(target, rates));
     assume_ranks(rates);
     return SW_OK;
@@ -123,7 +126,7 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
     *out = (struct sw_machine_rates){0};
     sw_status status = allocate_units(sw_model_get_units(model)->count, out);
     if (status == SW_OK)
-        status = sw_measure_units(model, device, &out->units, &out->rates.compute_cores);
+        status = sw_measure_units(model, device, NULL, &out->units, &out->rates.compute_cores);
     out->rates = *described;
     use_units(out);
     if (status != SW_OK)

@@ -16,10 +16,10 @@ struct sw_unit_seconds {
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
 void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
 
-/* Runs one unit of each shape on random weights, in memory taken for that time. out_cores: busy meanwhile. A described
- * device's seconds are those that it counts. */
-sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_unit_seconds *out,
-                           double *out_cores);
+/* Runs one unit of each shape on random weights, in memory taken for that time. ranks: who may wait meanwhile (NULL:
+ * nobody). out_cores: busy meanwhile. A described device's seconds are those that it counts. */
+sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
+                           struct sw_unit_seconds *out, double *out_cores);
 
 struct sw_machine_rates {
     struct sw_rates rates; /* its unit arrays are those of `units` */
@@ -34,6 +34,7 @@ struct sw_rates_target {
     int64_t ring_chunks;            /* of the plan */
     const char *const *directories; /* of the store */
     int directory_count;
+    struct sw_ranks *ranks; /* who may wait meanwhile; NULL: nobody */
 };
 
 /* Measures everything: a few seconds, of the drives only where `store` is set (SW_MEASURE_STORE_BYTES twice on disk).

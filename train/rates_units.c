@@ -18,6 +18,7 @@ struct bench {
     struct sw_unit_run *run;
     const struct sw_device *device;
     const struct sw_units *units;
+    struct sw_ranks *ranks;
     double cpu_s, wall_s;
 };
 
@@ -36,6 +37,7 @@ static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s
         const double start_cpu_s = sw_cpu_seconds();
         const int64_t start_ns = sw_now_ns();
         SW_TRY(sw_unit_run_pass(bench->run, pass));
+        sw_ranks_tick(bench->ranks);
         seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
         /* The first touches memory and fills caches, which matters only where it is short. */
         if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
@@ -93,9 +95,9 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
     return SW_OK;
 }
 
-sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_unit_seconds *out,
-                           double *out_cores) {
-    struct bench bench = {.device = device, .units = sw_model_get_units(model)};
+sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
+                           struct sw_unit_seconds *out, double *out_cores) {
+    struct bench bench = {.device = device, .units = sw_model_get_units(model), .ranks = ranks};
     sw_status status = sw_unit_run_open(model, device, &bench.run);
     if (status == SW_OK)
         status = measure_all(&bench, out);

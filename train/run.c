@@ -75,8 +75,8 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     if (!sw_run_is_one(folder))
         return sw_fail(SW_ERR_ARG,
-                       "%s is not the folder of a run: it has no run.json (what is left of a run that ended before its "
-                       "first commit must be removed and begun again)",
+                       "%s is not the folder of a run: it has no run.json (a run that ended before its first commit is "
+                       "begun again by train)",
                        folder);
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
     SW_TRY(sw_file_read_text(path, RUN_JSON_LIMIT_BYTES, &text));

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096, SW_RUN_MOST_RANKS = 1 << 16 };
+enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
 
 /* A rank's store. */
 struct sw_run_store {

@@ -80,7 +80,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
         return take_only_store(root, run);
     }
     const json_int_t ranks = json_integer_value(count);
-    if (ranks < 1 || ranks > SW_RUN_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
+    if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
         return sw_fail(SW_ERR_CORRUPT, "%s does not say of how many ranks its stores are", path);
     SW_TRY(make_stores(ranks, run));
     run->whole = json_is_true(json_object_get(root, "whole"));

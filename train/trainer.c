@@ -157,6 +157,7 @@ static sw_status make_store(void *context, const struct sw_places *places, struc
     struct sw_trainer *trainer = context;
     const struct sw_new_store wanted = {.plan = trainer->plan,
                                         .places = places,
+                                        .id = trainer->start.announced ? trainer->start.id : NULL,
                                         .allow_buffered = trainer->run.settings.allow_buffered,
                                         .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
     struct making making = {
@@ -185,7 +186,7 @@ static struct sw_rank_stores stores_of(struct sw_trainer *trainer) {
 static sw_status create_store(struct sw_trainer *trainer) {
     const struct sw_rank_stores stores = stores_of(trainer);
     SW_TRY(sw_rank_places_agree(&stores));
-    trainer->began_store = true;
+    SW_TRY(sw_start_announce(&stores, &trainer->start));
     return sw_rank_store_create(&stores, &trainer->store);
 }
 
@@ -208,7 +209,9 @@ static sw_status open_model(struct sw_trainer *trainer) {
 /* What a run learns, its exports included, is its user's. */
 static sw_status make_folder(struct sw_trainer *trainer) {
     trainer->made_folder = access(trainer->folder, F_OK) != 0;
-    return sw_folder_make(trainer->folder, 0700);
+    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make(trainer->folder, 0700)));
+    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folder,
+                           sizeof trainer->made_folder);
 }
 
 static sw_status begin_run(struct sw_trainer *trainer) {
@@ -219,12 +222,13 @@ static sw_status begin_run(struct sw_trainer *trainer) {
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_ranks *ranks = trainer->ranks;
-    SW_TRY(sw_ranks_first(ranks, sw_folder_must_be_free(trainer->folder)));
+    SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
     SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
-    SW_TRY(sw_ranks_first(ranks, make_folder(trainer)));
+    SW_TRY(sw_start_clear(ranks, trainer->folder));
+    SW_TRY(make_folder(trainer));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(choose_updates(trainer));
     SW_TRY(sw_agree_on_plan(trainer));
@@ -233,22 +237,21 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(open_engine(trainer));
     SW_TRY(sw_loading_run(trainer));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
     sw_ranks_keep(ranks);
     return SW_OK;
 }
 
 /* A start that failed leaves nothing behind. */
 static void undo_create(struct sw_trainer *trainer) {
-    char path[SW_RUN_PATH_CHARS];
     sw_engine_close(trainer->engine);
     trainer->engine = NULL;
-    if (trainer->began_store) {
-        const struct sw_rank_stores stores = stores_of(trainer);
+    const struct sw_rank_stores stores = stores_of(trainer);
+    if (trainer->start.announced) {
         sw_rank_store_undo(&stores, trainer->store);
         trainer->store = NULL;
-        if (sw_path_join(path, sizeof path, trainer->folder, "run.json") == SW_OK)
-            unlink(path);
     }
+    sw_start_undo(&stores, &trainer->start);
     if (trainer->made_folder)
         rmdir(trainer->folder);
 }
@@ -260,6 +263,7 @@ static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trai
     trainer->folder = folder;
     trainer->ranks = ranks;
     trainer->start_ns = sw_now_ns();
+    trainer->start = (struct sw_start)SW_START_NONE;
     *out = trainer;
     return SW_OK;
 }
@@ -339,6 +343,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
     sw_ranks_keep(ranks);
     SW_TRY(open_engine(trainer));
     return sw_engine_restore(trainer->engine);

@@ -13,6 +13,7 @@
 #include "train/run.h"
 #include "train/settings.h"
 #include "train/source.h"
+#include "train/start.h"
 
 #include <signal.h>
 
@@ -33,7 +34,8 @@ struct sw_trainer {
     struct sw_costs costs;                          /* of this start */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
-    bool made_folder, began_store, made_store;
+    struct sw_start start;
+    bool made_folder, made_store;
 };
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is

@@ -22,7 +22,8 @@ sw_status sw_update_choose(const struct sw_settings *settings, const struct sw_m
 }
 
 static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
-                         const char *folder, const struct sw_plan *plan, struct sw_machine_rates *out) {
+                         const char *folder, struct sw_ranks *ranks, const struct sw_plan *plan,
+                         struct sw_machine_rates *out) {
     struct sw_places places;
     const struct sw_store_owner owner = sw_settings_owner(settings);
     SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
@@ -31,7 +32,8 @@ static sw_status measure(const struct sw_settings *settings, struct sw_model *mo
                                            .devices = devices,
                                            .ring_chunks = plan->spec.ring_chunks,
                                            .directories = places.path,
-                                           .directory_count = places.count};
+                                           .directory_count = places.count,
+                                           .ranks = ranks};
     const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
     sw_places_release(&places);
     return status;
@@ -53,7 +55,7 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
     *out_known = true;
     if (sw_ranks_rank(ranks) == 0) {
         sw_ranks_enter(ranks, "measuring", 0);
-        const sw_status status = measure(settings, model, devices, folder, plan, out);
+        const sw_status status = measure(settings, model, devices, folder, ranks, plan, out);
         sw_ranks_leave(ranks);
         *out_known = status == SW_OK;
         if (status != SW_OK)

@@ -14,7 +14,8 @@ extern "C" {
 /* CUDA's own declaration of a stream, repeated. */
 typedef struct CUstream_st *cudaStream_t;
 
-/* The error, a cudaError_t, with which launches would end as there is no code of the kernels for this GPU; 0: there is. */
+/* The error, a cudaError_t, with which launches would end as there is no code of the kernels for this GPU; 0: there is.
+ */
 int sw_cuda_kernels_error(void);
 
 void sw_cuda_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,

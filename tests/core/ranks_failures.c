@@ -79,8 +79,24 @@ void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int
     }
 }
 
+/* Before there is a watch. One of those that wait speaks. */
+static void stop_early(struct sw_comm *comm, int64_t timeout_ms, bool hangs) {
+    sw_comm_set_patience(comm, timeout_ms * 1000000);
+    signal(SIGTERM, SIG_IGN);
+    if (hangs)
+        raise(SIGSTOP);
+    const sw_status status = sw_comm_barrier(comm, "first words");
+    if (status != SW_OK && sw_comm_place(comm)->rank == (sw_comm_absent(comm) == 0))
+        dprintf(STDERR_FILENO, "verdict: %s\n", sw_error_message(status));
+    else
+        sleep(1);
+    _exit(1);
+}
+
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
     static float data[ELEMS];
+    if (strcmp(how, "early") == 0)
+        stop_early(comm, timeout_ms, sw_comm_place(comm)->rank == hanging_rank);
     void *staging = give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
     const bool hangs = sw_comm_place(comm)->rank == hanging_rank;

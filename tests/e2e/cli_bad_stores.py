@@ -92,6 +92,9 @@ def damaged_descriptions():
     problems = refused_as([
         ("run.json cut", ["resume", cut], "run.json", "JSON"),
         ("run.json of a later version", ["resume", with_text("later", json.dumps({**right, "version": 99}))], "99"),
+        ("run.json of more ranks than there can be",
+         ["resume", with_text("many", json.dumps({**right, "ranks": 4097, "stores": 4097 * right["stores"]}))],
+         "how many ranks"),
         ("run.json without settings", ["resume", with_text("bare", '{"version": 1}')], "run.json", "settings"),
         ("a setting of another type", ["resume", with_settings("typed", seq="long")], "run.json", "seq"),
         ("an unknown setting", ["resume", with_settings("odd", colour="red")], "run.json", "colour"),

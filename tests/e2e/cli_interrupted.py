@@ -212,8 +212,8 @@ def killed_at_its_beginning(wait_s):
 
 
 def a_beginning_that_was_killed():
-    """A run without its first commit says so and tells what to do; nothing else takes it for a run. On busy cores it may
-    have committed before it is killed, so that it is tried until some have not."""
+    """A run without its first commit says so and tells what to do, nothing else takes it for a run, and the same command
+    begins it again. On busy cores it may have committed before it is killed, so that it is tried until some have not."""
     problems, seen, tries = [], 0, 0
     waits_s = (0.0, 0.002, 0.004, 0.006, 0.008, 0.010, 0.012, 0.015, 0.02, 0.03)
     while tries < len(waits_s) or (seen == 0 and tries < MOST_BEGINNINGS):
@@ -223,6 +223,9 @@ def a_beginning_that_was_killed():
         if ended.code != 0:
             seen += 1
             problems += program.wrong_refusal(f"killed after {wait_s} s", ended, 1, ["begun"], ["resume"])
+            again = program.run(*train("begun", "nvme", steps=2))
+            if again.code != 0 or len(program.steps_of(path("begun"))) != 2 or os.path.exists(path("begun", "starting.json")):
+                problems.append(f"killed after {wait_s} s, begun again: {again.err[-500:]}")
     return problems if seen else [f"of {tries} no beginning was caught"]
 
 

@@ -6,6 +6,7 @@
 #include "train/config.h"
 #include "train/rank_store.h"
 #include "train/run_stores.h"
+#include "train/start.h"
 #include "train/store_reader.h"
 
 #include <dlfcn.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { UNITS = 4, IO_DEPTH = 8 };
@@ -24,6 +26,7 @@ static struct {
     struct sw_run run;
     const char *folder;
     bool whole;
+    char id[SW_STORE_ID_CHARS]; /* that a new store is to have; empty: any */
 } job;
 
 /* Calls that change what is on the drive, or only those that change names there. The one that is due kills the process
@@ -44,6 +47,7 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr);
 typedef int submit_function(struct io_uring *ring);
 typedef int submit_wait_function(struct io_uring *ring, unsigned wait_nr);
 typedef int path_function(const char *path);
+typedef int folder_function(const char *path, mode_t mode);
 typedef int paths_function(const char *from, const char *to);
 #define REAL(type, name) ((type *)dlsym(RTLD_NEXT, name))
 
@@ -66,6 +70,11 @@ int unlink(const char *path) {
 int rmdir(const char *path) {
     count_call(true);
     return REAL(path_function, "rmdir")(path);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    count_call(true);
+    return REAL(folder_function, "mkdir")(path, mode);
 }
 
 int rename(const char *from, const char *to) {
@@ -116,6 +125,7 @@ static sw_status make(void *context, const struct sw_places *places, struct sw_s
                                        .unit_grains = grains,
                                        .unit_whole_grains = unit_grains,
                                        .unit_count = UNITS,
+                                       .id = job.id[0] != '\0' ? job.id : NULL,
                                        .allow_buffered = true};
     return sw_store_create(&spec, NULL, NULL, out);
 }
@@ -188,6 +198,26 @@ static void create(int64_t step, const char *nvme) {
     sw_store_close(store);
 }
 
+/* Creates as a train does, which clears away what one that was cut off has left. */
+static void begin(int64_t step, const char *nvme) {
+    const struct sw_rank_stores all = stores();
+    struct sw_start start = SW_START_NONE;
+    struct sw_store *store = NULL;
+    require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
+    require(sw_options_defaults(&sw_train_command, &job.run.settings));
+    require(sw_config_load("gpt2-tiny", &job.run.config));
+    take_settings(nvme);
+    require(sw_start_clear(&job.ranks, job.folder));
+    require(sw_rank_places_agree(&all));
+    require(sw_start_announce(&all, &start));
+    memcpy(job.id, start.id, sizeof job.id);
+    require(sw_rank_store_create(&all, &store));
+    require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
+    commit(store, step);
+    require(sw_start_finish(&job.ranks, job.folder, &start));
+    sw_store_close(store);
+}
+
 /* Opens as a resume does, and has every byte compared. Gives the step. */
 static struct sw_store *resume(const char *nvme) {
     const struct sw_rank_stores all = stores();
@@ -257,6 +287,8 @@ int main(int argc, char **argv) {
     }
     if (strcmp(what, "create") == 0)
         create(atoll(argv[3]), nvme);
+    else if (strcmp(what, "begin") == 0)
+        begin(atoll(argv[3]), nvme);
     else if (strcmp(what, "resume") == 0)
         sw_store_close(resume(nvme));
     else if (strcmp(what, "commit") == 0)

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -15,6 +16,8 @@ COUNTS = [1, 2, 3, 4, 8]
 STEP = 5
 DEATHS = int(os.environ.get("SW_TEST_ROUNDS", 6))
 MOST_CALLS, MOST_NAMES = 90, 10
+# Of a start, which makes less.
+MOST_BEGIN_CALLS, MOST_BEGIN_NAMES = 16, 4
 LOST = "refused"
 
 
@@ -29,7 +32,13 @@ def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False):
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    return jobs.run(ranks, what, path, *arguments)
+    if ranks > 1:
+        return jobs.run(ranks, what, path, *arguments)
+    # One rank needs no launcher, which would take most of the time.
+    jobs.command(1)
+    done = subprocess.run([jobs.PROGRAM, what, path, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=jobs.LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def expect(ended, step, what):
@@ -188,6 +197,73 @@ def a_death_leaves_the_old_stores_or_the_new():
     return problems
 
 
+def begin_until_there(draw, path, drive, deaths):
+    """Begins a run, with deaths; returns what is wrong and what was left behind by each."""
+    problems, left = [], []
+    for _ in range(deaths):
+        ranks = draw.choice([1, 2, 3])
+        call = f"{draw.randrange(1, MOST_BEGIN_NAMES)}n" if draw.random() < 0.4 else draw.randrange(1, MOST_BEGIN_CALLS)
+        death = f"{draw.randrange(ranks)}:{call}"
+        code, _, err = job(ranks, "begin", path, STEP, nvme=drive, death=death)
+        left.append(f"{ranks} ranks, killed at {death}: {sorted(os.listdir(path))} and {stores_in(path)}")
+        if code == 0 or (code is None) or LOST in err:
+            problems += [] if code == 0 else [f"{left}: status {code}: {err[-800:]}"]
+            break
+        if "starting.json" not in os.listdir(path) and "run.json" in os.listdir(path):
+            break
+    return problems, left
+
+
+def a_start_that_is_cut_off_is_begun_again():
+    """Wherever its stores lie, on whatever number of ranks; and nothing of it is left."""
+    problems, draw = [], random.Random(jobs.SEED + 1)
+    for number in range(DEATHS // 2):
+        with folder() as top:
+            path, drive = os.path.join(top, "run"), os.path.join(top, "drive") if number % 2 else None
+            os.mkdir(path)
+            if drive is not None:
+                os.mkdir(drive)
+            found, left = begin_until_there(draw, path, drive, 2)
+            problems += found
+            if os.path.exists(os.path.join(path, "run.json")) and "starting.json" not in os.listdir(path):
+                continue
+            ranks = draw.choice([1, 2, 3])
+            what = f"{left}, then {ranks} ranks"
+            problems += expect(job(ranks, "begin", path, STEP, nvme=drive), None, what)
+            problems += expected_in(drive or path, ranks)
+            strange = set(os.listdir(path)) - {"run.json", "store.spillway", *(f"rank-{r}-of-{ranks}" for r in range(3))}
+            problems += [f"{what}: {strange} left"] if strange else []
+            problems += expect(job(ranks, "resume", path), STEP, what)
+    return problems
+
+
+def a_folder_with_more_than_a_start_is_refused():
+    problems = []
+    with folder() as top:
+        path, drive = os.path.join(top, "run"), os.path.join(top, "drive")
+        os.mkdir(path)
+        os.mkdir(drive)
+        job(1, "begin", path, STEP, nvme=drive, death="0:8")
+        if not os.path.exists(os.path.join(path, "starting.json")):
+            return [f"no start was cut off: {os.listdir(path)}"]
+        for name, make in (("mine.txt", lambda at: open(at, "w").close()), ("rank-0-of-2", os.mkdir)):
+            at = os.path.join(path, name)
+            make(at)
+            problems += refused(job(1, "begin", path, STEP, nvme=drive), name, f"{name} beside it")
+            problems += [] if os.path.exists(at) else [f"{name} was removed"]
+            shutil.rmtree(at) if os.path.isdir(at) else os.unlink(at)
+        # Another run's store has come to lie where that of the start was.
+        store, other = os.path.join(drive, "store.spillway"), os.path.join(top, "other")
+        if os.path.exists(store):
+            os.unlink(store)
+        os.mkdir(other)
+        problems += expect(job(1, "begin", other, STEP, nvme=drive), None, "another run")
+        problems += refused(job(1, "begin", path, STEP, nvme=drive), "store.spillway exists already", "a store of another")
+        problems += expect(job(1, "resume", other), STEP, "the other run")
+    return problems
+
+
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
-                a_death_leaves_the_old_stores_or_the_new)
+                a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
+                a_folder_with_more_than_a_start_is_refused)

@@ -1,0 +1,113 @@
+/* What the watch makes of what it knows. */
+#include "core/size.h"
+#include "core/watch_private.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, WRITE = 1, LANES = 2, OTHERS = 3 };
+#define TIMEOUT_NS INT64_C(1000000000)
+
+struct ranks {
+    struct sw_note note[RANKS];
+    struct sw_watch_view view[RANKS];
+};
+
+static const char *const lanes[LANES] = {"comm", "write"};
+
+/* All in the collective of this number, for so long; heard of just now. */
+static struct ranks *together(struct ranks *all, int64_t running_ns) {
+    *all = (struct ranks){0};
+    for (int rank = 0; rank < RANKS; rank++) {
+        struct sw_note *note = &all->note[rank];
+        *note = (struct sw_note){.rank = rank, .process = 100 + rank, .host = "here"};
+        for (int lane = 0; lane < SW_WATCH_LANES; lane++)
+            note->lanes[lane].running_ns = -1;
+        note->lanes[SW_WATCH_COMM] =
+            (struct sw_watch_lane){.entered = OTHERS, .running_ns = running_ns, .index = 7, .what = "gradients"};
+        all->view[rank] = (struct sw_watch_view){.still_ns = running_ns, .note = note};
+    }
+    return all;
+}
+
+/* One that has not come, and commits meanwhile. */
+static void leave_behind(struct ranks *all, int rank, int64_t still_ns, bool patient) {
+    struct sw_note *note = &all->note[rank];
+    note->lanes[SW_WATCH_COMM] = (struct sw_watch_lane){.entered = OTHERS - 1, .running_ns = -1};
+    note->lanes[WRITE] = (struct sw_watch_lane){.entered = 1, .running_ns = still_ns, .index = 5, .what = "commit"};
+    note->patient = patient;
+    all->view[rank].still_ns = still_ns;
+}
+
+static bool judged(const struct ranks *all, char text[SW_WATCH_TEXT_CHARS]) {
+    const struct sw_watch_rule rule = {
+        .lanes = lanes, .lane_count = LANES, .timeout_ns = TIMEOUT_NS, .remedy = "give it more"};
+    return sw_watch_judge(all->view, RANKS, &rule, text);
+}
+
+static void check_said(const char *text, const char *words) {
+    if (strstr(text, words) == NULL)
+        fail_msg("'%s' is not in '%s'", words, text);
+}
+
+static void names_a_slow_rank_its_op_and_the_remedy(void **state) {
+    (void)state;
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, TIMEOUT_NS + 1), 1, TIMEOUT_NS, false);
+    assert_false(judged(&all, text));
+    leave_behind(&all, 1, TIMEOUT_NS + 1, false);
+    assert_true(judged(&all, text));
+    check_said(text, "rank 1 (process 101 on here) has done nothing for 1.0 s");
+    check_said(text, "it has not entered 'gradients 7'");
+    check_said(text, "its lane write was in 'commit 5'");
+    check_said(text, "; if that is only slow, give it more");
+}
+
+static void a_patient_start_has_many_times_as_long(void **state) {
+    (void)state;
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, SW_WATCH_PATIENCE * TIMEOUT_NS), 2, SW_WATCH_PATIENCE * TIMEOUT_NS, true);
+    assert_false(judged(&all, text));
+    leave_behind(&all, 2, SW_WATCH_PATIENCE * TIMEOUT_NS + 1, true);
+    assert_true(judged(&all, text));
+    check_said(text, "rank 2");
+}
+
+static void silence_is_never_forgiven(void **state) {
+    (void)state;
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, 0), 1, TIMEOUT_NS, true);
+    all.view[1].silent_ns = TIMEOUT_NS + 1;
+    assert_true(judged(&all, text));
+    check_said(text, "rank 1 (process 101 on here) has not answered for 1.0 s");
+    assert_null(strstr(text, "only slow"));
+    all.view[1].left = true;
+    assert_false(judged(&all, text));
+}
+
+static void all_in_one_collective_blame_the_network(void **state) {
+    (void)state;
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    assert_true(judged(together(&all, TIMEOUT_NS + 1), text));
+    check_said(text, "the network between them is at fault");
+    all.view[1].still_ns = 0;
+    assert_false(judged(&all, text));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
+        cmocka_unit_test(a_patient_start_has_many_times_as_long),
+        cmocka_unit_test(silence_is_never_forgiven),
+        cmocka_unit_test(all_in_one_collective_blame_the_network),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+#include "train/start.h"
+
+#include "core/log.h"
+#include "io/lock.h"
+#include "train/files.h"
+#include "train/rank_store_private.h"
+#include "train/start_left.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {
+    return sw_path_join(path, SW_RUN_PATH_CHARS, folder, SW_START_FILE_NAME);
+}
+
+static sw_status refuse_second(const char *folder) {
+    sw_error_clear();
+    return sw_fail(SW_ERR_BUSY, "another process is beginning a run in %s: wait for it, or name another folder",
+                   folder);
+}
+
+/* Nobody else has a start's file while its process lives. Whoever had it before may have removed it. */
+static sw_status take(int file, const char *folder) {
+    struct stat info;
+    return sw_lock_take(file, folder) == SW_OK && fstat(file, &info) == 0 && info.st_nlink > 0 ? SW_OK
+                                                                                               : refuse_second(folder);
+}
+
+sw_status sw_start_check(const char *folder) {
+    struct sw_start_left left;
+    SW_TRY(sw_start_left_read(folder, &left));
+    const sw_status status = left.found ? sw_start_left_check(folder, &left) : sw_folder_must_be_free(folder);
+    sw_start_left_release(&left);
+    return status;
+}
+
+/* The file of the start goes last, so that whatever cuts this off is found again. Returns what is left; NULL: nothing.
+ */
+static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
+    static const char *const names[] = {"run.json.partial", "run.json", SW_START_FILE_NAME};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
+        if (chars >= SW_RUN_PATH_CHARS || (unlink(path) != 0 && errno != ENOENT))
+            return path;
+    }
+    return NULL;
+}
+
+static sw_status remove_rest(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    return remove_files(folder, path) == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_IO, "%s, which an unfinished start has left, cannot be removed: %s", path,
+                         strerror(errno));
+}
+
+/* On one rank of each machine in turn, as machines may share what they see. */
+static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
+    struct sw_comm *comm = sw_ranks_comm(ranks);
+    const struct sw_comm_place alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_place(comm) : &alone;
+    for (int node = 0; node < place->nodes; node++) {
+        const bool own = place->node == node && place->local_rank == 0;
+        SW_TRY(sw_ranks_gate(ranks, own ? sw_start_left_remove(folder, left) : SW_OK));
+    }
+    return SW_OK;
+}
+
+/* Whoever looks holds the file, so that no two starts clear one folder. */
+static sw_status open_and_check(const char *folder, int *out) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(folder, path));
+    *out = open(path, O_RDWR | O_CLOEXEC);
+    if (*out >= 0)
+        SW_TRY(take(*out, folder));
+    return sw_start_check(folder);
+}
+
+static sw_status clear(struct sw_ranks *ranks, const char *folder) {
+    struct sw_start_left left = {0};
+    int file = -1;
+    sw_status status = sw_ranks_first(ranks, open_and_check(folder, &file));
+    if (status == SW_OK)
+        status = sw_ranks_gate(ranks, sw_start_left_read(folder, &left));
+    if (status == SW_OK)
+        status = remove_stores(ranks, folder, &left);
+    if (status == SW_OK)
+        status = sw_ranks_first(ranks, remove_rest(folder));
+    if (file >= 0)
+        close(file);
+    sw_start_left_release(&left);
+    return status;
+}
+
+sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_ranks_gate(ranks, path_of(folder, path)));
+    bool found = access(path, F_OK) == 0;
+    SW_TRY(sw_ranks_spread(ranks, "what an unfinished start has left", &found, sizeof found));
+    if (!found)
+        return SW_OK;
+    sw_log_info("%s has what a start left that was cut off before its first commit: the run is begun again", folder);
+    return clear(ranks, folder);
+}
+
+/* Made by name before anything is written, so that of two starts in one folder one is refused. */
+static sw_status write_announcement(const struct sw_rank_stores *stores, struct sw_start *start) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(stores->folder, path));
+    start->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (start->file < 0)
+        return errno == EEXIST ? refuse_second(stores->folder)
+                               : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
+    SW_TRY(take(start->file, stores->folder));
+    const sw_status status = sw_start_left_write(start->file, path, stores->run);
+    if (status != SW_OK)
+        unlink(path);
+    return status;
+}
+
+sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
+    struct sw_places places;
+    SW_TRY(sw_ranks_gate(stores->ranks, sw_store_new_id(start->id)));
+    sw_status status = sw_ranks_gate(stores->ranks, sw_rank_own_places(stores, &places));
+    if (status == SW_OK)
+        status = sw_ranks_gate(stores->ranks, sw_rank_refuse_taken(&places));
+    if (status == SW_OK)
+        status = sw_rank_record(stores, start->id, &places);
+    sw_places_release(&places);
+    SW_TRY(status);
+    SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores, start)));
+    start->announced = true;
+    return SW_OK;
+}
+
+static sw_status finish(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(folder, path));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
+    return SW_OK;
+}
+
+static void forget(struct sw_start *start) {
+    if (start->file >= 0)
+        close(start->file);
+    *start = (struct sw_start)SW_START_NONE;
+}
+
+sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start) {
+    SW_TRY(sw_ranks_gate(ranks, SW_OK));
+    SW_TRY(sw_ranks_first(ranks, finish(folder)));
+    forget(start);
+    return SW_OK;
+}
+
+void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
+    /* What has failed is said by the error that is there. */
+    char path[SW_RUN_PATH_CHARS];
+    if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
+        (void)remove_files(stores->folder, path);
+    forget(start);
+}
