@@ -14,15 +14,17 @@ enum { BASELINE_VOCAB = 4096 };
 /* A signal handler can reach nothing but global state. */
 static volatile sig_atomic_t stop_requested, speaking;
 
+/* Another thread may be given the second signal while the first is still being answered. */
 static void on_signal(int number) {
-    if (stop_requested && number != SIGUSR1)
+    const bool again = stop_requested;
+    stop_requested = 1;
+    if (again && number != SIGUSR1)
         _exit(128 + number);
     static const char text[] = "\nending as soon as nothing is lost by it; once more ends at once\n";
-    if (!stop_requested && speaking) {
+    if (!again && speaking) {
         const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
         (void)ignored;
     }
-    stop_requested = 1;
 }
 
 const volatile sig_atomic_t *sw_signals_catch(bool speaks) {

@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from jobs import GRACE_S, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, script_test
+from jobs import GRACE_S, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, script_test
 from two_hosts import FAR_RANKS, HOSTS
 
 
@@ -22,15 +22,15 @@ def is_running(process):
         return False
 
 
-def begun():
-    return Job(4, "go_on", TIMEOUT_MS, -1, -1, launcher=HOSTS.launcher()).begin()
+def begun(timeout_ms):
+    return Job(4, "go_on", timeout_ms, -1, -1, launcher=HOSTS.launcher()).begin()
 
 
 def a_rank_lost_on_the_other_host_ends_the_job():
     draw = random.Random(SEED)
     wrong = []
     for _ in range(ROUNDS):
-        job, victim = begun(), draw.choice(FAR_RANKS)
+        job, victim = begun(PATIENT_MS), draw.choice(FAR_RANKS)
         time.sleep(draw.random() * 0.3)
         os.kill(job.processes[victim], signal.SIGKILL)
         wrong += judged(f"rank {victim}", job.end(GRACE_S), rf"^rank {victim} \(process \d+ on {HOSTS.names[1]}\) has died$")
@@ -39,7 +39,7 @@ def a_rank_lost_on_the_other_host_ends_the_job():
 
 def a_cut_wire_ends_the_ranks_on_both_sides():
     """mpirun itself waits for the other host for as long as TCP does."""
-    job = begun()
+    job = begun(TIMEOUT_MS)
     HOSTS.cut()
     try:
         deadline = time.monotonic() + TIMEOUT_MS / 1000 + GRACE_S

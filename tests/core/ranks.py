@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from jobs import GRACE_S, LIMIT_S, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
+from jobs import GRACE_S, LIMIT_S, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
 
 
 def collectives_give_the_serial_bits():
@@ -77,9 +77,9 @@ def disagreement_is_refused_on_all_ranks():
     return wrong
 
 
-def one_that_is_hit(draw, hit):
+def one_that_is_hit(draw, hit, timeout_ms):
     ranks = draw.randint(2, 4)
-    job = Job(ranks, "go_on", TIMEOUT_MS, -1, -1).begin()
+    job = Job(ranks, "go_on", timeout_ms, -1, -1).begin()
     victim = draw.randrange(ranks)
     time.sleep(draw.random() * 0.3)
     os.kill(job.processes[victim], hit)
@@ -90,19 +90,19 @@ def one_that_is_hit(draw, hit):
 
 def a_killed_rank_ends_the_job():
     draw = random.Random(SEED)
-    return [problem for _ in range(2 * ROUNDS) for problem in one_that_is_hit(draw, signal.SIGKILL)]
+    return [problem for _ in range(2 * ROUNDS) for problem in one_that_is_hit(draw, signal.SIGKILL, PATIENT_MS)]
 
 
 def a_stopped_rank_ends_the_job():
     draw = random.Random(SEED + 1)
-    return [problem for _ in range(ROUNDS) for problem in one_that_is_hit(draw, signal.SIGSTOP)]
+    return [problem for _ in range(ROUNDS) for problem in one_that_is_hit(draw, signal.SIGSTOP, TIMEOUT_MS)]
 
 
 def a_failed_rank_ends_the_job():
     wrong = []
     draw = random.Random(SEED + 2)
     for failing in range(3):
-        job = Job(3, "go_on", 20000, failing, draw.randint(0, 30))
+        job = Job(3, "go_on", PATIENT_MS, failing, draw.randint(0, 30))
         wrong += judged(f"rank {failing} fails", job.end(GRACE_S), f"^rank {failing}: the drive is full$")
     return wrong
 

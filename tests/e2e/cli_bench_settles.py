@@ -12,8 +12,8 @@ from program import script_test
 
 SCRATCH = program.scratch_folder()
 MIB = 1 << 20
-FAST, SLOW, READ = 48 * MIB, 8 * MIB, 32 * MIB
-FAST_S = 6
+FAST, SLOW, READ = 32 * MIB, 8 * MIB, 32 * MIB
+FAST_BYTES = 6 * FAST
 # A throttled device may run ahead by some of a second's bytes.
 SLACK = 1.25
 
@@ -57,6 +57,11 @@ class Throttle:
     def limit(self, way, bytes_per_s):
         program.write(os.path.join(self.folder, f"blkio.throttle.{way}_bps_device"), f"{self.numbers} {bytes_per_s}")
 
+    def written(self):
+        with open(os.path.join(self.folder, "blkio.throttle.io_service_bytes"), encoding="utf-8") as file:
+            counts = [line.split() for line in file]
+        return sum(int(count[2]) for count in counts if count[:2] == [self.numbers, "Write"])
+
     def enter(self):
         program.write(os.path.join(self.folder, "cgroup.procs"), str(os.getpid()))
 
@@ -69,7 +74,8 @@ def a_drive_that_becomes_slow():
                  "--sustain", "--time-limit", 40, "--json")
     with subprocess.Popen(program.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           preexec_fn=throttle.enter) as process:
-        time.sleep(FAST_S)
+        while throttle.written() < FAST_BYTES and process.poll() is None:
+            time.sleep(0.05)
         throttle.limit("write", SLOW)
         out, _ = process.communicate(timeout=program.LIMIT_S)
     if process.returncode != 0:
@@ -77,7 +83,7 @@ def a_drive_that_becomes_slow():
     found = json.loads(out)
     problems = [] if found["fell"] and found["settled"] else [f"fell {found['fell']}, settled {found['settled']}"]
     most = {"settled_bytes_per_s": SLOW, "both_write_bytes_per_s": SLOW, "both_read_bytes_per_s": READ,
-            "burst_bytes_per_s": FAST, "bytes_before_fall": FAST * (FAST_S + 2)}
+            "burst_bytes_per_s": FAST, "bytes_before_fall": FAST_BYTES + 2 * FAST}
     problems += [f"{name} is {found[name]}, of {limit}" for name, limit in most.items()
                  if not 0 < found[name] <= SLACK * limit]
     if not found["burst_bytes_per_s"] > found["settled_bytes_per_s"] or found["written_bytes"] >= 20 * FAST:

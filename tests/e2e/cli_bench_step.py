@@ -160,16 +160,6 @@ def ranks_measure_together():
     return problems + ([] if 0 < sent == planned else [f"{sent} bytes were sent, {planned} planned"])
 
 
-def has_unnamed_file(process, where):
-    """Whether a process holds a file in the folder that has no name."""
-    fds = f"/proc/{process.pid}/fd"
-    try:
-        targets = [os.readlink(os.path.join(fds, fd)) for fd in os.listdir(fds)]
-    except OSError:
-        return False
-    return any(target.startswith(where + "/") and target.endswith(" (deleted)") for target in targets)
-
-
 def gone_however_it_ends():
     """Also while the drive is measured: its files never have a name, so that nothing can remove them too late."""
     problems = []
@@ -178,7 +168,7 @@ def gone_however_it_ends():
             where = folder("killed")
             process = program.start(*bench(where, "--place", PLACES[1][0], "--steps", 10000, *rates))
             until = time.monotonic() + program.LIMIT_S
-            while not has_unnamed_file(process, where) and process.poll() is None and time.monotonic() < until:
+            while not program.has_unnamed_file(process, where) and process.poll() is None and time.monotonic() < until:
                 time.sleep(0.002)
             time.sleep(wait_s)
             during, alive = os.listdir(where), process.poll() is None

@@ -13,6 +13,7 @@ from program import script_test
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 40000))
 STEPS, ENDLESS = 150, 1000000
+MOST_BEGINNINGS = 60
 KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
 PLACES = {"device": ["--place", "grads=device,optimizer=device", "--save-every", 7],
           "host": ["--place", "grads=host,optimizer=host", "--save-every", 10],
@@ -78,32 +79,44 @@ def signals_end_after_the_step():
     return problems
 
 
+def processor_seconds(process):
+    with open(f"/proc/{process.pid}/stat", encoding="utf-8") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_work(process, seconds):
+    """Until the program has computed for so long from now on, however busy the cores are."""
+    until, deadline = processor_seconds(process) + seconds, time.monotonic() + program.LIMIT_S
+    while processor_seconds(process) < until and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def a_second_signal_ends_at_once():
     """Here a step is long enough that only the second signal can end it."""
     run = path("twice")
     process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", run, "--seq", 256,
                             "--batch-tokens", 4 * 256 * 500, "--micro-batch", 4)
     wait_for(process, "commits")
-    time.sleep(0.3)
+    wait_for_work(process, 0.3)
     process.send_signal(signal.SIGINT)
     wait_for(process, "once more ends at once")
-    before = time.monotonic()
     process.send_signal(signal.SIGINT)
     code = process.wait(program.LIMIT_S)
     process.stderr.close()
-    seconds = time.monotonic() - before
-    return [] if code == 128 + signal.SIGINT and seconds < 5 else [f"status {code} after {seconds:.1f} s"]
+    done = len(program.steps_of(run)) if os.path.exists(os.path.join(run, "log.jsonl")) else 0
+    return [] if code == 128 + signal.SIGINT and done == 0 else [f"status {code} after {done} steps"]
 
 
 def the_time_limit():
+    """No step is begun after it. Two at most are under way when the last is decided on."""
     limit_s = 3
-    before = time.monotonic()
     ended = program.run(*train("limited", "device", "--time-limit", f"{limit_s}s", steps=ENDLESS))
-    seconds = time.monotonic() - before
     problems = [] if ended.code == 0 and "everything is saved" in ended.err else [f"status {ended.code}"]
-    if seconds > limit_s + 1:
-        problems.append(f"ended after {seconds:.1f} s")
-    done = len(program.steps_of(path("limited")))
+    seconds = [line["seconds"] for line in program.steps_of(path("limited"))]
+    done = len(seconds)
+    if sum(seconds[:-2]) > limit_s:
+        problems.append(f"went on for {sum(seconds):.1f} s")
     resumed = program.run("resume", path("limited"), "--steps", done + 3)
     if resumed.code != 0 or len(program.steps_of(path("limited"))) != done + 3:
         problems.append(f"the limit stayed, or resume failed: {resumed.err[-300:]}")
@@ -184,29 +197,36 @@ def an_evaluation_that_was_lost():
     return [] if lines[10] == evaluation else [f"instead of {evaluation!r} there is {lines[10]!r}"]
 
 
+def killed_at_its_beginning(wait_s):
+    """What resuming then says."""
+    run = path("begun")
+    shutil.rmtree(run, ignore_errors=True)
+    process = program.start(*train("begun", "nvme"))
+    while not os.path.exists(run) and process.poll() is None:
+        pass
+    time.sleep(wait_s)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    return program.run("resume", run, "--steps", 2)
+
+
 def a_beginning_that_was_killed():
     """A run without its first commit says so and tells what to do, nothing else takes it for a run, and the same command
-    begins it again."""
-    problems, seen = [], 0
-    for wait_s in (0.0, 0.002, 0.004, 0.006, 0.008, 0.010, 0.012, 0.015, 0.02, 0.03):
-        run = path("begun")
-        shutil.rmtree(run, ignore_errors=True)
-        process = program.start(*train("begun", "nvme"))
-        deadline = time.monotonic() + 10
-        while not os.path.exists(run) and time.monotonic() < deadline:
-            pass
-        time.sleep(wait_s)
-        process.kill()
-        process.wait()
-        process.stderr.close()
-        ended = program.run("resume", run, "--steps", 2)
+    begins it again. On busy cores it may have committed before it is killed, so that it is tried until some have not."""
+    problems, seen, tries = [], 0, 0
+    waits_s = (0.0, 0.002, 0.004, 0.006, 0.008, 0.010, 0.012, 0.015, 0.02, 0.03)
+    while tries < len(waits_s) or (seen == 0 and tries < MOST_BEGINNINGS):
+        wait_s = waits_s[tries] if tries < len(waits_s) else 0.0
+        ended = killed_at_its_beginning(wait_s)
+        tries += 1
         if ended.code != 0:
             seen += 1
             problems += program.wrong_refusal(f"killed after {wait_s} s", ended, 1, ["begun"], ["resume"])
             again = program.run(*train("begun", "nvme", steps=2))
-            if again.code != 0 or len(program.steps_of(run)) != 2 or os.path.exists(path("begun", "starting.json")):
+            if again.code != 0 or len(program.steps_of(path("begun"))) != 2 or os.path.exists(path("begun", "starting.json")):
                 problems.append(f"killed after {wait_s} s, begun again: {again.err[-500:]}")
-    return problems if seen else ["no beginning was caught"]
+    return problems if seen else [f"of {tries} no beginning was caught"]
 
 
 def a_loss_that_is_not_finite():

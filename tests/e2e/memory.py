@@ -290,9 +290,13 @@ def data_larger_than_the_group_is_read():
 
 
 def resident_bytes(pid):
-    """Exact, unlike VmRSS, which counts late by up to some pages for each thread."""
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        return int(re.search(r"^Rss:\s+(\d+) kB", file.read(), re.MULTILINE).group(1)) * 1024
+    """Exact, unlike VmRSS, which counts late by up to some pages for each thread. None where the program has ended."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            found = re.search(r"^Rss:\s+(\d+) kB", file.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found.group(1)) * 1024 if found else None
 
 
 def resident_by_step(*more):
@@ -303,9 +307,10 @@ def resident_by_step(*more):
     resident = {}
     for line in process.stderr:
         step = re.match(r"step (\d+)/", line)
-        # The last step's line may come from a program that is already cleaning up.
-        if step and int(step.group(1)) < STEADY_STEPS:
-            resident[int(step.group(1))] = resident_bytes(process.pid)
+        # The last step's line may come from a program that is already cleaning up; on busy cores, others too.
+        found = resident_bytes(process.pid) if step and int(step.group(1)) < STEADY_STEPS else None
+        if found is not None:
+            resident[int(step.group(1))] = found
     process.wait(program.LIMIT_S)
     program.shutil.rmtree(RUN, ignore_errors=True)
     return process.returncode, resident

@@ -54,6 +54,16 @@ def start(*arguments):
     return process
 
 
+def has_unnamed_file(process, where):
+    """Whether a process holds a file in the folder that has no name."""
+    fds = f"/proc/{process.pid}/fd"
+    try:
+        targets = [os.readlink(os.path.join(fds, fd)) for fd in os.listdir(fds)]
+    except OSError:
+        return False
+    return any(target.startswith(where + "/") and target.endswith(" (deleted)") for target in targets)
+
+
 def must(*arguments):
     """Runs what has to succeed for the test to go on."""
     ended = run(*arguments)

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SMALL_SECTOR_BYTES = 512, LARGE_SECTOR_BYTES = 4096, KILLS = 6, MAX_KILL_US = 60000 };
+enum { SMALL_SECTOR_BYTES = 512, LARGE_SECTOR_BYTES = 4096, KILLS = 6, MAX_KILL_US = 60000, MORE_KILLS = 8 };
 /* Not a multiple of the store's pages, where sectors allow that. */
 #define DEVICE_BYTES (24 * SW_MIB + SMALL_SECTOR_BYTES)
 #define LOOK_BYTES SW_MIB
@@ -272,7 +272,8 @@ static void leaves_nothing_of_what_failed(void **state) {
     loop_run_or_skip(fail_and_leave_nothing, *state);
 }
 
-/* The one that comes next waits until the writes of the dead have landed, and has the device to itself. */
+/* The one that comes next waits until the writes of the dead have landed, and has the device to itself. On a busy drive
+ * each lives longer, until one has committed. */
 static void be_killed_on_a_device(void *context) {
     const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
     const struct store_directories places = {.path = {device.name}, .count = 1};
@@ -281,13 +282,14 @@ static void be_killed_on_a_device(void *context) {
     sw_store_close(store);
     int64_t step = 1;
     uint64_t draws = 0;
-    for (test_seed = 1; test_seed <= KILLS; test_seed++) {
+    for (test_seed = 1; test_seed <= KILLS || (step == 1 && test_seed <= KILLS + MORE_KILLS); test_seed++) {
+        const uint64_t more = test_seed > KILLS ? test_seed - KILLS : 0;
         const pid_t child = fork_child();
         if (child == 0) {
             store = open_on(&places);
             commit_steps(store, sw_store_last_commit(store)->step + 1, INT64_MAX - 1);
         }
-        usleep((useconds_t)(MAX_KILL_US + random_below(&draws, MAX_KILL_US)));
+        usleep((useconds_t)((MAX_KILL_US << more) + random_below(&draws, MAX_KILL_US)));
         int how;
         CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &how, 0) == child && WIFSIGNALED(how));
         store = open_on(&places);

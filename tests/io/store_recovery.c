@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LABEL_SEEDS = 400, KILLS = 12, MAX_KILL_US = 60000 };
+enum { LABEL_SEEDS = 400, KILLS = 12, MAX_KILL_US = 60000, MORE_KILLS = 8 };
 /* Longer than a process waits for one that lives. */
 enum { HELD_BY_THE_DEAD_US = 2600000 };
 
@@ -261,7 +261,8 @@ static void bears_lying_labels(void **state) {
     free(label);
 }
 
-/* A process that commits until it is killed, wherever it is. */
+/* A process that commits until it is killed, wherever it is. On a busy drive it lives longer, until it has committed.
+ */
 static void resumes_after_kill(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
     struct sw_store *store = create_store(&directories);
@@ -269,13 +270,14 @@ static void resumes_after_kill(void **state) {
     sw_store_close(store);
     int64_t step = 1;
     uint64_t draws = 0;
-    for (test_seed = 1; test_seed <= KILLS; test_seed++) {
+    for (test_seed = 1; test_seed <= KILLS || (step == 1 && test_seed <= KILLS + MORE_KILLS); test_seed++) {
+        const uint64_t more = test_seed > KILLS ? test_seed - KILLS : 0;
         const pid_t child = fork_child();
         if (child == 0) {
             store = reopen_store(&directories);
             commit_steps(store, sw_store_last_commit(store)->step + 1, INT64_MAX - 1);
         }
-        usleep((useconds_t)random_below(&draws, MAX_KILL_US));
+        usleep((useconds_t)random_below(&draws, MAX_KILL_US << more));
         kill(child, SIGKILL);
         int how;
         CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
