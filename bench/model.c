@@ -25,6 +25,7 @@ sw_status sw_bench_model_open(const struct sw_settings *given, struct sw_bench_m
     SW_TRY(sw_config_load(given->model, &out->config));
     SW_TRY(sw_bench_open_devices(given->device, given->threads, &out->devices));
     out->device = out->devices.compute;
+    SW_TRY(sw_settings_prepare_device(&out->settings, out->device));
     const struct sw_device_info info = sw_devices_info(&out->devices);
     SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
     out->type = out->bound_type = sw_settings_type(&out->settings);

@@ -36,7 +36,7 @@
          .kind = SW_OPTION_CHOICE,                                                                                     \
          .offset = offsetof(target, settings.precision),                                                               \
          .initial = "auto",                                                                                            \
-         .choices = "auto|bf16|fp16|fp32",                                                                             \
+         .choices = "auto|bf16|fp16|fp32|tf32",                                                                        \
          .what = "type of the operands; auto: bf16 where the device has it"},                                          \
         SW_BENCH_DEVICE(offsetof(target, settings.device)), SW_BENCH_THREADS(offsetof(target, settings.threads))
 

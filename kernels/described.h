@@ -12,6 +12,7 @@ struct sw_device_description {
     int64_t memory_bytes;
     double memory_bytes_per_s;
     double product_flops_per_s[SW_DTYPES]; /* of matrix products, by the type of their operands */
+    double tf32_flops_per_s;               /* of those of fp32 that are rounded to TF32 */
     double attention_flops_per_s;          /* of the products within attention, those done twice included */
     double op_s;                           /* between the ends of two ops, where neither arithmetic nor bytes matter */
 };

@@ -54,6 +54,15 @@ struct sw_device_info sw_device_info(const struct sw_device *device) {
     return device->info;
 }
 
+sw_status sw_device_use_tf32(struct sw_device *device) {
+    assert(device->gemms.count == 0);
+    if (device->ops.use_tf32 == NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--precision tf32 is for GPUs, whose tensor cores round fp32; here fp32 is as fast, use that");
+    device->ops.use_tf32(device);
+    return SW_OK;
+}
+
 /* Two ranges of bytes apart from each other. */
 static bool apart(const void *a, const void *b, int64_t bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;

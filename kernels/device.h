@@ -47,6 +47,10 @@ struct sw_device_info {
 };
 struct sw_device_info sw_device_info(const struct sw_device *device);
 
+/* From now on fp32 operands of matrix products are rounded to TF32, 10 bits of mantissa, for tensor cores. Before any
+ * product is prepared. SW_ERR_UNSUPPORTED where the device has no such products. */
+sw_status sw_device_use_tf32(struct sw_device *device);
+
 /* One region of memory, zeroed, aligned to SW_BUFFER_ALIGN_BYTES: of the device, or of the host for copies to and from
  * the device, which is then as near to the device as the machine has it, and locked. A CPU device's host memory is
  * locked only where the limits allow it; a GPU's is refused where it cannot be pinned. The caller closes it, when no

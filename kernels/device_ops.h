@@ -32,6 +32,8 @@ struct sw_device_ops {
     sw_status (*zero)(struct sw_stream *stream, void *to, int64_t bytes);
     sw_status (*synchronize)(struct sw_stream *stream);
 
+    /* NULL where the device has no TF32. */
+    void (*use_tf32)(struct sw_device *device);
     /* A device may keep what it prepared for a shape in entry->prepared; release_gemm frees it. */
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);

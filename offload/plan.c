@@ -186,6 +186,11 @@ static void describe_need(const struct sw_plan *plan, const struct need *need, s
 }
 
 static sw_status refuse_budget(const struct sw_plan *plan, const struct need *need) {
+    if (plan->spec.lack != NULL)
+        *plan->spec.lack = (struct sw_plan_lack){
+            .short_budgets = need->short_budgets,
+            .missing_bytes = need->missing_bytes[SW_DEVICE] + need->missing_bytes[SW_HOST],
+        };
     char device[NEED_CHARS], host[NEED_CHARS];
     describe_need(plan, need, SW_DEVICE, device);
     describe_need(plan, need, SW_HOST, host);
@@ -251,9 +256,9 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
 }
 
 /* Everything on the device if it fits. Else everything as low as it may go, and then up again, first what saves the
- * most traffic for its bytes: weights (fetched twice a step) and boundaries (once each way), then intermediates instead
- * of recomputation, then gradients with their optimizer; what the device cannot take goes to the host in the same
- * order. */
+ * most traffic for its bytes: weights (fetched twice for each group of micro-batches), the accumulators that lie
+ * between groups (there and back for each), boundaries (once each way), then intermediates instead of recomputation,
+ * then gradients with their optimizer; what the device cannot take goes to the host in the same order. */
 static sw_status place(struct sw_plan *plan) {
     const bool choose = plan->spec.recompute_auto;
     const sw_recompute least = choose ? SW_RECOMPUTE_NOTHING : plan->spec.recompute;
@@ -269,6 +274,8 @@ static sw_status place(struct sw_plan *plan) {
     if (!fit)
         SW_TRY(search_uniform(plan, most, lowest));
     SW_TRY(raise_states(plan, SW_WEIGHTS, SW_WEIGHTS, SW_DEVICE));
+    if (sw_plan_groups(plan) > 1)
+        SW_TRY(raise_states(plan, SW_GRADS, SW_GRADS, SW_DEVICE));
     SW_TRY(raise_states(plan, SW_ACTS, SW_ACTS, SW_DEVICE));
     if (choose)
         SW_TRY(sw_plan_keep_intermediates(plan));

@@ -204,7 +204,14 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
+/* What budgets lack of what the nearest placement takes. */
+struct sw_plan_lack {
+    int short_budgets; /* 1 or 2 */
+    int64_t missing_bytes;
+};
+
 struct sw_plan_spec {
+    struct sw_plan_lack *lack;    /* filled with SW_ERR_BUDGET; NULL: of no interest */
     const struct sw_units *units; /* must outlive the plan */
     int ranks, rank;              /* of a training; 0, 0: alone */
     int zero;                     /* stage */

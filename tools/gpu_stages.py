@@ -62,7 +62,7 @@ STAGES = (
           tuple(bench(f"gemm-{model}", "gemm", "--model", model, "--seq", "1024", "--micro-batch", "8")
                 for model in MODELS) +
           tuple(bench(f"gemm-{precision}", "gemm", "--model", MODELS[0], "--seq", "1024", "--micro-batch", "8",
-                      "--precision", precision) for precision in ("fp16", "fp32"))),
+                      "--precision", precision) for precision in ("fp16", "fp32", "tf32"))),
     Stage("attention", "attention forward and backward",
           tuple(bench(f"attention-{model}-{seq}", "attention", "--model", model, "--seq", str(seq), "--micro-batch",
                       str(8192 // seq)) for model in MODELS for seq in (1024, 8192))),

@@ -32,6 +32,7 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
         bool may_be_zero;
     } numbers[] = {{"memory_bytes_per_s", &out->memory_bytes_per_s, false},
                    {"fp32_flops_per_s", &out->product_flops_per_s[SW_F32], false},
+                   {"tf32_flops_per_s", &out->tf32_flops_per_s, false},
                    {"bf16_flops_per_s", &out->product_flops_per_s[SW_BF16], false},
                    {"fp16_flops_per_s", &out->product_flops_per_s[SW_F16], false},
                    {"attention_flops_per_s", &out->attention_flops_per_s, false},

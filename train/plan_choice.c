@@ -26,18 +26,32 @@ static int groups_of(int64_t micros, int64_t out[SW_CHOICE_MOST_GROUPS]) {
     return count;
 }
 
+/* As keep_lesser of the plan's: a change of fewer budgets, then of fewer bytes. */
+static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *b) {
+    return a->short_budgets != b->short_budgets ? a->short_budgets < b->short_budgets
+                                                : a->missing_bytes < b->missing_bytes;
+}
+
+/* Where no group fits, the message is of the one that is nearest to it. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
-    int64_t group[SW_CHOICE_MOST_GROUPS];
+    int64_t group[SW_CHOICE_MOST_GROUPS], nearest = 0;
+    struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
     if (!order_is_open(settings))
-        return sw_trainer_plan(settings, model, out);
-    sw_status status = SW_ERR_BUDGET;
+        return sw_trainer_plan(settings, model, NULL, out);
     const int count = groups_of(sw_settings_micro_batches(settings), group);
-    for (int i = 0; i < count && status == SW_ERR_BUDGET; i++) {
-        sw_error_clear();
+    for (int i = 0; i < count; i++) {
         settings->group = group[i];
-        status = sw_trainer_plan(settings, model, out);
+        const sw_status status = sw_trainer_plan(settings, model, &lack, out);
+        if (status != SW_ERR_BUDGET)
+            return status;
+        sw_error_clear();
+        if (lacks_less(&lack, &least)) {
+            least = lack;
+            nearest = group[i];
+        }
     }
-    return status;
+    settings->group = nearest;
+    return sw_trainer_plan(settings, model, NULL, out);
 }
 
 /* The step of a group's plan, which takes the place of the best where it is faster; infinite where it does not fit. */
@@ -46,7 +60,7 @@ static sw_status try_group(struct sw_settings *settings, const struct sw_model *
     struct sw_plan *plan;
     struct sw_simulation step;
     *out_s = INFINITY;
-    sw_status status = sw_trainer_plan(settings, model, &plan);
+    sw_status status = sw_trainer_plan(settings, model, NULL, &plan);
     if (status == SW_ERR_BUDGET) {
         sw_error_clear();
         return SW_OK;

@@ -9,6 +9,7 @@ static sw_status open_devices(struct sw_planned *p) {
         return sw_trainer_devices(&p->settings, &p->devices);
     SW_TRY(sw_described_machine_read(p->settings.machine, &p->described));
     SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
+    SW_TRY(sw_settings_prepare_device(&p->settings, p->devices.compute));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     sw_settings_resolve_memory(&p->settings, &info, p->described.host_bytes);
     return SW_OK;

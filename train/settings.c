@@ -51,8 +51,9 @@
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(precision),                                                                                                \
          .initial = "auto",                                                                                            \
-         .choices = "auto|bf16|fp16|fp32",                                                                             \
-         .what = "type of weights, gradients and activations; auto: bf16 where the device has it"},                    \
+         .choices = "auto|bf16|fp16|fp32|tf32",                                                                        \
+         .what = "type of weights, gradients and activations; tf32: fp32, multiplied as TF32 by a GPU; auto: bf16 "    \
+                 "where the device has it"},                                                                           \
         {.name = "--device",                                                                                           \
          .kind = SW_OPTION_CHOICE,                                                                                     \
          AT(device),                                                                                                   \
@@ -575,8 +576,13 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
     static const sw_dtype types[] = {[SW_PRECISION_AUTO] = SW_F32,
                                      [SW_PRECISION_BF16] = SW_BF16,
                                      [SW_PRECISION_FP16] = SW_F16,
-                                     [SW_PRECISION_FP32] = SW_F32};
+                                     [SW_PRECISION_FP32] = SW_F32,
+                                     [SW_PRECISION_TF32] = SW_F32};
     return types[settings->precision];
+}
+
+sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct sw_device *device) {
+    return settings->precision == SW_PRECISION_TF32 ? sw_device_use_tf32(device) : SW_OK;
 }
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32 };
+enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32, SW_PRECISION_TF32 };
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
@@ -74,6 +74,9 @@ sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_mode
 /* Budgets that are open, of a machine with so much memory: sw_settings_resolve takes this one's. */
 void sw_settings_resolve_memory(struct sw_settings *settings, const struct sw_device_info *device, int64_t host_bytes);
 
+/* What a device has to know of the precision, before anything is prepared on it. */
+struct sw_device;
+sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct sw_device *device);
 sw_dtype sw_settings_type(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Micro-batches of a step, of each rank. */

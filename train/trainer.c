@@ -20,7 +20,8 @@
 
 sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out) {
     const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
-    return sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out);
+    SW_TRY(sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out));
+    return sw_settings_prepare_device(settings, out->compute);
 }
 
 static sw_status open_data(struct sw_trainer *trainer) {

@@ -63,9 +63,10 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
 /* Block requests that a lane of the store keeps in flight. */
 enum { SW_TRAINER_IO_DEPTH = 32 };
 
-/* The plan that settings give for a model, checked. Shared with the plan command. Updates whose place they leave open
- * are on the host. */
-sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
+/* The plan that settings give for a model, checked. Updates whose place they leave open are on the host. out_lack
+ * (NULL: of no interest) is filled with SW_ERR_BUDGET. */
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model,
+                          struct sw_plan_lack *out_lack, struct sw_plan **out);
 /* The same with every update where it is cheapest by these rates. */
 sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
                                    const struct sw_rates *rates, struct sw_update_prices *out_prices,

@@ -56,9 +56,10 @@ struct share {
 };
 
 static sw_status plan_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
-                            const struct pricing *pricing, struct sw_plan **out) {
+                            const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     struct sw_plan_spec spec = {
+        .lack = out_lack,
         .units = sw_model_get_units(model),
         .ranks = (int)sw_settings_ranks(settings),
         .rank = share.rank,
@@ -102,7 +103,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     if (!open || sw_settings_ranks(settings) == 1)
         return SW_OK;
     struct sw_plan *plan = NULL;
-    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, pricing, &plan);
+    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, pricing, NULL, &plan);
     *out = SW_ZERO_GRADS;
     for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
@@ -116,18 +117,19 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
 }
 
 static sw_status make_plan(const struct sw_settings *settings, const struct sw_model *model,
-                           const struct pricing *pricing, struct sw_plan **out) {
+                           const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
     SW_TRY(choose_stage(settings, model, pricing, &share.stage));
-    return plan_share(settings, model, share, pricing, out);
+    return plan_share(settings, model, share, pricing, out_lack, out);
 }
 
-sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
-    return make_plan(settings, model, NULL, out);
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model,
+                          struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    return make_plan(settings, model, NULL, out_lack, out);
 }
 
 sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
                                    const struct sw_rates *rates, struct sw_update_prices *out_prices,
                                    struct sw_plan **out) {
-    return make_plan(settings, model, &(struct pricing){rates, out_prices}, out);
+    return make_plan(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
 }

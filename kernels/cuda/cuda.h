@@ -15,6 +15,7 @@ struct sw_cuda {
     int64_t total_bytes;
     char name[256], isa[16], bus[SW_CUDA_BUS_CHARS];
     cublasLtHandle_t lt;
+    bool tf32; /* in products of fp32 */
 };
 
 static inline struct sw_cuda *sw_cuda_of(const struct sw_device *device) {

@@ -25,14 +25,15 @@ static cudaDataType_t type_of(sw_dtype type) {
 
 /* A row-major matrix is its transpose in the library's column-major order, so the library is asked for Cᵀ =
  * op(B)ᵀ·op(A)ᵀ and both operands change places. Its bias then runs along our columns, as it should. */
-static sw_status describe_operation(struct product *p, const struct sw_gemm *shape) {
+static sw_status describe_operation(struct product *p, const struct sw_gemm *shape, bool tf32) {
     const cublasOperation_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t bias_type = type_of(shape->in);
     const uintptr_t bias_like = OPERAND_ALIGN_BYTES;
-    SW_TRY(sw_cuda_check_lt(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                            "describing a matrix product"));
+    const cublasComputeType_t compute = tf32 && shape->in == SW_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    SW_TRY(
+        sw_cuda_check_lt(cublasLtMatmulDescCreate(&p->operation, compute, CUDA_R_32F), "describing a matrix product"));
     const struct {
         cublasLtMatmulDescAttributes_t attribute;
         const void *value;
@@ -60,8 +61,8 @@ static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int
                             "describing a matrix");
 }
 
-static sw_status describe(struct product *p, const struct sw_gemm *s) {
-    SW_TRY(describe_operation(p, s));
+static sw_status describe(struct product *p, const struct sw_gemm *s, bool tf32) {
+    SW_TRY(describe_operation(p, s, tf32));
     SW_TRY(s->transpose_b ? describe_matrix(&p->a, s->in, s->n, s->k) : describe_matrix(&p->a, s->in, s->k, s->n));
     SW_TRY(s->transpose_a ? describe_matrix(&p->b, s->in, s->k, s->m) : describe_matrix(&p->b, s->in, s->m, s->k));
     return describe_matrix(&p->c, s->out, s->m, s->n);
@@ -113,7 +114,7 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     if (p == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a matrix product");
     SW_TRY_GOTO(sw_cuda_use(device), end);
-    SW_TRY_GOTO(describe(p, &entry->shape), end);
+    SW_TRY_GOTO(describe(p, &entry->shape, sw_cuda_of(device)->tf32), end);
     SW_TRY_GOTO(sw_cuda_check_lt(cublasLtMatmulPreferenceCreate(&preference), "choosing a matrix product's algorithm"),
                 end);
     SW_TRY_GOTO(choose_algorithm(sw_cuda_of(device), p, &entry->shape, preference, &entry->scratch_bytes), end);
@@ -159,7 +160,12 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
                             "starting a matrix product");
 }
 
+static void use_tf32(struct sw_device *device) {
+    sw_cuda_of(device)->tf32 = true;
+}
+
 void sw_cuda_add_gemm(struct sw_device_ops *ops) {
+    ops->use_tf32 = use_tf32;
     ops->prepare_gemm = prepare_gemm;
     ops->release_gemm = release_gemm;
     ops->gemm = gemm;

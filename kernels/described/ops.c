@@ -21,6 +21,11 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     return SW_OK;
 }
 
+static void use_tf32(struct sw_device *device) {
+    struct sw_described *described = device->backend;
+    described->what.product_flops_per_s[SW_F32] = described->what.tf32_flops_per_s;
+}
+
 static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
     (void)device;
     (void)entry;
@@ -233,6 +238,7 @@ static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const str
 }
 
 void sw_described_add_ops(struct sw_device_ops *ops) {
+    ops->use_tf32 = use_tf32;
     ops->prepare_gemm = prepare_gemm;
     ops->release_gemm = release_gemm;
     ops->gemm = gemm;

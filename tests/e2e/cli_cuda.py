@@ -120,6 +120,23 @@ def losses_and_texts():
     return problems if texts[0] == texts[1] else problems + [f"texts {texts}"]
 
 
+def tf32_rounds_a_little():
+    """A training of fp32 whose products are rounded learns nearly the same; the CPU has no such products."""
+    losses, problems = {}, []
+    for precision in ("fp32", "tf32"):
+        run = os.path.join(SCRATCH, "run in " + precision)
+        program.must(*train(run, "--precision", precision, place="optimizer=device"))
+        losses[precision] = [line["loss"] for line in program.steps_of(run)]
+        if program.read_json(os.path.join(run, "run.json"))["settings"]["precision"] != precision:
+            problems.append(f"run.json of {precision}")
+    far = [abs(a / b - 1) for a, b in zip(*losses.values())]
+    if not 0 < max(far) < ROUNDING:
+        problems.append(f"losses {losses}")
+    on_cpu = ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", os.path.join(SCRATCH, "on the CPU"), "--steps", 1,
+              *SHAPE, "--device", "cpu", "--precision", "tf32"]
+    return problems + program.refused("tf32 on the CPU", on_cpu, "--precision tf32", "fp32")
+
+
 def positive(what, found, *names):
     return [f"{what}: {name} is {found.get(name)!r}" for name in names
             if not isinstance(found.get(name), float) or not 0 < found[name] < math.inf]
@@ -186,5 +203,5 @@ def what_a_day_with_a_gpu_runs():
     return problems
 
 
-script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts,
+script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, tf32_rounds_a_little,
                 benches_of_parts, bench_of_steps)

@@ -9,13 +9,15 @@ from program import script_test
 
 SCRATCH = program.scratch_folder()
 MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "machines")
-SHAPE = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 4, "--batch-tokens", 512, "--precision", "bf16",
+SHAPE = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 4, "--batch-tokens", 512,
          "--recompute", "none", "--order", "batch")
+OPEN = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 1, "--batch-tokens", 32 * 64, "--recompute", "none")
 ON_DEVICE = ("--place", "weights=device,grads=device,optimizer=device,acts=device")
 FREE_MOVES = {name: {"bytes_per_s": 1e30, "cores": 0} for name in
               "upload download update update_on_device finish zero read write gather reduce".split()}
 MACHINE = {"spillway_machine": 1, "host_bytes": 1 << 36,
            "device": {"name": "a GPU", "memory_bytes": 1 << 35, "memory_bytes_per_s": 1e30, "fp32_flops_per_s": 1e9,
+                      "tf32_flops_per_s": 4e9,
                       "bf16_flops_per_s": 1e9, "fp16_flops_per_s": 1e9, "attention_flops_per_s": 1e9, "op_s": 0},
            "rates": {**FREE_MOVES, "cores": 4, "compute_cores": 0, "read_write_slowdown": 1, "io_latency_s": 0,
                      "commit_s": 0, "comm_latency_s": 0, "op_s": 0, "queued_op_s": 0}}
@@ -56,6 +58,10 @@ def arithmetic_is_counted():
     faster = step_s(described("faster", device={"bf16_flops_per_s": 2e9, "attention_flops_per_s": 2e9}))
     if abs(found / faster - 2) > 1e-6:
         problems.append(f"twice the speed makes {faster} s of {found} s")
+    tf32 = [step_s(described("tf32", device={"attention_flops_per_s": 1e12}), "--precision", precision)
+            for precision in ("fp32", "tf32")]
+    if abs(tf32[0] / tf32[1] - 4) > 0.2:
+        problems.append(f"fp32 and tf32 take {tf32} s")
     ops = step_s(described("ops", device={"op_s": 1e-3}))
     if not ops > found + 0.05:
         problems.append(f"a millisecond an op makes {ops} s of {found} s")
@@ -70,6 +76,31 @@ def exported_config():
         program.must("train", "--model", "gpt2-tiny", *program.SHAPE, "--init", "--data", data, "--run", run, "--steps", 1)
         program.must("export", run, folder)
     return folder
+
+
+def the_order_is_chosen_by_price():
+    """All micro-batches at a time, or fewer: what is predicted to be fastest; and fewer where all do not fit."""
+    problems = []
+    slow_link = {name: {"bytes_per_s": 1e6, "cores": 0} for name in ("upload", "download")}
+    for rates, more in (({}, ()), (slow_link, ("--place", "optimizer=host")), (slow_link, ("--place", "weights=host")),
+                        ({"update": {"bytes_per_s": 1e6, "cores": 4}}, ("--place", "optimizer=host", "--update", "host"))):
+        machine = described("open", rates=rates)
+        found = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--json").out)
+        prices = {order["group"]: order["step_s"] for order in found["order_prices"]}
+        if list(prices) != [32, 16, 4, 1] or prices[found["group"]] != min(prices.values()):
+            problems.append(f"{more}: group {found['group']} of {prices}")
+        named = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--order", 4, "--json").out)
+        if named["order_prices"] != [] or named["group"] != 4:
+            problems.append(f"{more}: --order 4 is group {named['group']} of {named['order_prices']}")
+    whole = json.loads(program.must("plan", *OPEN, *ON_DEVICE, "--machine", described("large"), "--order", "layer",
+                                    "--json").out)["peak_bytes"]["device"]
+    short = described("short", device={"memory_bytes": int(whole * 0.9 / 0.92)})
+    program_said = program.refused("all at once", ["plan", *OPEN, *ON_DEVICE, "--machine", short, "--order", "layer"],
+                                   "--device-memory")
+    group = json.loads(program.must("plan", *OPEN, *ON_DEVICE, "--machine", short, "--json").out)["group"]
+    if not group < 32:
+        problems.append(f"group {group} where all do not fit")
+    return problems + program_said
 
 
 def budgets_are_its_own():
@@ -117,4 +148,4 @@ def bad_ones_are_refused():
     return problems
 
 
-script_test.run(arithmetic_is_counted, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)
+script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)

@@ -1,6 +1,7 @@
 /* The CUDA device on machines that are not as it needs them, by the emulated GPU. */
 #include "tests/kernels/support.h"
 
+#include "core/size.h"
 #include "kernels/cuda/emulation/runtime.h"
 
 #include <stdio.h>
@@ -128,6 +129,45 @@ static void properties(void **state) {
 }
 
 /* An error of the GPU stays with it: every later call says what it was. The last test, for nothing works after it. */
+/* 1 + 2^-11 is halfway between numbers of TF32. */
+static float product_of(bool tf32) {
+    static const struct sw_gemm shape = {.m = 1, .n = 1, .k = 1, .in = SW_F32, .out = SW_F32};
+    const float in[2] = {1.0f + 0x1p-11f, 1.0f};
+    float out = 0.0f;
+    struct sw_device *device;
+    struct sw_stream *stream;
+    struct sw_memory *memory;
+    int64_t scratch_bytes;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    if (tf32)
+        assert_ok(sw_device_use_tf32(device));
+    assert_ok(sw_device_prepare_gemm(device, &shape, &scratch_bytes));
+    assert_ok(sw_stream_open(device, &stream));
+    assert_ok(sw_memory_open(device, "test", SW_MEMORY_DEVICE, 3 * SW_BUFFER_ALIGN_BYTES + scratch_bytes, &memory));
+    char *base = sw_memory_base(memory);
+    for (int i = 0; i < 2; i++)
+        assert_ok(sw_copy_to_device(stream, base + i * SW_BUFFER_ALIGN_BYTES, &in[i], sizeof in[i]));
+    assert_ok(sw_gemm(stream, &shape, base, base + SW_BUFFER_ALIGN_BYTES, NULL, base + 2 * SW_BUFFER_ALIGN_BYTES,
+                      base + 3 * SW_BUFFER_ALIGN_BYTES));
+    assert_ok(sw_copy_to_host(stream, &out, base + 2 * SW_BUFFER_ALIGN_BYTES, sizeof out));
+    assert_ok(sw_stream_synchronize(stream));
+    sw_memory_close(memory);
+    sw_stream_close(stream);
+    sw_device_close(device);
+    return out;
+}
+
+static void rounds_to_tf32_where_it_may(void **state) {
+    (void)state;
+    struct sw_device *cpu;
+    assert_true(product_of(false) == 1.0f + 0x1p-11f);
+    assert_true(product_of(true) == 1.0f + 0x1p-10f);
+    assert_ok(sw_device_open("cpu", 1, &cpu));
+    assert_int_equal(sw_device_use_tf32(cpu), SW_ERR_UNSUPPORTED);
+    sw_error_clear();
+    sw_device_close(cpu);
+}
+
 static void keeps_errors(void **state) {
     (void)state;
     struct sw_device *device = NULL;
@@ -145,8 +185,12 @@ static void keeps_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_machines), cmocka_unit_test(refuses_memory), cmocka_unit_test(clears_before_it_gives),
-        cmocka_unit_test(properties),       cmocka_unit_test(keeps_errors),
+        cmocka_unit_test(refuses_machines),
+        cmocka_unit_test(refuses_memory),
+        cmocka_unit_test(clears_before_it_gives),
+        cmocka_unit_test(properties),
+        cmocka_unit_test(rounds_to_tf32_where_it_may),
+        cmocka_unit_test(keeps_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

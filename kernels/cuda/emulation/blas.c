@@ -35,9 +35,9 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
-    (void)compute;
     (void)scale;
     *out = calloc(1, sizeof **out);
+    (*out)->compute = compute;
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -149,10 +149,21 @@ static sw_dtype type_of(cudaDataType_t type) {
     return type == CUDA_R_32F ? SW_F32 : type == CUDA_R_16F ? SW_F16 : SW_BF16;
 }
 
-static float element(const cublasLtMatrixLayoutOpaque_t *layout, const void *at, cublasOperation_t transpose,
-                     uint64_t row, uint64_t col) {
+/* Of an fp32 number the 10 bits of mantissa that TF32 has, rounded to nearest, ties away from zero as the GPU's
+ * cvt.rna does. */
+static float to_tf32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x1000) & ~(uint32_t)0x1fff;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
+static float element(const struct product *p, const cublasLtMatrixLayoutOpaque_t *layout, const void *at,
+                     cublasOperation_t transpose, uint64_t row, uint64_t col) {
     const uint64_t r = transpose == CUBLAS_OP_T ? col : row, c = transpose == CUBLAS_OP_T ? row : col;
-    return sw_dtype_load(type_of(layout->type), at, (int64_t)(r + c * (uint64_t)layout->stride));
+    const float value = sw_dtype_load(type_of(layout->type), at, (int64_t)(r + c * (uint64_t)layout->stride));
+    return p->d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? to_tf32(value) : value;
 }
 
 /* [terms][rows] of op(A) in fp64, so that a column of the result is a sum of its rows. */
@@ -161,7 +172,7 @@ static double *widen_a(const struct product *p) {
     double *wide = malloc(rows * terms * sizeof *wide);
     for (uint64_t i = 0; wide != NULL && i < terms; i++)
         for (uint64_t row = 0; row < rows; row++)
-            wide[i * rows + row] = (double)element(&p->a, p->a_at, p->d.transpose_a, row, i);
+            wide[i * rows + row] = (double)element(p, &p->a, p->a_at, p->d.transpose_a, row, i);
     return wide;
 }
 
@@ -183,7 +194,7 @@ static void multiply(const struct product *p, const double *a, double *sums) {
     for (uint64_t col = 0; col < p->c.cols; col++) {
         memset(sums, 0, rows * sizeof *sums);
         for (uint64_t i = 0; i < inner_side(p); i++) {
-            const double b = (double)element(&p->b, p->b_at, p->d.transpose_b, i, col);
+            const double b = (double)element(p, &p->b, p->b_at, p->d.transpose_b, i, col);
             for (uint64_t row = 0; row < rows; row++)
                 sums[row] += a[i * rows + row] * b;
         }
