@@ -229,6 +229,7 @@ static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     bench->place = sw_comm_place(ranks->comm);
     SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
     SW_TRY(open_bench(bench));
+    sw_ranks_be_patient(ranks, false);
     if (bench->place->ranks > 1)
         SW_TRY(measure_sizes(bench));
     else if (!bench->given->json)

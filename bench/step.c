@@ -192,6 +192,7 @@ static sw_status run(struct sw_step_bench *b) {
     choose_speculation(b);
     find_least(b);
     SW_TRY(open_contenders(b));
+    sw_ranks_be_patient(&b->ranks, false);
     SW_TRY(measure(b));
     SW_TRY(sw_engine_settle(b->placed.engine));
     SW_TRY(write_trace(b));

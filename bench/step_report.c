@@ -110,7 +110,7 @@ void sw_step_bench_print(const struct sw_step_bench *b) {
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
     const int64_t *peak = b->planned.plan->tier_bytes;
     printf("%s, %s, %lld tokens a step in micro-batches of %lld x %lld, %lld threads; --place %s; updates %s\n",
-           s->model, sw_dtype_name(sw_settings_type(s)), (long long)s->batch_tokens, (long long)s->micro_batch,
+           s->model, sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch,
            (long long)s->seq, (long long)s->threads, s->place,
            b->speculates ? "speculated in the backward pass" : "under the next forward pass");
     printf("peaks: device %s, host %s, nvme %s\n", sw_format_size(peak[SW_DEVICE], device),

@@ -139,6 +139,7 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
 }
 
 static sw_status measure_stage(struct zero_bench *b, int zero) {
+    sw_ranks_be_patient(b->ranks, false);
     struct sw_zero_stage *stage = &b->report.stage[zero];
     struct sw_plan *plan = NULL;
     b->settings.zero = zero;

@@ -203,13 +203,13 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 /* Which states ranks have a shard of, and not the whole: a stage each has more (ZeRO, table 1 and section 5). */
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 
-/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
 /* What budgets lack of what the nearest placement takes. */
 struct sw_plan_lack {
     int short_budgets; /* 1 or 2 */
     int64_t missing_bytes;
 };
 
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* filled with SW_ERR_BUDGET; NULL: of no interest */
     const struct sw_units *units; /* must outlive the plan */

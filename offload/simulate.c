@@ -172,7 +172,8 @@ static void begin_op(struct simulator *s, sw_lane which) {
     lane->running = true;
     lane->left = 1.0;
     lane->started_s = s->total.now;
-    /* Handing over to a sleeping thread takes time; transfers are queued, so theirs goes unseen. */
+    /* Handing over takes time, to a sleeping thread more than to a device's queue; I/O is queued, so its goes unseen.
+     */
     if (!sw_lane_is_io(which) && !lane->price.skipped)
         lane->price.seconds += sw_lane_is_of_device(which) ? s->rates->queued_op_s : s->rates->op_s;
     lane->number++;

@@ -117,7 +117,7 @@ static void print_text(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
     printf("%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s\n", s->model,
            (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
-           (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)));
+           (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s));
     sw_plan_print(p->plan, stdout);
     print_recompute_price(p);
     print_writes(p);
@@ -233,7 +233,7 @@ static sw_status print_json(const struct sw_planned *p) {
         "s:o, s:o}",
         "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
         "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
-        (json_int_t)p->settings.seq, "precision", sw_dtype_name(sw_settings_type(&p->settings)), "recompute",
+        (json_int_t)p->settings.seq, "precision", sw_settings_precision_name(&p->settings), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
         (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",

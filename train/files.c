@@ -32,7 +32,7 @@ static sw_status write_all(int file, const char *path, const char *text, size_t 
     return SW_OK;
 }
 
-static void flush_folder_of(const char *path) {
+void sw_file_flush_folder_of(const char *path) {
     char folder[PATH_CHARS];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -65,7 +65,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes) {
     if (status != SW_OK)
         unlink(beside);
     else
-        flush_folder_of(path);
+        sw_file_flush_folder_of(path);
     return status;
 }
 

@@ -12,6 +12,8 @@ sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *
 
 /* Writes beside the path, flushes, renames. */
 sw_status sw_file_replace(const char *path, const char *text, size_t bytes);
+/* Makes names that came or went in the folder of a file last, where the file system can. */
+void sw_file_flush_folder_of(const char *path);
 /* The whole file, zero-terminated, malloc'ed, at most limit bytes. */
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_copy(const char *from, const char *to);

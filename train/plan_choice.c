@@ -54,7 +54,11 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     return sw_trainer_plan(settings, model, NULL, out);
 }
 
-/* The step of a group's plan, which takes the place of the best where it is faster; infinite where it does not fit. */
+/* What a change must save to be worth it: less than this is within what rates are known to. */
+#define LEAST_SAVED 0.005
+
+/* The step of a group's plan, which takes the place of the best where it is faster; infinite where it does not fit, or
+ * takes drives that nobody measured. */
 static sw_status try_group(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                            double *out_s, double *best_s, struct sw_plan **best) {
     struct sw_plan *plan;
@@ -66,10 +70,12 @@ static sw_status try_group(struct sw_settings *settings, const struct sw_model *
         return SW_OK;
     }
     SW_TRY(status);
-    status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step);
-    if (status == SW_OK)
+    const bool priced = rates->read.bytes_per_s > 0.0 || !sw_plan_uses_nvme(plan);
+    if (priced)
+        status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step);
+    if (priced && status == SW_OK)
         *out_s = step.step_s;
-    if (!(*out_s < *best_s)) {
+    if (!(*out_s < *best_s * (1.0 - LEAST_SAVED))) {
         sw_plan_destroy(plan);
         return status;
     }

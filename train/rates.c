@@ -178,7 +178,7 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              "%s %s with %d threads, chunks of %lld grains",
              c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
              (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
-             (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(sw_settings_type(s)), info.name, info.isa,
+             (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
              info.threads, (long long)s->chunk_grains);
 }
 

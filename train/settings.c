@@ -581,6 +581,10 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
     return types[settings->precision];
 }
 
+const char *sw_settings_precision_name(const struct sw_settings *settings) {
+    return settings->precision == SW_PRECISION_TF32 ? "tf32" : sw_dtype_name(sw_settings_type(settings));
+}
+
 sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct sw_device *device) {
     return settings->precision == SW_PRECISION_TF32 ? sw_device_use_tf32(device) : SW_OK;
 }

@@ -77,6 +77,8 @@ void sw_settings_resolve_memory(struct sw_settings *settings, const struct sw_de
 /* What a device has to know of the precision, before anything is prepared on it. */
 struct sw_device;
 sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct sw_device *device);
+/* As its flag has it, once resolved. */
+const char *sw_settings_precision_name(const struct sw_settings *settings);
 sw_dtype sw_settings_type(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Micro-batches of a step, of each rank. */

@@ -26,8 +26,10 @@ static sw_status refuse_second(const char *folder) {
 /* Nobody else has a start's file while its process lives. Whoever had it before may have removed it. */
 static sw_status take(int file, const char *folder) {
     struct stat info;
-    return sw_lock_take(file, folder) == SW_OK && fstat(file, &info) == 0 && info.st_nlink > 0 ? SW_OK
-                                                                                               : refuse_second(folder);
+    const sw_status status = sw_lock_take(file, folder);
+    if (status != SW_OK && status != SW_ERR_BUSY)
+        return status;
+    return status == SW_OK && fstat(file, &info) == 0 && info.st_nlink > 0 ? SW_OK : refuse_second(folder);
 }
 
 sw_status sw_start_check(const char *folder) {
@@ -106,7 +108,16 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     return clear(ranks, folder);
 }
 
-/* Made by name before anything is written, so that of two starts in one folder one is refused. */
+/* A file system without locks still makes a name only once: of two starts in one folder one is refused. */
+static sw_status take_new(int file, const char *folder) {
+    const sw_status status = take(file, folder);
+    if (status != SW_ERR_IO)
+        return status;
+    sw_error_clear();
+    return SW_OK;
+}
+
+/* Made by name before anything is written. Another start may have ended well since the folder was looked at. */
 static sw_status write_announcement(const struct sw_rank_stores *stores, struct sw_start *start) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(stores->folder, path));
@@ -114,8 +125,9 @@ static sw_status write_announcement(const struct sw_rank_stores *stores, struct 
     if (start->file < 0)
         return errno == EEXIST ? refuse_second(stores->folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    SW_TRY(take(start->file, stores->folder));
-    const sw_status status = sw_start_left_write(start->file, path, stores->run);
+    SW_TRY(take_new(start->file, stores->folder));
+    const sw_status status = sw_run_is_one(stores->folder) ? refuse_second(stores->folder)
+                                                           : sw_start_left_write(start->file, path, stores->run);
     if (status != SW_OK)
         unlink(path);
     return status;
@@ -141,6 +153,8 @@ static sw_status finish(const char *folder) {
     SW_TRY(path_of(folder, path));
     if (unlink(path) != 0 && errno != ENOENT)
         return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
+    /* Were it back after a power loss, it would speak of a store that has learnt something since. */
+    sw_file_flush_folder_of(path);
     return SW_OK;
 }
 

@@ -42,8 +42,10 @@ static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings
     spec->streams_update = streams;
     status = pricing == NULL ? sw_plan_create(spec, out)
                              : sw_plan_create_by_price(spec, pricing->rates, pricing->prices, out);
-    if (status == SW_OK)
+    if (status == SW_OK) {
         (*out)->spec.forward_flops = NULL;
+        (*out)->spec.lack = NULL;
+    }
 end:
     free(flops);
     free(streams);

@@ -95,10 +95,11 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
 /* A program that was compiled for other GPUs, or whose PTX is newer than the driver, would fail in the first step. */
 static sw_status check_kernels(const struct sw_cuda *cuda) {
     const cudaError_t error = (cudaError_t)sw_cuda_kernels_error();
-    if (error == cudaSuccess)
-        return SW_OK;
+    if (error != cudaErrorInvalidDeviceFunction && error != cudaErrorNoKernelImageForDevice &&
+        error != cudaErrorInvalidPtx && error != cudaErrorUnsupportedPtxVersion)
+        return sw_cuda_check(error, "loading the kernels");
     return sw_fail(
-        SW_ERR_UNSUPPORTED,
+        SW_ERR_DEVICE,
         "--device cuda: this program has no kernels for %s (%s): %s (%s); build it where that GPU is, or with "
         "-Dgpu_arch=all, or use --device cpu",
         cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));

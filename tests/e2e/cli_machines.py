@@ -87,7 +87,7 @@ def the_order_is_chosen_by_price():
         machine = described("open", rates=rates)
         found = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--json").out)
         prices = {order["group"]: order["step_s"] for order in found["order_prices"]}
-        if list(prices) != [32, 16, 4, 1] or prices[found["group"]] != min(prices.values()):
+        if list(prices) != [32, 16, 4, 1] or prices[found["group"]] > 1.006 * min(prices.values()):
             problems.append(f"{more}: group {found['group']} of {prices}")
         named = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--order", 4, "--json").out)
         if named["order_prices"] != [] or named["group"] != 4:

@@ -33,10 +33,10 @@ static void pause_some(void) {
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
-/* The op ends some time after its error. */
+/* The error comes when all before the op has been counted, and the op ends some time after it. */
 static void break_gpu(void *ignored) {
     (void)ignored;
-    pause_some();
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     sw_emulation_break(FAULT);
     atomic_store(&broken, true);
     pause_some();

@@ -268,6 +268,28 @@ static void works_with_a_small_memlock_limit(void **state) {
     CHECK(run_in_child(work_with_small_memlock, &directories) == 0);
 }
 
+/* What is said to have been begun, and has nothing more than a first state, may go; what has learnt something may not.
+ */
+static void takes_away_only_what_was_begun(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    char id[SW_STORE_ID_CHARS];
+    for (int64_t step = 0; step <= 2; step++) {
+        struct sw_store *store = create_store(&directories);
+        sw_store_id(store, id);
+        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_BUSY, directories.path[0]);
+        commit_steps(store, 0, step);
+        sw_store_close(store);
+        if (step == 0) {
+            CHECK_OK(sw_store_remove_begun(directories.path[0], id));
+            CHECK(!sw_store_is_at(directories.path[0]));
+            continue;
+        }
+        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_ARG, "commit of step");
+        CHECK(sw_store_is_at(directories.path[0]));
+        CHECK_OK(sw_store_remove(directories.path[0]));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(refuses_a_store_in_use, make_directory, remove_directory),
@@ -282,6 +304,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refuses_a_directory_of_others, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(explains_forbidden_io_uring, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_with_a_small_memlock_limit, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(takes_away_only_what_was_begun, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

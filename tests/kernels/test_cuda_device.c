@@ -55,7 +55,7 @@ static void refuses_machines(void **state) {
     gpu = sw_emulation_default_gpu;
     gpu.kernels = cudaErrorNoKernelImageForDevice;
     must_refuse(
-        &gpu, "cuda", SW_ERR_UNSUPPORTED,
+        &gpu, "cuda", SW_ERR_DEVICE,
         (const char *const[]){"no kernels for Emulated GPU (sm_90)", "no kernel image", "-Dgpu_arch=all", NULL});
     sw_emulation_set_gpu(&sw_emulation_default_gpu);
 }
@@ -128,7 +128,6 @@ static void properties(void **state) {
     sw_device_close(device);
 }
 
-/* An error of the GPU stays with it: every later call says what it was. The last test, for nothing works after it. */
 /* 1 + 2^-11 is halfway between numbers of TF32. */
 static float product_of(bool tf32) {
     static const struct sw_gemm shape = {.m = 1, .n = 1, .k = 1, .in = SW_F32, .out = SW_F32};
@@ -168,6 +167,7 @@ static void rounds_to_tf32_where_it_may(void **state) {
     sw_device_close(cpu);
 }
 
+/* An error of the GPU stays with it: every later call says what it was. The last test, for nothing works after it. */
 static void keeps_errors(void **state) {
     (void)state;
     struct sw_device *device = NULL;
