@@ -49,8 +49,8 @@ static bool is_label_of(const struct sw_label_header *front, const uint8_t id[SW
     return may_be_label && memcmp(front->store_id, id, SW_FORMAT_ID_BYTES) == 0;
 }
 
-/* What lies there may be taken away: nothing but zeros, where those are a sign, or a store of this id that no step was
- * committed to. One that has learnt something is refused, whatever is said to have begun it. */
+/* What lies there may be taken away: nothing but zeros, where those are a sign, or a store of this id with its first
+ * commit at most. One that has learnt something is refused, whatever is said to have begun it. */
 static sw_status look(int fd, const char *path, const uint8_t id[SW_FORMAT_ID_BYTES], bool zeros_count, bool *out) {
     struct sw_label_header front = {0};
     void *page;
@@ -68,10 +68,10 @@ static sw_status look(int fd, const char *path, const uint8_t id[SW_FORMAT_ID_BY
                               SW_FORMAT_PAGE_BYTES);
         memcpy(&super, page, sizeof super);
         if (status == SW_OK && memcmp(super.magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0 &&
-            memcmp(super.store_id, id, SW_FORMAT_ID_BYTES) == 0 && sw_from_le64(super.step) > 0)
+            memcmp(super.store_id, id, SW_FORMAT_ID_BYTES) == 0 && sw_from_le64(super.sequence) > 1)
             status = sw_fail(SW_ERR_ARG,
-                             "%s is not what an unfinished start has left: it has a commit of step %lld; resume its "
-                             "run, or remove it yourself",
+                             "%s is not what an unfinished start has left: it has been committed to again, step %lld; "
+                             "resume its run, or remove it yourself",
                              path, (long long)sw_from_le64(super.step));
     }
     free(page);

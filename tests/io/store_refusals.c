@@ -284,7 +284,7 @@ static void takes_away_only_what_was_begun(void **state) {
             CHECK(!sw_store_is_at(directories.path[0]));
             continue;
         }
-        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_ARG, "commit of step");
+        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_ARG, "committed to again, step");
         CHECK(sw_store_is_at(directories.path[0]));
         CHECK_OK(sw_store_remove(directories.path[0]));
     }
