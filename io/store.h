@@ -116,8 +116,8 @@ const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHAR
 sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
 
 /* Removes from a directory or block device what the making of the store of this identity has left, however far it came.
- * What is another's is left as it is; SW_ERR_BUSY where a process has it, SW_ERR_ARG where it was committed to more than
- * once. */
+ * What is another's is left as it is; SW_ERR_BUSY where a process has it, SW_ERR_ARG where it was committed to more
+ * than once. */
 sw_status sw_store_remove_begun(const char *place, const char *id);
 
 int64_t sw_store_unit_count(const struct sw_store *store);

@@ -34,7 +34,7 @@ static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *
 
 /* Where no group fits, the message is of the one that is nearest to it. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
-    int64_t group[SW_CHOICE_MOST_GROUPS], nearest = 0;
+    int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, nearest = 0;
     struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
     if (!order_is_open(settings))
         return sw_trainer_plan(settings, model, NULL, out);
@@ -87,7 +87,7 @@ static sw_status try_group(struct sw_settings *settings, const struct sw_model *
 
 static sw_status choose_order(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                               struct sw_plan_prices *prices, struct sw_plan **plan) {
-    int64_t group[SW_CHOICE_MOST_GROUPS], best = settings->group;
+    int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, best = settings->group;
     double best_s = INFINITY;
     prices->orders = groups_of(sw_settings_micro_batches(settings), group);
     for (int i = 0; i < prices->orders; i++) {
