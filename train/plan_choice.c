@@ -81,7 +81,7 @@ static sw_status try_group(struct sw_settings *settings, const struct sw_model *
     }
     sw_plan_destroy(*best);
     *best = plan;
-    *best_s = step.step_s;
+    *best_s = *out_s;
     return SW_OK;
 }
 
