@@ -125,6 +125,9 @@ struct sw_unit_update {
     bool redo, gathers;         /* rows are gathered from its new weights */
     int32_t slot;               /* device slot that its new weights also go to, or -1 */
 };
+/* Whether what a unit's update takes is its own, so that it may begin before other units' updates: no piece of a ring
+ * that these take in their turn, nor a device slot for its weights. */
+bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit);
 /* feed: its new weights also go to where sw_build_fetch will find them. */
 struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
 /* The chunks up to `end`. */

@@ -236,7 +236,7 @@ static void lay_caches(struct layout *layout) {
     }
 }
 
-/* Between groups a unit's accumulator lives with its gradients; a tied table's stays on the device. */
+/* Between groups a tied table's accumulator stays on the device. */
 static void lay_accumulators(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -251,7 +251,7 @@ static void lay_accumulators(struct layout *layout) {
                 add_grains(layout, "accumulator", SW_DEVICE, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE);
         if (u == 0 && units->tied)
             continue;
-        const sw_tier tier = tier_of(layout, SW_GRADS, u);
+        const sw_tier tier = plan->placement[u].accumulator;
         if (groups)
             index->acc[u] =
                 add_unit(layout, "accumulator", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_NONE);

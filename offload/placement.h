@@ -30,6 +30,7 @@ sw_tier sw_placement_of(const double share[SW_TIERS], int64_t before_bytes, int6
 
 struct sw_unit_placement {
     sw_tier tier[SW_STATES];
+    sw_tier accumulator; /* between groups of micro-batches: where its gradients will live, or on the device */
 };
 
 #endif

@@ -105,6 +105,10 @@ sw_status sw_plan_layout(struct sw_plan *plan);
 /* Whether the layout is within the budgets. */
 bool sw_plan_fits(const struct sw_plan *plan);
 
+/* Fills plan->placement, plan->recompute and the lengths of rings, within the budgets (place.c). SW_ERR_BUDGET says by
+ * how much nothing fits. */
+sw_status sw_plan_place(struct sw_plan *plan);
+
 /* From everything computed again to as little of it as fits. */
 sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 

@@ -83,8 +83,8 @@ struct group {
     bool train;          /* boundaries are kept for the backward pass */
     bool caches;         /* what units leave for later passes is read and added to */
     bool speculate;      /* finished gradients go into the update at once */
-    /* Of the next unit, where it streams through the device: between the micro-batches of this unit, so that the
-     * compute lane need not wait for the link. */
+    /* Of the next unit that streams through the device: between the micro-batches of the units before it, so that the
+     * compute lane need not wait for the link, nor the link for updates on the host. */
     struct sw_unit_update ahead;
 };
 
@@ -112,9 +112,19 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
     sw_build_transfer(b, stage, to, what, micro, bytes);
 }
 
+/* The part of what is ahead that falls to one micro-batch of a unit before it. */
+static void emit_ahead(struct sw_builder *b, struct group *group, int64_t unit, int64_t within) {
+    struct sw_unit_update *ahead = &group->ahead;
+    if (ahead->begun) {
+        const int64_t passes = (ahead->unit - unit) * group->count - within;
+        sw_build_update_to(b, ahead, ahead->next + sw_div_up(ahead->chunks - ahead->next, passes));
+    }
+}
+
 static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t unit) {
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
     for (int64_t w = 0; w < group->count; w++) {
+        emit_ahead(b, group, unit, w);
         const int64_t micro = group->first + w;
         const struct sw_place out = output_place(b, unit, w);
         const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){.slot = -1};
@@ -136,7 +146,6 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
         group->at[w] = out;
         if (group->train)
             emit_keep(b, unit, w, micro, out);
-        sw_build_update_to(b, &group->ahead, group->ahead.chunks * (w + 1) / group->count);
     }
 }
 
@@ -300,13 +309,24 @@ static void emit_backward_units(struct sw_builder *b, const struct group *group,
 }
 
 /* The update of a unit, or what is left of it. */
-static struct sw_unit_update emit_update(struct sw_builder *b, struct sw_unit_update update, int64_t unit,
-                                         sw_waiting waiting) {
-    if (!update.begun)
-        update = sw_build_update_begin(b, unit, waiting, true);
+static void emit_update(struct sw_builder *b, struct group *group, int64_t unit, sw_waiting waiting) {
+    const bool begun = group->ahead.begun && group->ahead.unit == unit;
+    struct sw_unit_update update = begun ? group->ahead : sw_build_update_begin(b, unit, waiting, true);
     sw_build_update_to(b, &update, update.chunks);
     sw_build_update_end(b, &update);
-    return (struct sw_unit_update){0};
+    if (begun)
+        group->ahead = (struct sw_unit_update){0};
+}
+
+/* The next unit that streams may begin with its update before those between have had theirs, where it takes no slot
+ * nor piece of a ring that they wait for. */
+static void begin_ahead(struct sw_builder *b, struct group *group, int64_t unit, sw_waiting waiting) {
+    int64_t next = unit + 1;
+    while (next < head_of(b) && !sw_plan_streams(b->plan, next))
+        next++;
+    if (!group->ahead.begun && sw_plan_streams(b->plan, next) &&
+        (next == unit + 1 || sw_build_update_is_apart(b, next)))
+        group->ahead = sw_build_update_begin(b, next, waiting, true);
 }
 
 /* The first group's way forward, each unit once it is updated. Ranks update one unit ahead, so that it is gathered
@@ -316,14 +336,14 @@ static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_w
     int64_t updated = 0;
     for (int64_t u = 0; u <= head_of(b); u++) {
         for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
-            group->ahead = emit_update(b, group->ahead, updated, waiting);
+            emit_update(b, group, updated, waiting);
             if (updated < head_of(b))
                 sw_build_fetch(b, updated); /* before the next unit takes a slot */
         }
         if (u == head_of(b))
             break;
-        if (lead == 0 && sw_plan_streams(b->plan, u + 1))
-            group->ahead = sw_build_update_begin(b, u + 1, waiting, true);
+        if (lead == 0)
+            begin_ahead(b, group, u, waiting);
         emit_forward_unit(b, group, u);
     }
 }

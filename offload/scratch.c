@@ -17,7 +17,8 @@ enum { KINDS = 4 };
 
 static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const bool table = unit == 0 && plan->spec.units->tied;
-    if (plan->placement[unit].tier[kept->state] != SW_NVME)
+    const struct sw_unit_placement *at = &plan->placement[unit];
+    if ((kept->kind == SW_STORE_ACCUMULATORS ? at->accumulator : at->tier[kept->state]) != SW_NVME)
         return 0;
     switch (kept->kind) {
     case SW_STORE_ACTS:

@@ -233,6 +233,10 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
         save_records(b, u, home, record_bytes);
 }
 
+bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit) {
+    return tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE && !passes(b, SW_OPTIMIZER, unit) && !passes(b, SW_GRADS, unit);
+}
+
 struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
     const bool redo = waiting == SW_WAITING_REDO;
     const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE, joins = gathers_away(b, unit);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 /* Plans that are made and simulated at most. */
-enum { MOST_TRIED = 32, MOST_STRIDE = 4 };
-/* What a change must save to be worth it: less than this is within what rates are known to. */
+enum { MOST_TRIED = 64, EVENLY = 8 };
+/* What a mixture must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
 struct search {
@@ -46,7 +46,7 @@ static sw_status try_streams(struct search *s, double *out_s) {
         return status;
     }
     *out_s = step.step_s;
-    if (s->best != NULL && step.step_s > (1.0 - LEAST_SAVED) * s->best_s) {
+    if (s->best != NULL && step.step_s >= s->best_s) {
         sw_plan_destroy(plan);
         return SW_OK;
     }
@@ -66,15 +66,19 @@ static void turn(struct search *s, int64_t first, int64_t end) {
         s->streams[u] = !s->streams[u];
 }
 
-/* Every second, third or fourth unit on the one side and the rest on the other, as both then work at once. */
-static sw_status try_strides(struct search *s) {
-    for (int64_t stride = 2; stride <= MOST_STRIDE; stride++)
-        for (int few = 0; few < 2; few++) {
-            double step_s;
-            for (int64_t u = 0; u < s->spec.units->count; u++)
-                s->streams[u] = (u % stride == stride - 1) == (few == 1);
-            SW_TRY(try_streams(s, &step_s));
+/* So many of EVENLY parts of the parameters on the device, evenly spread, as both sides then work at once. */
+static sw_status try_shares(struct search *s) {
+    for (int64_t share = 1; share < EVENLY; share++) {
+        int64_t grains = 0, there = 0;
+        double step_s;
+        for (int64_t u = 0; u < s->spec.units->count; u++) {
+            const int64_t own = s->spec.units->unit[u].grains;
+            grains += own;
+            s->streams[u] = EVENLY * (2 * there + own) <= 2 * share * grains;
+            there += s->streams[u] ? own : 0;
         }
+        SW_TRY(try_streams(s, &step_s));
+    }
     return SW_OK;
 }
 
@@ -98,6 +102,15 @@ static sw_status try_runs(struct search *s) {
     }
 }
 
+/* All on one side, whatever was found to be cheaper. */
+static sw_status take_all(struct search *s, bool streams) {
+    double step_s;
+    sw_plan_destroy(s->best);
+    s->best = NULL;
+    set_all(s, streams);
+    return try_streams(s, &step_s);
+}
+
 static sw_status search(struct search *s, struct sw_update_prices *out) {
     set_all(s, false);
     SW_TRY(try_streams(s, &out->host_s));
@@ -105,8 +118,10 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
         return SW_OK;
     set_all(s, true);
     SW_TRY(try_streams(s, &out->device_s));
-    SW_TRY(try_strides(s));
+    SW_TRY(try_shares(s));
     SW_TRY(try_runs(s));
+    if (s->best_s > (1.0 - LEAST_SAVED) * fmin(out->host_s, out->device_s))
+        SW_TRY(take_all(s, out->device_s < (1.0 - LEAST_SAVED) * out->host_s));
     out->chosen_s = s->best_s;
     out->known = true;
     return SW_OK;

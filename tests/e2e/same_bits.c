@@ -179,6 +179,41 @@ static void what_fits_is_kept_with_the_same_bits(void **state) {
     }
 }
 
+/* Budgets with more and more room for accumulators between groups, which then lie above their gradients. */
+static void accumulators_above_their_gradients_have_the_same_bits(void **state) {
+    enum { BUDGETS = 8 };
+    static const char *const places[] = {"weights=host,grads=host,optimizer=host,acts=host",
+                                         "weights=host,grads=device,optimizer=host,acts=host",
+                                         "weights=host,optimizer=host,acts=host"};
+    struct same_trace reference = reference_training(SW_BF16), trace;
+    struct harness_spec spec = same_spec(SW_BF16);
+    int64_t bytes[2], above = 0;
+    (void)state;
+    spec.group = 1;
+    for (int p = 0; p < 2; p++) {
+        struct harness harness;
+        spec.place = places[p];
+        must(harness_open(&spec, &harness));
+        bytes[p] = harness.plan->tier_bytes[SW_DEVICE];
+        harness_close(&harness);
+    }
+    spec.place = places[2];
+    for (int b = 0; b < BUDGETS; b++) {
+        struct harness harness;
+        spec.device_bytes = bytes[0] + (bytes[1] - bytes[0]) * b / (BUDGETS - 1);
+        must(harness_open(&spec, &harness));
+        for (int64_t u = 0; u < harness.plan->spec.units->count; u++)
+            above += harness.plan->placement[u].accumulator < harness.plan->placement[u].tier[SW_GRADS];
+        harness_close(&harness);
+        must(same_train(&spec, true, &trace));
+        must_equal(&reference, &trace, "another budget");
+        same_free(&trace);
+    }
+    printf("# %lld accumulators lay above their gradients\n", (long long)above);
+    assert_true(above > BUDGETS / 2);
+    same_free(&reference);
+}
+
 static void update_threads_give_the_same_bits(void **state) {
     static const char *const places[] = {"grads=device,optimizer=host", "grads=nvme,optimizer=nvme"};
     struct same_trace reference = reference_training(SW_BF16), trace;
@@ -392,6 +427,7 @@ int main(void) {
         in_directory(some_device_updates_give_the_same_bits_in_bf16),
         in_directory(another_description_has_the_same_bits_too),
         cmocka_unit_test(what_fits_is_kept_with_the_same_bits),
+        cmocka_unit_test(accumulators_above_their_gradients_have_the_same_bits),
         in_directory(update_threads_give_the_same_bits),
         cmocka_unit_test(other_trainings_give_other_bits),
         in_directory(a_resumed_training_gives_the_same_bits),

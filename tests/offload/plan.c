@@ -150,9 +150,10 @@ static void need_update(struct need *need, int64_t unit) {
 }
 
 static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
-    const sw_tier tier = tier_of(need, SW_GRADS, unit);
+    const sw_tier tier = tier_of(need, SW_GRADS, unit), between = need->plan->placement[unit].accumulator;
     const bool away = tier != SW_DEVICE, table = unit == 0 && need->plan->spec.units->tied;
-    const int64_t times = away && !table ? groups - 1 : 0, grain = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const int64_t grain = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const int64_t times = between != SW_DEVICE && !table ? groups - 1 : 0;
     add_work(&need->work, SW_OP_ZERO, SW_CONTENT_NONE, 1, 0);
     add_work(&need->work, SW_OP_DOWNLOAD_SUMS, SW_CONTENT_NONE, 1, 0);
     need_unit(need, SW_OP_FINISH, SW_CONTENT_NONE, unit, 0, 1);
@@ -160,8 +161,8 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
     need_unit(need, SW_OP_WRITE, SW_CONTENT_GRADS, unit, typed_grain(need), tier == SW_NVME);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_ACC, unit, grain, times);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_ACC, unit, grain, times);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_ACC, unit, grain, tier == SW_NVME ? times : 0);
-    need_unit(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, tier == SW_NVME ? times : 0);
+    need_unit(need, SW_OP_WRITE, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
+    need_unit(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
 }
 
 /* A block's inputs: away after the forward pass, back for the backward pass, and again for each block behind it that
@@ -252,6 +253,11 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
             if (!plan->spec.place.automatic[s] && plan->placement[u].tier[s] != requested_tier(plan, (sw_state)s, u))
                 fail_msg("seed %llu: unit %lld has its %s elsewhere", (unsigned long long)seed, (long long)u,
                          sw_state_name((sw_state)s));
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const sw_tier grads = plan->placement[u].tier[SW_GRADS], between = plan->placement[u].accumulator;
+        if (between > grads || (between < grads && !plan->spec.place.automatic[SW_GRADS]))
+            fail_msg("seed %llu: unit %lld has its accumulator elsewhere", (unsigned long long)seed, (long long)u);
+    }
     for (int64_t u = 1; !plan->spec.recompute_auto && u + 1 < plan->spec.units->count; u++)
         if (plan->recompute[u] != plan->spec.recompute)
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
