@@ -200,16 +200,17 @@ sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const s
 typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2, SW_SILU = 3 } sw_activation;
 sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                 const void *x, void *y);
-/* dx = dy · f'(x). dx may be dy. */
+/* dx = dy · f'(x). dx may be dy. Where `activated` is not NULL it receives f(x) in the same pass over memory, with the
+ * bits of the forward op. */
 sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                 const void *x, const void *dy, void *dx);
+                                 const void *x, const void *dy, void *dx, void *activated);
 
 /* Gated: a row of x holds `cols` gates and then `cols` values, y[row][col] = f(gate)·value. */
 sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
                            const void *x, void *y);
-/* dx [rows, 2·cols] from dy [rows, cols]. */
+/* dx [rows, 2·cols] from dy [rows, cols], and `activated` [rows, cols] as above. */
 sw_status sw_gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx);
+                            const void *x, const void *dy, void *dx, void *activated);
 
 /* y = a + b; y may be a or b. */
 sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);

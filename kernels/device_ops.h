@@ -69,11 +69,11 @@ struct sw_device_ops {
     sw_status (*activation_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
                                     const void *x, void *y);
     sw_status (*activation_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx);
+                                     const void *x, const void *dy, void *dx, void *activated);
     sw_status (*gated_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
                                const void *x, void *y);
     sw_status (*gated_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx);
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated);
     sw_status (*add)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
     sw_status (*bias_gradient)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
                                float *acc);

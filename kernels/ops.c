@@ -112,9 +112,10 @@ sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_acti
 }
 
 sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                 const void *x, const void *dy, void *dx) {
+                                 const void *x, const void *dy, void *dx, void *activated) {
     assert(elems >= 0 && x != NULL && dy != NULL && dx != NULL);
-    return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx));
+    assert(activated == NULL || (activated != x && activated != dy && activated != dx));
+    return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx, activated));
 }
 
 sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
@@ -124,9 +125,10 @@ sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activatio
 }
 
 sw_status sw_gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx) {
+                            const void *x, const void *dy, void *dx, void *activated) {
     assert(rows >= 0 && cols > 0 && x != NULL && dy != NULL && dx != NULL && dx != dy);
-    return record(stream, stream->device->ops.gated_backward(stream, type, which, rows, cols, x, dy, dx));
+    assert(activated == NULL || (activated != x && activated != dy && activated != dx));
+    return record(stream, stream->device->ops.gated_backward(stream, type, which, rows, cols, x, dy, dx, activated));
 }
 
 sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {

@@ -74,18 +74,31 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
                    weights_of(model, call, weight), bias, y, area_at(call->work, model->work.scratch));
 }
 
-/* Gradients of weight and bias (the tensor after it), then of the input. dx may not be dy. */
-static sw_status linear_backward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                                 enum sw_block_tensor weight, const void *x, const void *dy, void *dx) {
+/* Gradients of weight and bias (the tensor after it). */
+static sw_status linear_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                        enum linear_name name, enum sw_block_tensor weight, const void *x,
+                                        const void *dy) {
     const struct linear *linear = &model->linear[name];
     const bool out_first = model->config.out_first;
-    void *scratch = area_at(call->work, model->work.scratch);
     float *bias_acc = acc_of(model, call, (int)weight + 1);
     SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL,
-                   acc_of(model, call, weight), scratch));
-    if (bias_acc != NULL)
-        SW_TRY(sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy, bias_acc));
-    return sw_gemm(call->stream, &linear->input_gradient, dy, weights_of(model, call, weight), NULL, dx, scratch);
+                   acc_of(model, call, weight), area_at(call->work, model->work.scratch)));
+    return bias_acc == NULL
+               ? SW_OK
+               : sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy, bias_acc);
+}
+
+/* dx may not be dy. */
+static sw_status linear_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum linear_name name, enum sw_block_tensor weight, const void *dy, void *dx) {
+    return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, weights_of(model, call, weight), NULL, dx,
+                   area_at(call->work, model->work.scratch));
+}
+
+static sw_status linear_backward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                                 enum sw_block_tensor weight, const void *x, const void *dy, void *dx) {
+    SW_TRY(linear_weight_gradient(model, call, name, weight, x, dy));
+    return linear_input_gradient(model, call, name, weight, dy, dx);
 }
 
 static struct sw_norm_call norm_call(const struct sw_model *model, const struct sw_unit_call *call,
@@ -255,30 +268,30 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
     return linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn);
 }
 
-sw_status sw_mlp_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                         const struct saved *s) {
     const sw_activation activation = model->config.activation;
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
     return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
                                                   model->widths.ffn, s->up, s->activated)
                                : sw_activation_forward(call->stream, model->shape.type, activation,
                                                        model->rows * model->widths.ffn, s->up, s->activated);
 }
 
-sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                         const struct saved *s) {
-    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
-    return sw_mlp_derive(model, call, s);
-}
-
+/* Activated values that were not kept are made by the activation's backward pass, which reads what they are made of;
+ * so what reads them comes after it. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn) {
     const sw_activation activation = model->config.activation;
     void *wide = area_at(call->work, model->work.wide);
     void *inner = model->config.gated ? area_at(call->work, model->work.inner) : wide;
-    SW_TRY(linear_backward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad, inner));
+    void *again = call->recompute == SW_RECOMPUTE_NOTHING ? NULL : s->activated;
+    SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
     SW_TRY(model->config.gated ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows,
-                                                   model->widths.ffn, s->up, inner, wide)
+                                                   model->widths.ffn, s->up, inner, wide, again)
                                : sw_activation_backward(call->stream, model->shape.type, activation,
-                                                        model->rows * model->widths.ffn, s->up, inner, wide));
+                                                        model->rows * model->widths.ffn, s->up, inner, wide, again));
+    SW_TRY(linear_weight_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad));
     return linear_backward(model, call, LINEAR_UP, UP_WEIGHT, n, wide, dn);
 }
 
@@ -292,33 +305,36 @@ static sw_status add_norm_forward(const struct sw_model *model, const struct sw_
                                layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd);
 }
 
-/* Everything up to the activated inner layer: what the backward pass needs. */
-static sw_status fill_saved(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+/* Everything up to the MLP's normalised input. */
+static sw_status fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
     SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, narrow));
-    SW_TRY(add_norm_forward(model, call, narrow, s));
-    return sw_mlp_forward(model, call, s->norm2_out, s);
+    return add_norm_forward(model, call, narrow, s);
 }
 
-/* What of that needs no matrix product, in the same way. */
+/* Of what the backward pass needs, all that needs no matrix product, in the same way; but for the activated values,
+ * which it makes itself. */
 static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_derive(model, call, s));
-    SW_TRY(sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd));
-    return sw_mlp_derive(model, call, s);
+    return sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd);
 }
 
 sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    return call->recompute == SW_RECOMPUTE_UNIT ? fill_saved(model, call, &s) : fill_derived(model, call, &s);
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return fill_derived(model, call, &s);
+    SW_TRY(fill_attention(model, call, &s));
+    return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, s.up);
 }
 
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
-    SW_TRY(fill_saved(model, call, &s));
+    SW_TRY(fill_attention(model, call, &s));
+    SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
     SW_TRY(sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, narrow));
     return sw_add(call->stream, model->shape.type, model->rows * model->config.hidden, s.residual, narrow, call->out);
 }

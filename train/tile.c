@@ -32,27 +32,21 @@ static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_ca
     return t->tile.first ? sw_norm_forward(model, call, scale, call->in, t->norm_out, t->mean, t->rstd) : SW_OK;
 }
 
-static sw_status fill_saved(const struct sw_model *model, const struct sw_unit_call *call, const struct tile_call *t) {
-    SW_TRY(fill_norm(model, call, t));
-    return t->mlp ? sw_mlp_forward(model, call, t->n, &t->s) : sw_attend_forward(model, call, t->n, &t->s);
-}
-
-static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call,
-                              const struct tile_call *t) {
-    SW_TRY(fill_norm(model, call, t));
-    return t->mlp ? sw_mlp_derive(model, call, &t->s) : sw_attend_derive(model, call, &t->s);
-}
-
 sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call) {
     const struct tile_call t = describe(model, call);
-    return call->recompute == SW_RECOMPUTE_UNIT ? fill_saved(model, call, &t) : fill_derived(model, call, &t);
+    SW_TRY(fill_norm(model, call, &t));
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return t.mlp ? SW_OK : sw_attend_derive(model, call, &t.s);
+    return t.mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, t.n, t.s.up)
+                 : sw_attend_forward(model, call, t.n, &t.s);
 }
 
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct tile_call t = describe(model, call);
     const sw_dtype type = model->shape.type;
     void *narrow = area_at(call->work, model->work.narrow);
-    SW_TRY(fill_saved(model, call, &t));
+    SW_TRY(fill_norm(model, call, &t));
+    SW_TRY(t.mlp ? sw_mlp_forward(model, call, t.n, &t.s) : sw_attend_forward(model, call, t.n, &t.s));
     SW_TRY(t.mlp ? sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, t.s.activated, narrow)
                  : sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, t.s.attention_out, narrow));
     SW_TRY(sw_add(call->stream, type, hidden_elems(model), call->in, narrow, call->out));

@@ -181,13 +181,17 @@ static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass 
     const sw_unit_function of_others[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->forward,
                                                         [SW_UNIT_BACKWARD] = ops->backward,
                                                         [SW_UNIT_RECOMPUTE] = ops->recompute,
-                                                        [SW_UNIT_DERIVE] = ops->recompute};
+                                                        [SW_UNIT_DERIVE] = ops->recompute,
+                                                        [SW_UNIT_BACKWARD_DERIVING] = ops->backward};
     return run->call.unit + 1 == run->units->count ? of_head[pass] : of_others[pass];
 }
 
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
+    static const sw_recompute again[SW_UNIT_PASSES] = {[SW_UNIT_RECOMPUTE] = SW_RECOMPUTE_UNIT,
+                                                       [SW_UNIT_DERIVE] = SW_RECOMPUTE_DERIVED,
+                                                       [SW_UNIT_BACKWARD_DERIVING] = SW_RECOMPUTE_DERIVED};
     struct sw_unit_call *call = &run->call;
-    call->recompute = pass == SW_UNIT_DERIVE ? SW_RECOMPUTE_DERIVED : SW_RECOMPUTE_UNIT;
+    call->recompute = again[pass];
     SW_TRY(function_of(run, pass)(run->ops.context, call));
     return sw_stream_synchronize(call->stream);
 }

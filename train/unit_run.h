@@ -5,8 +5,16 @@
 #include "train/model.h"
 
 /* The head's backward pass is its loss and its gradient at once, as in training. What goes before the backward pass of
- * a block where its intermediates are not kept: making all of them again, or the derived ones. */
-typedef enum { SW_UNIT_FORWARD, SW_UNIT_BACKWARD, SW_UNIT_RECOMPUTE, SW_UNIT_DERIVE, SW_UNIT_PASSES } sw_unit_pass;
+ * a block where its intermediates are not kept: making all of them again, or the derived ones; and the backward pass
+ * after that, which makes the activated values. */
+typedef enum {
+    SW_UNIT_FORWARD,
+    SW_UNIT_BACKWARD,
+    SW_UNIT_RECOMPUTE,
+    SW_UNIT_DERIVE,
+    SW_UNIT_BACKWARD_DERIVING,
+    SW_UNIT_PASSES
+} sw_unit_pass;
 
 struct sw_unit_run;
 

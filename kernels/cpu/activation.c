@@ -123,11 +123,16 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
 }
 
 static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx) {
+                                     const void *x, const void *dy, void *dx, void *activated) {
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        backward_tile(type, which, at, sw_min_i64(SW_TILE_ELEMS, elems - at), x, dy, dx);
+    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS) {
+        const int64_t count = sw_min_i64(SW_TILE_ELEMS, elems - at);
+        backward_tile(type, which, at, count, x, dy, dx);
+        /* The tile of x is still in the first-level cache. */
+        if (activated != NULL)
+            forward_tile(type, which, at, count, x, activated);
+    }
     return SW_OK;
 }
 
@@ -200,14 +205,15 @@ static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activ
 }
 
 static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx) {
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
     const int threads = stream->device->info.threads;
     const int64_t tiles = sw_div_up(cols, SW_TILE_ELEMS);
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t i = 0; i < rows * tiles; i++) {
-        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
-        gate_back_tile(type, which, 2 * row * cols + col, cols, row * cols + col, sw_min_i64(SW_TILE_ELEMS, cols - col),
-                       x, dy, dx);
+        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS, count = sw_min_i64(SW_TILE_ELEMS, cols - col);
+        gate_back_tile(type, which, 2 * row * cols + col, cols, row * cols + col, count, x, dy, dx);
+        if (activated != NULL)
+            gate_tile(type, which, 2 * row * cols + col, cols, row * cols + col, count, x, activated);
     }
     return SW_OK;
 }

@@ -29,7 +29,7 @@ void sw_cuda_activation_forward(cudaStream_t stream, sw_dtype type, sw_activatio
 
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    backward_kernel(sw_activation which, int64_t elems, const T *x, const T *dy, T *dx, bool aligned) {
+    backward_kernel(sw_activation which, int64_t elems, const T *x, const T *dy, T *dx, T *activated, bool aligned) {
     const int64_t at = sw_thread_of_grid() * SW_ELEMS;
     if (at >= elems)
         return;
@@ -39,18 +39,25 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     for (int i = 0; i < SW_ELEMS; i++)
         gradients[i] *= sw_slope(which, values[i]);
     sw_store_elems(dx + at, elems - at, aligned, gradients);
+    if (activated == NULL)
+        return;
+    for (int i = 0; i < SW_ELEMS; i++)
+        values[i] = sw_curve(which, values[i]);
+    sw_store_elems(activated + at, elems - at, aligned, values);
 }
 
 template <typename T>
-static void backward(cudaStream_t stream, sw_activation which, int64_t elems, const void *x, const void *dy, void *dx) {
+static void backward(cudaStream_t stream, sw_activation which, int64_t elems, const void *x, const void *dy, void *dx,
+                     void *activated) {
+    const bool aligned = sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx) && sw_is_aligned(activated);
     SW_LAUNCH(backward_kernel<T>, sw_blocks(sw_vectors(elems), SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream, which,
-              elems, (const T *)x, (const T *)dy, (T *)dx, sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx));
+              elems, (const T *)x, (const T *)dy, (T *)dx, (T *)activated, aligned);
 }
 
 void sw_cuda_activation_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
-                                 const void *dy, void *dx) {
+                                 const void *dy, void *dx, void *activated) {
     if (elems > 0)
-        SW_FOR_TYPE(type, backward, stream, which, elems, x, dy, dx);
+        SW_FOR_TYPE(type, backward, stream, which, elems, x, dy, dx, activated);
 }
 
 namespace {
@@ -101,33 +108,38 @@ void sw_cuda_gated_forward(cudaStream_t stream, sw_dtype type, sw_activation whi
 
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    gated_backward_kernel(sw_activation which, int64_t rows, int64_t cols, const T *x, const T *dy, T *dx,
+    gated_backward_kernel(sw_activation which, int64_t rows, int64_t cols, const T *x, const T *dy, T *dx, T *activated,
                           bool aligned) {
     const gated_place p = place_of(rows, cols);
     if (p.count <= 0)
         return;
-    float gates[SW_ELEMS], values[SW_ELEMS], gradients[SW_ELEMS];
+    float gates[SW_ELEMS], values[SW_ELEMS], gradients[SW_ELEMS], results[SW_ELEMS];
     sw_load_elems(x + p.gates, p.count, aligned, gates);
     sw_load_elems(x + p.values, p.count, aligned, values);
     sw_load_elems(dy + p.row * cols + p.col, p.count, aligned, gradients);
     for (int i = 0; i < SW_ELEMS; i++) {
+        const float curve = sw_curve(which, gates[i]);
+        results[i] = values[i] * curve;
         values[i] *= gradients[i] * sw_slope(which, gates[i]);
-        gradients[i] *= sw_curve(which, gates[i]);
+        gradients[i] *= curve;
     }
     sw_store_elems(dx + p.gates, p.count, aligned, values);
     sw_store_elems(dx + p.values, p.count, aligned, gradients);
+    if (activated != NULL)
+        sw_store_elems(activated + p.row * cols + p.col, p.count, aligned, results);
 }
 
 template <typename T>
 static void gated_backward(cudaStream_t stream, sw_activation which, int64_t rows, int64_t cols, const void *x,
-                           const void *dy, void *dx) {
-    const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx);
+                           const void *dy, void *dx, void *activated) {
+    const bool aligned =
+        cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx) && sw_is_aligned(activated);
     SW_LAUNCH(gated_backward_kernel<T>, sw_blocks(rows * sw_vectors(cols), SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0,
-              stream, which, rows, cols, (const T *)x, (const T *)dy, (T *)dx, aligned);
+              stream, which, rows, cols, (const T *)x, (const T *)dy, (T *)dx, (T *)activated, aligned);
 }
 
 void sw_cuda_gated_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx) {
+                            const void *x, const void *dy, void *dx, void *activated) {
     if (rows > 0)
-        SW_FOR_TYPE(type, gated_backward, stream, which, rows, cols, x, dy, dx);
+        SW_FOR_TYPE(type, gated_backward, stream, which, rows, cols, x, dy, dx, activated);
 }

@@ -73,8 +73,8 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
 }
 
 static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx) {
-    sw_cuda_activation_backward(sw_cuda_stream_handle(stream), type, which, elems, x, dy, dx);
+                                     const void *x, const void *dy, void *dx, void *activated) {
+    sw_cuda_activation_backward(sw_cuda_stream_handle(stream), type, which, elems, x, dy, dx, activated);
     return sw_cuda_launched(stream, "activation_backward");
 }
 
@@ -85,8 +85,8 @@ static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activ
 }
 
 static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx) {
-    sw_cuda_gated_backward(sw_cuda_stream_handle(stream), type, which, rows, cols, x, dy, dx);
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
+    sw_cuda_gated_backward(sw_cuda_stream_handle(stream), type, which, rows, cols, x, dy, dx, activated);
     return sw_cuda_launched(stream, "gated_backward");
 }
 

@@ -45,11 +45,11 @@ void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct
 void sw_cuda_activation_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
                                 void *y);
 void sw_cuda_activation_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
-                                 const void *dy, void *dx);
+                                 const void *dy, void *dx, void *activated);
 void sw_cuda_gated_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
                            const void *x, void *y);
 void sw_cuda_gated_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx);
+                            const void *x, const void *dy, void *dx, void *activated);
 void sw_cuda_add(cudaStream_t stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
 void sw_cuda_cast_from_f32(cudaStream_t stream, sw_dtype type, int64_t elems, const float *from, void *to);
 void sw_cuda_cast_to_f32(cudaStream_t stream, sw_dtype type, int64_t elems, const void *from, float *to);

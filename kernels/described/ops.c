@@ -141,9 +141,9 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
 }
 
 static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx) {
+                                     const void *x, const void *dy, void *dx, void *activated) {
     (void)which, (void)x, (void)dy, (void)dx;
-    return count_elems(stream, type, 3.0 * (double)elems, 0.0);
+    return count_elems(stream, type, (activated == NULL ? 3.0 : 4.0) * (double)elems, 0.0);
 }
 
 static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
@@ -153,9 +153,9 @@ static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activ
 }
 
 static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx) {
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
     (void)which, (void)x, (void)dy, (void)dx;
-    return count_elems(stream, type, 5.0 * (double)(rows * cols), 0.0);
+    return count_elems(stream, type, (activated == NULL ? 5.0 : 6.0) * (double)(rows * cols), 0.0);
 }
 
 static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {

@@ -39,13 +39,12 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
 }
 
 static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx) {
-    (void)stream;
+                                     const void *x, const void *dy, void *dx, void *activated) {
     for (int64_t i = 0; i < elems; i++) {
         const double gradient = sw_dtype_load(type, dy, i);
         sw_dtype_store(type, dx, i, (float)(gradient * slope(which, sw_dtype_load(type, x, i))));
     }
-    return SW_OK;
+    return activated == NULL ? SW_OK : activation_forward(stream, type, which, elems, x, activated);
 }
 
 static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
@@ -62,8 +61,7 @@ static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activ
 }
 
 static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx) {
-    (void)stream;
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t col = 0; col < cols; col++) {
             const int64_t at = 2 * row * cols + col;
@@ -73,7 +71,7 @@ static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_acti
             sw_dtype_store(type, dx, at + cols, (float)(gradient * activation(which, gate)));
         }
     }
-    return SW_OK;
+    return activated == NULL ? SW_OK : gated_forward(stream, type, which, rows, cols, x, activated);
 }
 
 static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {

@@ -129,8 +129,8 @@ static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_
 }
 
 static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx) {
-    return RUN(activation_backward, type, which, elems, ON(x), ON(dy), ON(dx));
+                                     const void *x, const void *dy, void *dx, void *activated) {
+    return RUN(activation_backward, type, which, elems, ON(x), ON(dy), ON(dx), ON(activated));
 }
 
 static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
@@ -139,8 +139,8 @@ static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activ
 }
 
 static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx) {
-    return RUN(gated_backward, type, which, rows, cols, ON(x), ON(dy), ON(dx));
+                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
+    return RUN(gated_backward, type, which, rows, cols, ON(x), ON(dy), ON(dx), ON(activated));
 }
 
 static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {

@@ -2,6 +2,7 @@
 #include "tests/kernels/support.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const int64_t sizes[] = {1, 15, 16, 17, 63, 65, 511, 512, 513, 20011};
@@ -17,6 +18,45 @@ static struct buffer inputs(sw_dtype type, int64_t elems) {
     return x;
 }
 
+/* The backward pass that writes the activated values too gives the bits of the two passes. */
+static void expect_both(const char *what, const struct pair *pair, const struct buffer *dx,
+                        const struct buffer *want_dx, const struct buffer *activated, const struct buffer *want) {
+    char label[64];
+    snprintf(label, sizeof label, "%s beside the activated values", what);
+    assert_same_bits(label, pair, want_dx->bytes, dx->data, want_dx->data);
+    snprintf(label, sizeof label, "activated values beside %s", what);
+    assert_same_bits(label, pair, want->bytes, activated->data, want->data);
+}
+
+static void make_both(struct pair *pair, struct sw_stream *stream, sw_dtype type, sw_activation which,
+                      const struct buffer *x, const struct buffer *dy) {
+    const int64_t elems = x->bytes / sw_dtype_bytes(type);
+    struct buffer y = buffer_make(x->bytes), dx = buffer_make(x->bytes), activated = buffer_make(x->bytes),
+                  in_place = buffer_copy(dy);
+    assert_ok(sw_activation_forward(stream, type, which, elems, x->data, y.data));
+    assert_ok(sw_activation_backward(stream, type, which, elems, x->data, dy->data, dx.data, NULL));
+    assert_ok(
+        sw_activation_backward(stream, type, which, elems, x->data, in_place.data, in_place.data, activated.data));
+    expect_both("a gradient in place", pair, &in_place, &dx, &activated, &y);
+    struct buffer *all[] = {&y, &dx, &activated, &in_place};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void make_both_gated(struct pair *pair, struct sw_stream *stream, sw_dtype type, sw_activation which,
+                            int64_t rows, const struct buffer *x, const struct buffer *dy) {
+    const int64_t cols = dy->bytes / sw_dtype_bytes(type) / rows;
+    struct buffer y = buffer_make(dy->bytes), dx = buffer_make(x->bytes), dx_beside = buffer_make(x->bytes),
+                  activated = buffer_make(dy->bytes);
+    assert_ok(sw_gated_forward(stream, type, which, rows, cols, x->data, y.data));
+    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx.data, NULL));
+    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx_beside.data, activated.data));
+    expect_both("gated gradients", pair, &dx_beside, &dx, &activated, &y);
+    struct buffer *all[] = {&y, &dx, &dx_beside, &activated};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
 static void compare(struct pair *pair, sw_dtype type, sw_activation which, int64_t elems) {
     const float rtol = 2e-6f, atol = 1e-6f;
     struct buffer x = inputs(type, elems), dy = buffer_random(type, elems, 2, 1.0f);
@@ -24,10 +64,12 @@ static void compare(struct pair *pair, sw_dtype type, sw_activation which, int64
     assert_ok(sw_activation_forward(pair->stream, type, which, elems, x.data, got.data));
     assert_ok(sw_activation_forward(pair->ref, type, which, elems, x.data, want.data));
     assert_close("an activation", pair, type, elems, got.data, want.data, rtol, atol);
-    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, got.data));
-    assert_ok(sw_activation_backward(pair->ref, type, which, elems, x.data, dy.data, want.data));
+    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, got.data, NULL));
+    assert_ok(sw_activation_backward(pair->ref, type, which, elems, x.data, dy.data, want.data, NULL));
     assert_close("an activation's gradient", pair, type, elems, got.data, want.data, rtol, 4.0f * atol);
-    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, dy.data));
+    make_both(pair, pair->stream, type, which, &x, &dy);
+    make_both(pair, pair->ref, type, which, &x, &dy);
+    assert_ok(sw_activation_backward(pair->stream, type, which, elems, x.data, dy.data, dy.data, NULL));
     assert_same_bits("a gradient in place", pair, dy.bytes, dy.data, got.data);
     buffer_free(&x);
     buffer_free(&dy);
@@ -71,7 +113,7 @@ static void slopes_of_reference(void **state) {
             const float x = -6.0f + 0.03f * (float)i + 0.001f, one = 1.0f;
             float y = NAN, dx = NAN;
             assert_ok(sw_activation_forward(stream, SW_F32, kinds[k], 1, &x, &y));
-            assert_ok(sw_activation_backward(stream, SW_F32, kinds[k], 1, &x, &one, &dx));
+            assert_ok(sw_activation_backward(stream, SW_F32, kinds[k], 1, &x, &one, &dx, NULL));
             const double step = 1e-5, above = textbook(kinds[k], x + step), below = textbook(kinds[k], x - step);
             assert_near("an activation", i, y, textbook(kinds[k], x), 1e-7);
             assert_near("a slope", i, dx, (above - below) / (2.0 * step), 1e-6);
@@ -89,8 +131,10 @@ static void compare_gated(struct pair *pair, sw_dtype type, sw_activation which,
     assert_ok(sw_gated_forward(pair->stream, type, which, rows, cols, x.data, got.data));
     assert_ok(sw_gated_forward(pair->ref, type, which, rows, cols, x.data, want.data));
     assert_close("a gated activation", pair, type, rows * cols, got.data, want.data, rtol, atol);
-    assert_ok(sw_gated_backward(pair->stream, type, which, rows, cols, x.data, dy.data, got_dx.data));
-    assert_ok(sw_gated_backward(pair->ref, type, which, rows, cols, x.data, dy.data, want_dx.data));
+    assert_ok(sw_gated_backward(pair->stream, type, which, rows, cols, x.data, dy.data, got_dx.data, NULL));
+    assert_ok(sw_gated_backward(pair->ref, type, which, rows, cols, x.data, dy.data, want_dx.data, NULL));
+    make_both_gated(pair, pair->stream, type, which, rows, &x, &dy);
+    make_both_gated(pair, pair->ref, type, which, rows, &x, &dy);
     assert_close("its gradient", pair, type, 2 * rows * cols, got_dx.data, want_dx.data, rtol, 4.0f * atol);
     struct buffer *all[] = {&x, &dy, &got, &want, &got_dx, &want_dx};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -124,7 +168,7 @@ static void gated_slopes_of_reference(void **state) {
             const float x[2] = {-5.0f + 0.1f * (float)i + 0.001f, 1.5f - 0.02f * (float)i}, dy = 0.7f;
             float y = NAN, dx[2];
             assert_ok(sw_gated_forward(stream, SW_F32, kinds[k], 1, 1, x, &y));
-            assert_ok(sw_gated_backward(stream, SW_F32, kinds[k], 1, 1, x, &dy, dx));
+            assert_ok(sw_gated_backward(stream, SW_F32, kinds[k], 1, 1, x, &dy, dx, NULL));
             const double step = 1e-5, middle = textbook(kinds[k], x[0]);
             const double slope = (textbook(kinds[k], x[0] + step) - textbook(kinds[k], x[0] - step)) / (2.0 * step);
             assert_near("a gated activation", i, y, middle * x[1], 1e-6);

@@ -101,6 +101,30 @@ static void attention_takes_the_pairs_that_are_seen(void **state) {
     close_fixture(&f);
 }
 
+/* Activated values cost the one pass that writes them where a backward pass makes them. */
+static void activated_values_take_one_pass_more(void **state) {
+    (void)state;
+    const struct sw_device_description what = description();
+    struct fixture f = open_fixture(&what);
+    char *base = sw_memory_base(f.memory);
+    const int64_t rows = 1000, cols = 3000;
+    const double pass_s = 2.0 * (double)(rows * cols) / MEMORY_RATE;
+    const struct {
+        bool gated;
+        void *activated;
+        double passes;
+    } cases[] = {{false, NULL, 3.0}, {false, base + 4096, 4.0}, {true, NULL, 5.0}, {true, base + 4096, 6.0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const double before_s = sw_device_counted_s(f.device);
+        assert_ok(cases[i].gated ? sw_gated_backward(f.stream, SW_BF16, SW_SILU, rows, cols, base, base + 1024,
+                                                     base + 2048, cases[i].activated)
+                                 : sw_activation_backward(f.stream, SW_BF16, SW_SILU, rows * cols, base, base + 1024,
+                                                          base + 2048, cases[i].activated));
+        assert_same(sw_device_counted_s(f.device) - before_s, cases[i].passes * pass_s);
+    }
+    close_fixture(&f);
+}
+
 static void nothing_of_its_memory_is_touched(void **state) {
     (void)state;
     const struct sw_device_description what = description();
@@ -140,6 +164,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_take_arithmetic_or_bytes),
         cmocka_unit_test(attention_takes_the_pairs_that_are_seen),
+        cmocka_unit_test(activated_values_take_one_pass_more),
         cmocka_unit_test(nothing_of_its_memory_is_touched),
         cmocka_unit_test(every_op_is_there),
     };
