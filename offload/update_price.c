@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Plans that are made and simulated at most. */
-enum { MOST_TRIED = 64, EVENLY = 8 };
+/* Plans that are made and simulated at most, and their ops: a few seconds' work. */
+enum { MOST_TRIED = 40, MOST_OPS = 2000000, EVENLY = 8 };
 /* What a mixture must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
@@ -16,6 +16,7 @@ struct search {
     const struct sw_rates *rates;
     bool *streams;
     int tried;
+    int64_t ops;
     struct sw_plan *best;
     double best_s;
 };
@@ -46,6 +47,7 @@ static sw_status try_streams(struct search *s, double *out_s) {
         return status;
     }
     *out_s = step.step_s;
+    s->ops += plan->program[SW_PROGRAM_UPDATE].op_count;
     if (s->best != NULL && step.step_s >= s->best_s) {
         sw_plan_destroy(plan);
         return SW_OK;
@@ -88,7 +90,7 @@ static sw_status try_runs(struct search *s) {
     for (int64_t u = 0; u < units; u++)
         s->streams[u] = s->best->streams_update[u];
     for (int64_t span = sw_div_up(units, 2);; span = sw_div_up(span, 2)) {
-        for (int64_t first = 0; first < units && s->tried < MOST_TRIED; first += span) {
+        for (int64_t first = 0; first < units && s->tried < MOST_TRIED && s->ops < MOST_OPS; first += span) {
             const int64_t end = sw_min_i64(units, first + span);
             const double before_s = s->best_s;
             double step_s;

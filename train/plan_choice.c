@@ -60,8 +60,8 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 /* What is known of a group's plan: infinite where it does not fit, or takes drives that nobody measured. */
 struct group_price {
     int64_t group;
-    double step_s, compute_s; /* with updates where they are without a choice; at the least, wherever they are */
-    bool searched;            /* for where its updates are the cheapest */
+    double step_s, least_s; /* with updates where they are without a choice; at the least, wherever they are */
+    bool searched;          /* for where its updates are the cheapest */
 };
 
 /* The cheapest so far, and what it is compared with. */
@@ -72,8 +72,18 @@ struct choice {
     struct group_price price[SW_CHOICE_MOST_GROUPS];
     int count, best;
     double best_s;
+    double nearest_s; /* of the cheapest group as long as updates are where they are without a choice */
     struct sw_plan **plan;
 };
+
+/* What other lanes than that of updates take does not become less by moving these. */
+static double busiest_other_lane(const struct sw_simulation *step) {
+    double most = 0.0;
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (lane != SW_LANE_UPDATE)
+            most = fmax(most, step->lane_busy_s[lane]);
+    return most;
+}
 
 static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct group_price *price) {
     struct sw_simulation step;
@@ -81,7 +91,7 @@ static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, 
         return SW_OK;
     SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, c->rates, NULL, &step));
     price->step_s = step.step_s;
-    price->compute_s = step.lane_busy_s[SW_LANE_COMPUTE];
+    price->least_s = busiest_other_lane(&step);
     return SW_OK;
 }
 
@@ -116,7 +126,7 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     c->count = groups_of(sw_settings_micro_batches(c->settings), group);
     prices->orders = c->count;
     for (int i = 0; i < c->count; i++) {
-        c->price[i] = (struct group_price){.group = group[i], .step_s = INFINITY, .compute_s = INFINITY};
+        c->price[i] = (struct group_price){.group = group[i], .step_s = INFINITY, .least_s = INFINITY};
         SW_TRY(try_group(c, i));
         prices->order[i].group = group[i];
         prices->order[i].step_s = c->price[i].step_s;
@@ -124,20 +134,25 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     return SW_OK;
 }
 
-/* The best group first, then those whose compute lane alone is faster than the best; -1: none is left. */
+/* A group that is slower than the best by more than this is not made up for by where its updates run. */
+#define MOST_MADE_UP 0.05
+
+/* The best group first, then those that may be faster, those with the least other work first; -1: none is left. */
 static int next_to_search(const struct choice *c) {
     int next = -1;
     if (!c->price[c->best].searched)
         return c->best;
     for (int i = 0; i < c->count; i++)
-        if (!c->price[i].searched && c->price[i].compute_s < c->best_s * (1.0 - LEAST_SAVED) &&
-            (next < 0 || c->price[i].compute_s < c->price[next].compute_s))
+        if (!c->price[i].searched && c->price[i].least_s < c->best_s * (1.0 - LEAST_SAVED) &&
+            c->price[i].step_s < c->nearest_s * (1.0 + MOST_MADE_UP) &&
+            (next < 0 || c->price[i].least_s < c->price[next].least_s))
             next = i;
     return next;
 }
 
 /* Where updates run, of each group that may gain by it. */
 static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) {
+    c->nearest_s = c->best_s;
     for (int i = next_to_search(c); i >= 0; i = next_to_search(c)) {
         struct sw_update_prices prices;
         struct sw_plan *plan;
