@@ -1,10 +1,8 @@
 #include "train/described.h"
 
-#include "train/files.h"
+#include "train/json_file.h"
 #include "train/rates_json.h"
 
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define FILE_LIMIT_BYTES ((size_t)1 << 20)
@@ -14,17 +12,17 @@ static sw_status read_bytes(const json_t *object, const char *name, const char *
     static const double most = 0x1p62;
     double value;
     SW_TRY(sw_json_positive(object, name, path, false, &value));
-    if (value > most)
-        return sw_fail(SW_ERR_ARG, "%s: %s is more than any machine has", path, name);
+    if (value < 1.0 || value > most)
+        return sw_fail(SW_ERR_ARG, "%s: %s must be bytes that a machine may have", path, name);
     *out = (int64_t)value;
     return SW_OK;
 }
 
 static sw_status read_device(const json_t *object, const char *path, struct sw_device_description *out) {
     const char *name = json_string_value(json_object_get(object, "name"));
-    if (name == NULL || strlen(name) >= sizeof out->name)
-        return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of less than %zu characters", path,
-                       sizeof out->name);
+    if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof out->name)
+        return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of 1 to %zu characters", path,
+                       sizeof out->name - 1);
     strcpy(out->name, name);
     const struct {
         const char *name;
@@ -54,13 +52,8 @@ static sw_status from_json(const json_t *root, const char *path, struct sw_descr
 
 sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out) {
     *out = (struct sw_described_machine){0};
-    char *text;
-    SW_TRY(sw_file_read_text(path, FILE_LIMIT_BYTES, &text));
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    if (root == NULL)
-        return sw_fail(SW_ERR_ARG, "%s, line %d: %s", path, error.line, error.text);
+    json_t *root;
+    SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
     const sw_status status = from_json(root, path, out);
     json_decref(root);
     return status;

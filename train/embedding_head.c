@@ -109,22 +109,6 @@ static sw_status final_norm(struct sw_model *model, const struct sw_unit_call *c
     return sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out));
 }
 
-struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols) {
-    const int64_t hidden = model->config.hidden;
-    const sw_dtype type = model->shape.type;
-    return (struct head_products){
-        .logits = {.m = rows, .n = cols, .k = hidden, .transpose_b = true, .in = type, .out = SW_F32},
-        .input_gradient = {.m = rows,
-                           .n = hidden,
-                           .k = cols,
-                           .accumulate = model->head.cut,
-                           .in = type,
-                           .out = model->head.cut ? SW_F32 : type},
-        .table_gradient =
-            {.m = cols, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
-    };
-}
-
 /* A tile of rows at work: the rows' inputs and gradients, and the areas that all tiles share. */
 struct head_tile {
     int64_t rows;
@@ -177,12 +161,27 @@ static sw_status tile_gradients(const struct sw_model *model, const struct sw_un
                    model->head.cut ? (void *)t->hidden_grad : t->norm_grad, t->scratch);
 }
 
+/* The rows of a tile from one on whose logits are there at once. */
+static struct head_tile part_of(const struct sw_model *model, const struct head_tile *t, int64_t first) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    struct head_tile part = *t;
+    part.rows = sw_min_i64(model->head.logits_rows, t->rows - first);
+    part.targets += first;
+    part.hidden = (const char *)t->hidden + first * model->config.hidden * typed;
+    part.losses += first;
+    part.logits_grad = area_at(t->logits_grad, first * model->config.vocab * typed);
+    return part;
+}
+
 static sw_status run_whole_rows(const struct sw_model *model, const struct sw_unit_call *call,
                                 const struct head_tile *t, bool train) {
     const int64_t vocab = model->config.vocab;
-    SW_TRY(tile_logits(model, call, t, 0, vocab));
-    SW_TRY(sw_cross_entropy(call->stream, model->shape.type, t->rows, vocab, t->logits, t->targets, call->loss_scale,
-                            t->losses, t->logits_grad));
+    for (int64_t first = 0; first < t->rows; first += model->head.logits_rows) {
+        const struct head_tile part = part_of(model, t, first);
+        SW_TRY(tile_logits(model, call, &part, 0, vocab));
+        SW_TRY(sw_cross_entropy(call->stream, model->shape.type, part.rows, vocab, part.logits, part.targets,
+                                call->loss_scale, part.losses, part.logits_grad));
+    }
     return train ? tile_gradients(model, call, t, 0, vocab) : SW_OK;
 }
 

@@ -20,6 +20,7 @@ struct sw_model_shape {
      * token, which keep their keys and values for each other. */
     int64_t context;
     int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
+    bool head_logits_apart;  /* the head's tiles are laid out as on a GPU (head_tiles.c) */
     bool documents;          /* sequences are packed: their tokens come with where documents begin */
 };
 

@@ -42,7 +42,8 @@ struct work_layout {
     int64_t rotation;                                  /* the table of rotary positions */
     int64_t scratch;                                   /* of matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
-    int64_t logits, logits_grad, losses;               /* head, one tile, or its rows */
+    int64_t logits;                                    /* head, as many rows of a tile as have them at once */
+    int64_t logits_grad, losses;                       /* head, one tile, or its rows */
     int64_t loss;                                      /* head, the sum of all rows' losses, fp64 */
     int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
     int64_t hidden_grad;                               /* likewise × hidden, fp32 */
@@ -57,11 +58,14 @@ struct linear {
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
 
 /* The head's tiles of rows and of the vocabulary; the last of each may be smaller. Where the vocabulary is not cut, a
- * tile has all of it. */
+ * tile has all of it, and only the gradient of its logits is kept for all rows: logits are of so many at a time. */
 struct head_tiles {
     int64_t rows, cols;
+    int64_t logits_rows;
     bool cut;
 };
+/* For a model whose rows, configuration and device are known. */
+struct head_tiles sw_head_tiles(const struct sw_model *model);
 
 /* The products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. Where the vocabulary is cut, dh
  * is a sum over its tiles, in fp32. */

@@ -2,14 +2,16 @@
 #include "core/size.h"
 #include "train/model_private.h"
 
+enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
+static const char *const passes[] = {
+    [FORWARD] = "forward", [INPUT_GRADIENT] = "input gradient", [WEIGHT_GRADIENT] = "weight gradient"};
+
 /* A product and its two gradients. */
 static int add(struct sw_model_product *out, int count, const char *layer, const struct sw_gemm shapes[3],
                int64_t times) {
-    static const char *const passes[] = {"forward", "input gradient", "weight gradient"};
-    for (int i = 0; i < 3; i++)
-        out[count + i] =
-            (struct sw_model_product){.layer = layer, .pass = passes[i], .shape = shapes[i], .times = times};
-    return count + 3;
+    for (int i = FORWARD; i <= WEIGHT_GRADIENT; i++)
+        out[count++] = (struct sw_model_product){.layer = layer, .pass = passes[i], .shape = shapes[i], .times = times};
+    return count;
 }
 
 /* Tiles of one size along one side of the head: all but the last, and the last where it is smaller. */
@@ -29,19 +31,36 @@ static struct sizes cut(int64_t all, int64_t tile) {
     return sizes;
 }
 
+/* A product of the head. Tiles of rows may have parts of one size, which are listed once. */
+static int add_of_head(struct sw_model_product *out, int count, enum pass pass, struct sw_gemm shape, int64_t times) {
+    const struct sw_model_product added = {
+        .layer = "head", .pass = passes[pass], .head = true, .shape = shape, .times = times};
+    for (int i = 0; i < count; i++) {
+        const struct sw_gemm *there = &out[i].shape;
+        if (out[i].head && out[i].pass == added.pass && there->m == shape.m && there->n == shape.n &&
+            there->k == shape.k) {
+            out[i].times += times;
+            return count;
+        }
+    }
+    out[count] = added;
+    return count + 1;
+}
+
 static int add_head(struct sw_model_product *out, int count, const struct sw_model *model) {
     const struct sizes rows = cut(model->rows, model->head.rows), cols = cut(model->config.vocab, model->head.cols);
     for (int r = 0; r < rows.count; r++) {
+        const struct sizes parts = cut(rows.size[r], model->head.logits_rows);
         for (int c = 0; c < cols.count; c++) {
             const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
-            const struct sw_gemm shapes[] = {tile.logits, tile.input_gradient, tile.table_gradient};
             const int64_t times = rows.times[r] * cols.times[c];
-            const int end = add(out, count, "head", shapes, times);
             /* Logits of a cut vocabulary are computed again for the gradients, all but those of the last tile. */
-            if (model->head.cut)
-                out[count].times += times - (c + 1 == cols.count ? rows.times[r] : 0);
-            for (; count < end; count++)
-                out[count].head = true;
+            const int64_t again = model->head.cut ? times - (c + 1 == cols.count ? rows.times[r] : 0) : 0;
+            for (int p = 0; p < parts.count; p++)
+                count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
+                                    (times + again) * parts.times[p]);
+            count = add_of_head(out, count, INPUT_GRADIENT, tile.input_gradient, times);
+            count = add_of_head(out, count, WEIGHT_GRADIENT, tile.table_gradient, times);
         }
     }
     return count;

@@ -1,20 +1,12 @@
 /* What a model's arithmetic needs prepared: matrix products by shape, and where each intermediate lies. */
 #include "core/size.h"
-#include "kernels/tiling.h"
 #include "train/model_private.h"
 #include "train/rope.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Logits and their gradient of one tile of the head; tiles depend on the model and micro-batch alone, so that budgets
- * never change bits. */
-#define HEAD_TILE_BYTES (64 * SW_MIB)
-enum { HEAD_ROWS_MULTIPLE = 16, AREA_ALIGN_BYTES = 128 };
-/* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
- * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and
- * the rows of a tile may be many. */
-enum { HEAD_LEAST_ROWS = 128, HEAD_CUT_ROWS = 1024 };
+enum { AREA_ALIGN_BYTES = 128 };
 
 static int64_t place(int64_t *used_bytes, int64_t bytes) {
     const int64_t at = *used_bytes;
@@ -86,7 +78,7 @@ static void lay_work(struct sw_model *model) {
     w->norm_out = place(&head, hidden_bytes);
     w->norm_grad = place(&head, hidden_bytes);
     /* One row of logits, for generating, is whole. */
-    w->logits = place(&head, sw_max_i64(tiles->rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
+    w->logits = place(&head, sw_max_i64(tiles->logits_rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
     w->logits_grad = place(&head, tiles->rows * tiles->cols * typed);
     w->losses = place(&head, tile_row_bytes);
     w->loss = place(&head, sizeof(double));
@@ -142,46 +134,28 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
     return prepare(model, &linear->weight_gradient);
 }
 
-static sw_status prepare_head(struct sw_model *model, int64_t rows, int64_t cols) {
-    const struct head_products products = sw_head_products(model, rows, cols);
-    SW_TRY(prepare(model, &products.logits));
-    SW_TRY(prepare(model, &products.input_gradient));
-    return prepare(model, &products.table_gradient);
-}
-
-/* Tiles of about equal size, at most `most`, in multiples. */
-static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
-    const int64_t tiles = sw_div_up(whole, most);
-    return sw_min_i64(whole, sw_round_up(sw_div_up(whole, tiles), multiple));
-}
-
-static void cut_head(struct sw_model *model) {
-    const int64_t limit_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : HEAD_TILE_BYTES;
-    const int64_t logit_bytes = (int64_t)sizeof(float) + sw_dtype_bytes(model->shape.type);
-    const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
-    const int64_t vocab = model->config.vocab, least_rows = sw_min_i64(rows, HEAD_LEAST_ROWS);
-    struct head_tiles *tiles = &model->head;
-    tiles->cut = vocab > SW_SOFTMAX_BLOCK_COLUMNS && least_rows * vocab * logit_bytes > limit_bytes;
-    const int64_t narrowest = tiles->cut ? SW_SOFTMAX_BLOCK_COLUMNS : vocab;
-    int64_t most_rows = sw_max_i64(limit_bytes / (narrowest * logit_bytes), HEAD_ROWS_MULTIPLE);
-    if (tiles->cut)
-        most_rows = sw_min_i64(most_rows, HEAD_CUT_ROWS);
-    tiles->rows = even_tile(rows, most_rows, HEAD_ROWS_MULTIPLE);
-    const int64_t most_cols = limit_bytes / (tiles->rows * logit_bytes);
-    const int64_t blocks = sw_max_i64(most_cols / SW_SOFTMAX_BLOCK_COLUMNS, 1);
-    tiles->cols = tiles->cut ? even_tile(vocab, blocks * SW_SOFTMAX_BLOCK_COLUMNS, SW_SOFTMAX_BLOCK_COLUMNS) : vocab;
-}
-
 static int64_t last_of(int64_t whole, int64_t tile) {
     return whole - (sw_div_up(whole, tile) - 1) * tile;
 }
 
-static sw_status prepare_head_tiles(struct sw_model *model) {
+/* A tile's gradients, and the logits of its parts. */
+static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t cols) {
+    const int64_t part = sw_min_i64(rows, model->head.logits_rows);
+    const struct head_products tile = sw_head_products(model, rows, cols);
+    const struct head_products logits[] = {sw_head_products(model, part, cols),
+                                           sw_head_products(model, last_of(rows, part), cols)};
+    SW_TRY(prepare(model, &logits[0].logits));
+    SW_TRY(prepare(model, &logits[1].logits));
+    SW_TRY(prepare(model, &tile.input_gradient));
+    return prepare(model, &tile.table_gradient);
+}
+
+static sw_status prepare_head(struct sw_model *model) {
     const int64_t rows[] = {model->head.rows, last_of(model->rows, model->head.rows)};
     const int64_t cols[] = {model->head.cols, last_of(model->config.vocab, model->head.cols)};
     for (int r = 0; r < 2; r++)
         for (int c = 0; c < 2; c++)
-            SW_TRY(prepare_head(model, rows[r], cols[c]));
+            SW_TRY(prepare_head_tile(model, rows[r], cols[c]));
     const struct head_products row = sw_head_products(model, 1, model->config.vocab);
     return prepare(model, &row.logits);
 }
@@ -222,13 +196,13 @@ sw_status sw_model_prepare(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
     const struct widths *w = &model->widths;
     measure_widths(model);
-    cut_head(model);
+    model->head = sw_head_tiles(model);
     SW_TRY(make_rotation(model));
     SW_TRY(prepare_linear(model, LINEAR_QKV, QKV_BIAS, c->hidden, w->qkv));
     SW_TRY(prepare_linear(model, LINEAR_PROJECTION, PROJECTION_BIAS, w->q, c->hidden));
     SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
     SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
-    SW_TRY(prepare_head_tiles(model));
+    SW_TRY(prepare_head(model));
     struct sw_attention longest = model->attention;
     longest.past = sw_most_keys(model) - model->shape.seq;
     model->scratch_bytes =

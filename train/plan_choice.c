@@ -57,46 +57,101 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 /* What a change must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
-/* The step of a group's plan, which takes the place of the best where it is faster; infinite where it does not fit, or
- * takes drives that nobody measured. */
-static sw_status try_group(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                           double *out_s, double *best_s, struct sw_plan **best) {
-    struct sw_plan *plan;
+/* What is known of a group's plan: infinite where it does not fit, or takes drives that nobody measured. */
+struct group_price {
+    int64_t group;
+    double step_s, compute_s; /* with updates where they are without a choice; at the least, wherever they are */
+    bool searched;            /* for where its updates are the cheapest */
+};
+
+/* The cheapest so far, and what it is compared with. */
+struct choice {
+    struct sw_settings *settings; /* its group is that of the plan that is tried */
+    const struct sw_model *model;
+    const struct sw_rates *rates;
+    struct group_price price[SW_CHOICE_MOST_GROUPS];
+    int count, best;
+    double best_s;
+    struct sw_plan **plan;
+};
+
+static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct group_price *price) {
     struct sw_simulation step;
-    *out_s = INFINITY;
-    sw_status status = sw_trainer_plan(settings, model, NULL, &plan);
+    if (sw_plan_uses_nvme(plan) && !(c->rates->read.bytes_per_s > 0.0))
+        return SW_OK;
+    SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, c->rates, NULL, &step));
+    price->step_s = step.step_s;
+    price->compute_s = step.lane_busy_s[SW_LANE_COMPUTE];
+    return SW_OK;
+}
+
+static void take_plan(struct choice *c, int group, double step_s, struct sw_plan *plan) {
+    sw_plan_destroy(*c->plan);
+    *c->plan = plan;
+    c->best = group;
+    c->best_s = step_s;
+}
+
+/* Its plan takes the place of the best where it is faster. */
+static sw_status try_group(struct choice *c, int group) {
+    struct group_price *price = &c->price[group];
+    struct sw_plan *plan;
+    c->settings->group = price->group;
+    sw_status status = sw_trainer_plan(c->settings, c->model, NULL, &plan);
     if (status == SW_ERR_BUDGET) {
         sw_error_clear();
         return SW_OK;
     }
     SW_TRY(status);
-    const bool priced = rates->read.bytes_per_s > 0.0 || !sw_plan_uses_nvme(plan);
-    if (priced)
-        status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step);
-    if (priced && status == SW_OK)
-        *out_s = step.step_s;
-    if (!(*out_s < *best_s * (1.0 - LEAST_SAVED))) {
+    status = price_plan(c, plan, price);
+    if (status == SW_OK && price->step_s < c->best_s * (1.0 - LEAST_SAVED))
+        take_plan(c, group, price->step_s, plan);
+    else
         sw_plan_destroy(plan);
-        return status;
+    return status;
+}
+
+static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
+    int64_t group[SW_CHOICE_MOST_GROUPS] = {0};
+    c->count = groups_of(sw_settings_micro_batches(c->settings), group);
+    prices->orders = c->count;
+    for (int i = 0; i < c->count; i++) {
+        c->price[i] = (struct group_price){.group = group[i], .step_s = INFINITY, .compute_s = INFINITY};
+        SW_TRY(try_group(c, i));
+        prices->order[i].group = group[i];
+        prices->order[i].step_s = c->price[i].step_s;
     }
-    sw_plan_destroy(*best);
-    *best = plan;
-    *best_s = *out_s;
     return SW_OK;
 }
 
-static sw_status choose_order(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                              struct sw_plan_prices *prices, struct sw_plan **plan) {
-    int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, best = settings->group;
-    double best_s = INFINITY;
-    prices->orders = groups_of(sw_settings_micro_batches(settings), group);
-    for (int i = 0; i < prices->orders; i++) {
-        const double before_s = best_s;
-        settings->group = prices->order[i].group = group[i];
-        SW_TRY(try_group(settings, model, rates, &prices->order[i].step_s, &best_s, plan));
-        best = best_s < before_s ? group[i] : best;
+/* The best group first, then those whose compute lane alone is faster than the best; -1: none is left. */
+static int next_to_search(const struct choice *c) {
+    int next = -1;
+    if (!c->price[c->best].searched)
+        return c->best;
+    for (int i = 0; i < c->count; i++)
+        if (!c->price[i].searched && c->price[i].compute_s < c->best_s * (1.0 - LEAST_SAVED) &&
+            (next < 0 || c->price[i].compute_s < c->price[next].compute_s))
+            next = i;
+    return next;
+}
+
+/* Where updates run, of each group that may gain by it. */
+static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) {
+    for (int i = next_to_search(c); i >= 0; i = next_to_search(c)) {
+        struct sw_update_prices prices;
+        struct sw_plan *plan;
+        c->price[i].searched = true;
+        c->settings->group = c->price[i].group;
+        SW_TRY(sw_trainer_plan_by_price(c->settings, c->model, c->rates, &prices, &plan));
+        const double step_s = prices.known ? prices.chosen_s : prices.host_s;
+        if (i != c->best && step_s >= c->best_s * (1.0 - LEAST_SAVED)) {
+            sw_plan_destroy(plan);
+            continue;
+        }
+        take_plan(c, i, step_s, plan);
+        *out = prices;
     }
-    settings->group = best;
     return SW_OK;
 }
 
@@ -112,16 +167,17 @@ bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                          struct sw_plan_prices *out_prices, struct sw_plan **plan) {
+    struct choice c = {
+        .settings = settings, .model = model, .rates = rates, .count = 1, .best_s = INFINITY, .plan = plan};
+    c.price[0].group = settings->group;
     *out_prices = (struct sw_plan_prices){0};
+    sw_status status = SW_OK;
     if (order_is_open(settings))
-        SW_TRY(choose_order(settings, model, rates, out_prices, plan));
-    if (!update_is_open(settings, *plan))
-        return SW_OK;
-    struct sw_plan *chosen;
-    SW_TRY(sw_trainer_plan_by_price(settings, model, rates, &out_prices->update, &chosen));
-    sw_plan_destroy(*plan);
-    *plan = chosen;
-    return SW_OK;
+        status = choose_order(&c, out_prices);
+    if (status == SW_OK && update_is_open(settings, *plan))
+        status = choose_updates(&c, &out_prices->update);
+    settings->group = c.price[c.best].group;
+    return status;
 }
 
 static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,

@@ -5,6 +5,7 @@
 #include "offload/measure.h"
 #include "offload/measure_comm.h"
 #include "train/files.h"
+#include "train/json_file.h"
 #include "train/rates_json.h"
 #include "train/trainer.h"
 
@@ -250,13 +251,8 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
 }
 
 static sw_status read_file(const char *path, const char *shape, int64_t units, struct sw_machine_rates *out) {
-    char *text;
-    SW_TRY(sw_file_read_text(path, RATES_FILE_LIMIT_BYTES, &text));
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    if (root == NULL)
-        return sw_fail(SW_ERR_ARG, "%s, line %d: %s", path, error.line, error.text);
+    json_t *root;
+    SW_TRY(sw_json_read_file(path, RATES_FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
     const sw_status status = from_json(root, path, shape, units, out);
     json_decref(root);
     return status;

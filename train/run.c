@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include "train/files.h"
+#include "train/json_file.h"
 #include "train/run_stores.h"
 
 #include <inttypes.h>
@@ -71,7 +72,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
 }
 
 sw_status sw_run_read(const char *folder, struct sw_run *run) {
-    char path[SW_RUN_PATH_CHARS], *text = NULL;
+    char path[SW_RUN_PATH_CHARS];
+    json_t *root;
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     if (!sw_run_is_one(folder))
         return sw_fail(SW_ERR_ARG,
@@ -79,14 +81,9 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
                        "begun again by train)",
                        folder);
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
-    SW_TRY(sw_file_read_text(path, RUN_JSON_LIMIT_BYTES, &text));
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    sw_status status = root == NULL
-                           ? sw_fail(SW_ERR_CORRUPT, "%s is not JSON: %s in line %d", path, error.text, error.line)
-                           : parse_run(root, path, run);
+    SW_TRY(sw_json_read_file(path, RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
+    const sw_status status = parse_run(root, path, run);
     json_decref(root);
-    free(text);
     return status;
 }
 

@@ -66,7 +66,7 @@
          .initial = "auto",                                                                                            \
          .value = "auto|layer|batch|N",                                                                                \
          .what = "micro-batches that go through a unit before the next unit: all (layer), one (batch), or N; auto: "   \
-                 "all that fit, and by price on a GPU or with --rates"},                                               \
+                 "all that fit, and on one rank by price on a GPU or with --rates"},                                   \
         {.name = "--tiles",                                                                                            \
          .kind = SW_OPTION_INT,                                                                                        \
          AT(tiles),                                                                                                    \

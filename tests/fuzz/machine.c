@@ -1,0 +1,24 @@
+/* The description of a machine: what is accepted has rates and memory to plan with. */
+#include "tests/fuzz/target.h"
+
+#include "train/described.h"
+
+#include <assert.h>
+#include <math.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    struct sw_described_machine machine;
+    fuzz_put("machine.json", data, bytes);
+    if (sw_described_machine_read(fuzz_path("machine.json"), &machine) == SW_OK) {
+        assert(machine.device.memory_bytes > 0 && machine.host_bytes > 0 && machine.device.name[0] != '\0');
+        assert(isfinite(machine.device.memory_bytes_per_s) && machine.device.memory_bytes_per_s > 0.0);
+        assert(isfinite(machine.rates.update.bytes_per_s) && machine.rates.update.bytes_per_s > 0.0);
+    }
+    sw_error_clear();
+    return 0;
+}

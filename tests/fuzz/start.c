@@ -1,0 +1,25 @@
+/* starting.json: what it names is removed, so nothing that it did not make may be taken for its own. */
+#include "tests/fuzz/target.h"
+
+#include "train/start_left.h"
+
+#include <assert.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    struct sw_start_left left;
+    fuzz_put("not-its-own", "text", sizeof "text" - 1);
+    fuzz_put(SW_START_FILE_NAME, data, bytes);
+    if (sw_start_left_read(fuzz_folder(), &left) == SW_OK) {
+        assert(left.found);
+        const sw_status status = sw_start_left_check(fuzz_folder(), &left);
+        assert(status != SW_OK);
+    }
+    sw_start_left_release(&left);
+    sw_error_clear();
+    return 0;
+}

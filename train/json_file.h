@@ -1,0 +1,13 @@
+/* Files of JSON. */
+#ifndef SW_TRAIN_JSON_FILE_H
+#define SW_TRAIN_JSON_FILE_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+
+/* Reads a file of at most limit bytes, without members of one name. What is no JSON is `bad`, with its line. The caller
+ * drops the reference. */
+sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
+
+#endif
