@@ -94,7 +94,8 @@ sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes) {
 
 static void check_gemm(const struct sw_gemm *shape) {
     assert(shape->m > 0 && shape->n > 0 && shape->k > 0);
-    assert(!shape->bias || (!shape->accumulate && shape->out == shape->in));
+    assert(!shape->bias || shape->out == shape->in);
+    assert(!shape->accumulate || (!shape->bias && !shape->addend));
     assert(shape->out == shape->in || shape->out == SW_F32);
     (void)shape;
 }
@@ -128,17 +129,23 @@ sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm 
     return SW_OK;
 }
 
-sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
-                  void *c, void *scratch) {
+sw_status sw_gemm_add(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
+                      const void *bias, const void *addend, void *c, void *scratch) {
     assert(stream != NULL && shape != NULL && a != NULL && b != NULL && c != NULL);
-    assert(shape->bias == (bias != NULL));
+    assert(shape->bias == (bias != NULL) && shape->addend == (addend != NULL));
+    assert(addend == NULL || apart(addend, c, shape->m * shape->n * sw_dtype_bytes(shape->out)));
     struct sw_gemm_entry *entry = sw_gemm_cache_find(&stream->device->gemms, shape);
     if (entry == NULL)
         return sw_fail(SW_ERR_INTERNAL, "a matrix product of %lld x %lld x %lld was not prepared before the first step",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k);
     assert(entry->scratch_bytes == 0 || scratch != NULL);
-    const sw_status status = stream->device->ops.gemm(stream, entry, a, b, bias, c, scratch);
+    const sw_status status = stream->device->ops.gemm(stream, entry, a, b, bias, addend, c, scratch);
     if (stream->first_error == SW_OK)
         stream->first_error = status;
     return status;
+}
+
+sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
+                  void *c, void *scratch) {
+    return sw_gemm_add(stream, shape, a, b, bias, NULL, c, scratch);
 }

@@ -97,15 +97,17 @@ sw_status sw_copy_to_host(struct sw_stream *stream, void *host_to, const void *d
 sw_status sw_copy_on_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes);
 sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
 
-/* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate), row-major and dense. op(A) is [m,k]: A is stored [m,k], or
- * [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias have type `in`, C
- * type `out` (equal to in, or SW_F32). Products are summed in fp32. A bias needs equal types and excludes accumulate.
- */
+/* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate) (+ addend[m,n]), row-major and dense. op(A) is [m,k]: A is
+ * stored [m,k], or [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias
+ * have type `in`, C and addend type `out` (equal to in, or SW_F32). Products are summed in fp32; a device may round the
+ * product to `out` before it adds an addend, and after. A bias needs equal types, and accumulate excludes bias and
+ * addend. */
 struct sw_gemm {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     bool bias;
     bool accumulate;
+    bool addend;
     sw_dtype in, out;
 };
 
@@ -118,6 +120,9 @@ sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm 
 /* SW_ERR_INTERNAL for a shape that was not prepared. */
 sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
                   void *c, void *scratch);
+/* With an addend, where the shape has one. */
+sw_status sw_gemm_add(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
+                      const void *bias, const void *addend, void *c, void *scratch);
 
 /* y = (x - mean)·rstd·gamma + beta over rows of `cols`; mean and rstd (fp32, one a row) are written for the backward
  * pass. Statistics in fp32 with the variance from centred values. (torch.nn.LayerNorm) */

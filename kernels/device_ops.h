@@ -38,7 +38,7 @@ struct sw_device_ops {
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                      const void *bias, void *c, void *scratch);
+                      const void *bias, const void *addend, void *c, void *scratch);
 
     sw_status (*layernorm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
                                    const void *x, const void *gamma, const void *beta, void *y, float *mean,

@@ -8,12 +8,12 @@ enum { SW_GEMM_CACHE_FIRST_CAPACITY = 32 };
 
 /* The fields as one comparable row, so that padding in the struct never matters. */
 struct gemm_key {
-    int64_t field[9];
+    int64_t field[10];
 };
 
 static struct gemm_key key_of(const struct sw_gemm *shape) {
     return (struct gemm_key){{shape->m, shape->n, shape->k, shape->transpose_a, shape->transpose_b, shape->bias,
-                              shape->accumulate, (int64_t)shape->in, (int64_t)shape->out}};
+                              shape->accumulate, shape->addend, (int64_t)shape->in, (int64_t)shape->out}};
 }
 
 static int compare(const struct sw_gemm *a, const struct sw_gemm *b) {

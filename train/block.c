@@ -66,12 +66,12 @@ static float *acc_of(const struct sw_model *model, const struct sw_unit_call *ca
 }
 
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                            enum sw_block_tensor weight, const void *x, void *y) {
+                            enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
     const struct linear *linear = &model->linear[name];
     /* The bias of a sum over tiles is in the first one. */
     const void *bias = weights_of(model, call, (int)weight + 1);
-    return sw_gemm(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
-                   weights_of(model, call, weight), bias, y, area_at(call->work, model->work.scratch));
+    return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
+                       weights_of(model, call, weight), bias, addend, y, area_at(call->work, model->work.scratch));
 }
 
 /* Gradients of weight and bias (the tensor after it). */
@@ -246,7 +246,7 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
                             const struct saved *s) {
     struct sw_attention attention = attention_of(model, call);
     struct head_rows rows = head_rows(model, s->qkv, s->heads);
-    SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, s->qkv));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, NULL, s->qkv));
     SW_TRY(turn_heads(model, call, s));
     SW_TRY(keep_keys(model, call, &attention, &rows));
     return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
@@ -271,7 +271,7 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                          const struct saved *s) {
     const sw_activation activation = model->config.activation;
-    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, s->up));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s->up));
     return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
                                                   model->widths.ffn, s->up, s->activated)
                                : sw_activation_forward(call->stream, model->shape.type, activation,
@@ -310,7 +310,7 @@ static sw_status fill_attention(struct sw_model *model, const struct sw_unit_cal
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
-    SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, narrow));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, NULL, narrow));
     return add_norm_forward(model, call, narrow, s);
 }
 
@@ -327,16 +327,14 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return fill_derived(model, call, &s);
     SW_TRY(fill_attention(model, call, &s));
-    return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, s.up);
+    return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, NULL, s.up);
 }
 
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(fill_attention(model, call, &s));
     SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
-    SW_TRY(sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, narrow));
-    return sw_add(call->stream, model->shape.type, model->rows * model->config.hidden, s.residual, narrow, call->out);
+    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
 }
 
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {

@@ -185,8 +185,9 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
                          const struct saved *s);
 /* The part of the former that needs no matrix product, of the derived intermediates alone. */
 sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* addend: the residual that the product comes to, NULL where it comes to none. */
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                            enum sw_block_tensor weight, const void *x, void *y);
+                            enum sw_block_tensor weight, const void *x, const void *addend, void *y);
 /* From call->grad at the half's output to the gradient at its normalised input. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);

@@ -72,7 +72,9 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
     int count = 0;
     for (int i = 0; i < LINEARS; i++) {
         const struct linear *linear = &model->linear[i];
-        const struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
+        struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
+        /* What a residual adds is no part of the product. */
+        shapes[0].addend = false;
         count = add(out, count, names[i], shapes, model->config.layers * model->tiles);
     }
     return add_head(out, count, model);

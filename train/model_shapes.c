@@ -98,13 +98,24 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
+/* Within a whole block the attention's half ends in the norm of the sum instead. */
+static bool meets_residual(const struct sw_model *model, enum linear_name name) {
+    return name == LINEAR_DOWN || (name == LINEAR_PROJECTION && model->tiles > 1);
+}
+
 static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
                                 int64_t out) {
     const sw_dtype type = model->shape.type;
     const bool out_first = model->config.out_first, has_bias = sw_block_pieces(&model->config, bias) > 0;
     struct linear *linear = &model->linear[name];
-    linear->forward = (struct sw_gemm){
-        .m = model->rows, .n = out, .k = in, .transpose_b = out_first, .bias = has_bias, .in = type, .out = type};
+    linear->forward = (struct sw_gemm){.m = model->rows,
+                                       .n = out,
+                                       .k = in,
+                                       .transpose_b = out_first,
+                                       .bias = has_bias,
+                                       .addend = meets_residual(model, name),
+                                       .in = type,
+                                       .out = type};
     linear->forward_plain = linear->forward;
     linear->forward_plain.bias = false;
     linear->input_gradient =

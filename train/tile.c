@@ -37,22 +37,20 @@ sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *c
     SW_TRY(fill_norm(model, call, &t));
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return t.mlp ? SW_OK : sw_attend_derive(model, call, &t.s);
-    return t.mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, t.n, t.s.up)
+    return t.mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, t.n, NULL, t.s.up)
                  : sw_attend_forward(model, call, t.n, &t.s);
 }
 
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct tile_call t = describe(model, call);
-    const sw_dtype type = model->shape.type;
-    void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(fill_norm(model, call, &t));
     SW_TRY(t.mlp ? sw_mlp_forward(model, call, t.n, &t.s) : sw_attend_forward(model, call, t.n, &t.s));
-    SW_TRY(t.mlp ? sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, t.s.activated, narrow)
-                 : sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, t.s.attention_out, narrow));
-    SW_TRY(sw_add(call->stream, type, hidden_elems(model), call->in, narrow, call->out));
+    SW_TRY(t.mlp ? sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, t.s.activated, call->in, call->out)
+                 : sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, t.s.attention_out, call->in,
+                                     call->out));
     return t.tile.last ? SW_OK
                        : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), t.n,
-                                           hidden_elems(model) * sw_dtype_bytes(type));
+                                           hidden_elems(model) * sw_dtype_bytes(model->shape.type));
 }
 
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call) {

@@ -240,8 +240,8 @@ static dnnl_status_t multiply(struct cpu_gemm *gemm, const struct sw_gemm *shape
     return status == dnnl_success ? dnnl_stream_wait(gemm->stream) : status;
 }
 
-static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                           const void *bias, void *c, void *scratch) {
+static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
+                         const void *bias, void *c, void *scratch) {
     struct cpu_gemm *gemm = entry->prepared;
     const struct sw_gemm *shape = &entry->shape;
     if (is_row_product(shape))
@@ -258,6 +258,14 @@ static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry
     if (gemm->widened.on && gemm->widened.c)
         return stream->device->ops.cast_from_f32(stream, shape->out, shape->m * shape->n, at.c, c);
     return SW_OK;
+}
+
+/* The addend comes to the rounded product, which gives the bits of the two ops in turn. */
+static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
+                           const void *bias, const void *addend, void *c, void *scratch) {
+    const struct sw_gemm *shape = &entry->shape;
+    SW_TRY(product(stream, entry, a, b, bias, c, scratch));
+    return addend == NULL ? SW_OK : stream->device->ops.add(stream, shape->out, shape->m * shape->n, addend, c, c);
 }
 
 void sw_cpu_add_gemm(struct sw_device_ops *ops) {

@@ -118,7 +118,7 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     SW_TRY_GOTO(sw_cuda_check_lt(cublasLtMatmulPreferenceCreate(&preference), "choosing a matrix product's algorithm"),
                 end);
     SW_TRY_GOTO(choose_algorithm(sw_cuda_of(device), p, &entry->shape, preference, &entry->scratch_bytes), end);
-    p->beta = entry->shape.accumulate ? 1.0f : 0.0f;
+    p->beta = entry->shape.accumulate || entry->shape.addend ? 1.0f : 0.0f;
     entry->prepared = p;
     p = NULL;
 end:
@@ -141,12 +141,13 @@ static bool aligned(const void *operand) {
 
 /* The bias is a pointer within the description, which streams share; so each call has a description of its own. */
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                      const void *bias, void *c, void *scratch) {
+                      const void *bias, const void *addend, void *c, void *scratch) {
     static const float one = 1.0f;
     const struct product *p = entry->prepared;
+    const void *added = addend != NULL ? addend : c;
     cublasLtMatmulDescOpaque_t operation;
     /* A wrong one would end the GPU's work with an error that names nobody. */
-    assert(aligned(a) && aligned(b) && aligned(bias) && aligned(c));
+    assert(aligned(a) && aligned(b) && aligned(bias) && aligned(added) && aligned(c));
     assert((uintptr_t)scratch % WORKSPACE_ALIGN_BYTES == 0);
     memcpy(&operation, p->operation, sizeof operation);
     SW_TRY(sw_cuda_use(stream->device));
@@ -155,7 +156,7 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
             cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
             "giving a matrix product its bias"));
     return sw_cuda_check_lt(cublasLtMatmul(sw_cuda_of(stream->device)->lt, &operation, &one, b, p->a, a, p->b, &p->beta,
-                                           c, p->c, c, p->c, &p->algorithm, scratch, (size_t)entry->scratch_bytes,
+                                           added, p->c, c, p->c, &p->algorithm, scratch, (size_t)entry->scratch_bytes,
                                            sw_cuda_stream(stream)),
                             "starting a matrix product");
 }

@@ -32,11 +32,11 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
 }
 
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                      const void *bias, void *c, void *scratch) {
+                      const void *bias, const void *addend, void *c, void *scratch) {
     (void)a, (void)b, (void)bias, (void)c, (void)scratch;
     const struct sw_gemm *s = &entry->shape;
     const double m = (double)s->m, n = (double)s->n, k = (double)s->k;
-    const double out_passes = s->accumulate ? 2.0 : 1.0;
+    const double out_passes = s->accumulate || addend != NULL ? 2.0 : 1.0;
     const double bytes =
         (m * k + k * n) * (double)sw_dtype_bytes(s->in) + out_passes * m * n * (double)sw_dtype_bytes(s->out);
     return sw_described_count(stream, 2.0 * m * n * k, description_of(stream)->product_flops_per_s[s->in], bytes);

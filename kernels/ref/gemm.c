@@ -23,7 +23,7 @@ static double product(const struct sw_gemm *shape, const void *a, const void *b,
 }
 
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                      const void *bias, void *c, void *scratch) {
+                      const void *bias, const void *addend, void *c, void *scratch) {
     (void)stream;
     (void)scratch;
     const struct sw_gemm *shape = &entry->shape;
@@ -35,6 +35,8 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
                 sum += sw_dtype_load(shape->in, bias, col);
             if (shape->accumulate)
                 sum += sw_dtype_load(shape->out, c, index);
+            if (shape->addend)
+                sum += sw_dtype_load(shape->out, addend, index);
             sw_dtype_store(shape->out, c, index, (float)sum);
         }
     }

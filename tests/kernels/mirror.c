@@ -62,8 +62,8 @@ static sw_status take_back(struct sw_stream *stream, sw_status status) {
 #define RUN(op, ...) take_back(stream, mirror.real.op(stream, __VA_ARGS__))
 
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
-                      const void *bias, void *c, void *scratch) {
-    return RUN(gemm, entry, ON(a), ON(b), ON(bias), ON(c), ON(scratch));
+                      const void *bias, const void *addend, void *c, void *scratch) {
+    return RUN(gemm, entry, ON(a), ON(b), ON(bias), ON(addend), ON(c), ON(scratch));
 }
 
 static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,

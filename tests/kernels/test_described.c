@@ -59,8 +59,13 @@ static void products_take_arithmetic_or_bytes(void **state) {
     assert_same(sw_device_counted_s(f.device), 2.0 * 1000 * 2000 * 3000 / PRODUCT_RATE + 0.25);
     assert_ok(sw_gemm(f.stream, &thin, base, base + 4096, NULL, base + 8192, base + 16384));
     const double bytes = 2.0 * (3000 + 2000 * 3000) + 2 * 4.0 * 2000;
-    assert_same(sw_device_counted_s(f.device),
-                2.0 * 1000 * 2000 * 3000 / PRODUCT_RATE + 0.25 + bytes / MEMORY_RATE + 0.25);
+    const double two_s = 2.0 * 1000 * 2000 * 3000 / PRODUCT_RATE + 0.25 + bytes / MEMORY_RATE + 0.25;
+    assert_same(sw_device_counted_s(f.device), two_s);
+    /* An addend is read as what a product accumulates in is. */
+    const struct sw_gemm added = {.m = 1, .n = 2000, .k = 3000, .in = SW_BF16, .out = SW_F32, .addend = true};
+    assert_ok(sw_device_prepare_gemm(f.device, &added, &scratch_bytes));
+    assert_ok(sw_gemm_add(f.stream, &added, base, base + 4096, NULL, base + 32768, base + 8192, base + 16384));
+    assert_same(sw_device_counted_s(f.device), two_s + bytes / MEMORY_RATE + 0.25);
     close_fixture(&f);
 }
 

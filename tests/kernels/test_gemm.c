@@ -1,4 +1,5 @@
-/* Matrix products: every transposition, type, bias and accumulation, against sums in double. */
+/* Matrix products: every transposition, type, bias, accumulation and addend, against sums in double. */
+#include "core/size.h"
 #include "tests/kernels/support.h"
 
 #include <math.h>
@@ -11,6 +12,10 @@ struct shape {
 };
 static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65}, {15, 16, 17},    {64, 64, 64},  {63, 65, 31},
                                       {97, 3, 128}, {5, 257, 9}, {128, 48, 1009}, {1, 4501, 37}, {1, 70, 1009}};
+
+static const sw_dtype types[][2] = {
+    {SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}, {SW_F16, SW_F16}, {SW_F16, SW_F32}};
+enum { TYPES = sizeof types / sizeof types[0] };
 
 /* fp32 sums of k products of deviation 1 lose a few units times the square root of k. Tensor cores cut sums off instead
  * of rounding them. */
@@ -44,9 +49,7 @@ static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
 }
 
 static void all_products(struct pair *pair) {
-    static const sw_dtype types[][2] = {
-        {SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}, {SW_F16, SW_F16}, {SW_F16, SW_F32}};
-    enum { TYPES = sizeof types / sizeof types[0], TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
+    enum { TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         for (int t = 0; t < TYPES; t++) {
             for (int i = 0; i < TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE; i++) {
@@ -66,6 +69,79 @@ static void all_products(struct pair *pair) {
             }
         }
     }
+}
+
+/* Small whole numbers, whose sums are the same in any order and type. */
+static struct buffer whole_numbers(sw_dtype type, int64_t elems, uint64_t stream, float most) {
+    struct buffer buffer = buffer_random(type, elems, stream, most / 2.0f);
+    for (int64_t i = 0; i < elems; i++)
+        set_element(type, buffer.data, i, fmaxf(-most, fminf(most, rintf(element(type, buffer.data, i)))));
+    return buffer;
+}
+
+static struct buffer multiply(struct pair *pair, struct sw_stream *stream, struct sw_device *device,
+                              const struct sw_gemm *shape, const struct buffer in[4]) {
+    int64_t scratch_bytes = 0;
+    assert_ok(sw_device_prepare_gemm(device, shape, &scratch_bytes));
+    struct buffer c = buffer_make(in[3].bytes), scratch = buffer_make(scratch_bytes), addend = buffer_copy(&in[3]);
+    assert_ok(sw_gemm_add(stream, shape, in[0].data, in[1].data, shape->bias ? in[2].data : NULL,
+                          shape->addend ? addend.data : NULL, c.data, scratch.data));
+    assert_same_bits("an addend after its product", pair, addend.bytes, addend.data, in[3].data);
+    buffer_free(&scratch);
+    buffer_free(&addend);
+    return c;
+}
+
+/* Whole numbers give the reference's bits; of others, on the host, those of the product and the sum as two ops. */
+static void compare_addend(struct pair *pair, const struct sw_gemm *shape, bool whole) {
+    struct buffer in[4];
+    const int64_t elems[4] = {shape->m * shape->k, shape->k * shape->n, shape->n, shape->m * shape->n};
+    for (int i = 0; i < 4; i++) {
+        const sw_dtype type = i == 3 ? shape->out : shape->in;
+        in[i] = whole ? whole_numbers(type, elems[i], 5 + (uint64_t)i, i < 2 ? 1.0f : 8.0f)
+                      : buffer_random(type, elems[i], 5 + (uint64_t)i, 1.0f);
+    }
+    struct sw_gemm plain = *shape;
+    plain.addend = false;
+    /* It is another shape than that with an addend. */
+    int64_t scratch_bytes = 0;
+    assert_ok(sw_device_prepare_gemm(pair->device, &plain, &scratch_bytes));
+    struct buffer got = multiply(pair, pair->stream, pair->device, shape, in);
+    struct buffer want = whole ? multiply(pair, pair->ref, pair->ref_device, shape, in)
+                               : multiply(pair, pair->stream, pair->device, &plain, in);
+    if (!whole)
+        assert_ok(sw_add(pair->stream, shape->out, elems[3], in[3].data, want.data, want.data));
+    assert_same_bits(whole ? "a product and its addend" : "a product and its addend in one", pair, got.bytes, got.data,
+                     want.data);
+    for (int i = 0; i < 4; i++)
+        buffer_free(&in[i]);
+    buffer_free(&got);
+    buffer_free(&want);
+}
+
+static void all_addends(struct pair *pair) {
+    enum { MOST_TERMS = 33 };
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int t = 0; t < TYPES; t++)
+            for (int bias = 0; bias < (types[t][0] == types[t][1] ? 2 : 1); bias++) {
+                const struct sw_gemm shape = {.m = shapes[s].m,
+                                              .n = shapes[s].n,
+                                              .k = sw_min_i64(shapes[s].k, MOST_TERMS),
+                                              .transpose_a = s % 3 == 1,
+                                              .transpose_b = s % 2 == 1,
+                                              .bias = bias == 1,
+                                              .addend = true,
+                                              .in = types[t][0],
+                                              .out = types[t][1]};
+                compare_addend(pair, &shape, true);
+                if (sw_device_info(pair->device).host_memory)
+                    compare_addend(pair, &shape, false);
+            }
+}
+
+static void addends(void **state) {
+    (void)state;
+    for_each_device(all_addends);
 }
 
 static void products(void **state) {
@@ -215,8 +291,8 @@ static void two_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(unprepared),
-                                            cmocka_unit_test(large_sides)};
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(addends),
+                                            cmocka_unit_test(unprepared), cmocka_unit_test(large_sides)};
     const struct CMUnitTest others[] = {cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(two_streams)};
     return RUN_TESTS(on_devices, others);
 }

@@ -106,8 +106,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 struct product {
     cublasLtMatmulDescOpaque_t d;
     cublasLtMatrixLayoutOpaque_t a, b, c;
-    const char *a_at, *b_at;
-    char *c_at;
+    const char *a_at, *b_at, *c_at;
+    char *d_at;
     float beta;
     void *workspace;
     size_t workspace_bytes;
@@ -185,7 +185,7 @@ static void finish_column(const struct product *p, uint64_t col, const double *s
             sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
         if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
             sum += (double)sw_dtype_load(type_of(p->d.bias_type), p->d.bias, (int64_t)row);
-        sw_dtype_store(type, p->c_at, at, (float)sum);
+        sw_dtype_store(type, p->d_at, at, (float)sum);
     }
 }
 
@@ -231,16 +231,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               .c = *c_layout,
                               .a_at = a,
                               .b_at = b,
-                              .c_at = d,
+                              .c_at = c,
+                              .d_at = d,
                               .beta = *(const float *)beta,
                               .workspace = workspace,
                               .workspace_bytes = workspace_bytes};
     const uint32_t align = algorithm->align_bytes;
     (void)handle;
-    if (*(const float *)alpha != 1.0f || c != d || c_layout != d_layout || !fits_together(&p) ||
+    if (*(const float *)alpha != 1.0f || c_layout != d_layout || !fits_together(&p) ||
         workspace_bytes < WORKSPACE_BYTES || workspace == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!aligned(a, align) || !aligned(b, align) || !aligned(d, align) || !aligned(workspace, WORKSPACE_ALIGN_BYTES))
+    if (!aligned(a, align) || !aligned(b, align) || !aligned(c, align) || !aligned(d, align) ||
+        !aligned(workspace, WORKSPACE_ALIGN_BYTES))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     struct product *own = malloc(sizeof *own);
     if (own == NULL)
