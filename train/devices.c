@@ -1,10 +1,15 @@
 #include "train/devices.h"
 
 #include "core/log.h"
+#include "core/size.h"
 
 #include <stdio.h>
 
 enum { NAME_CHARS = 24 };
+/* A plan leaves this share of what a GPU has free, and of a large GPU so much at most: page tables for pinned memory,
+ * kernels that are loaded when they are first used, and buffers of NCCL are of one size on all. */
+#define GPU_REST_SHARE 0.08
+#define GPU_MOST_REST_BYTES (2 * SW_GIB)
 
 static sw_status open_gpu(int local_rank, struct sw_device **out) {
     const int gpus = sw_device_gpus();
@@ -48,4 +53,8 @@ struct sw_device_info sw_devices_info(const struct sw_devices *devices) {
     struct sw_device_info info = sw_device_info(devices->compute);
     info.threads = sw_device_info(devices->host).threads;
     return info;
+}
+
+int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu) {
+    return gpu->memory_bytes - sw_min_i64((int64_t)(GPU_REST_SHARE * (double)gpu->memory_bytes), GPU_MOST_REST_BYTES);
 }

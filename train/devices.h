@@ -17,6 +17,9 @@ struct sw_devices {
 sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out);
 void sw_devices_close(struct sw_devices *devices);
 
+/* Bytes that a plan may take of a GPU's free memory: the rest is for what its libraries load and take later on. */
+int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu);
+
 /* Of what computes, with the threads of the host. */
 struct sw_device_info sw_devices_info(const struct sw_devices *devices);
 

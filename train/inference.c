@@ -9,11 +9,9 @@
 #include <stdlib.h>
 
 enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 };
-/* Shares of the memory that is available, and of what a GPU has free. Beside one the host's is only for what the GPU
- * cannot hold. */
+/* Shares of the memory that is available. Beside a GPU the host's is only for what the GPU cannot hold. */
 #define AUTO_DEVICE_SHARE 0.85
 #define AUTO_HOST_SHARE 0.1
-#define AUTO_GPU_SHARE 0.92
 #define AUTO_GPU_HOST_SHARE 0.8
 
 static sw_status open_devices(const struct sw_inference_options *options, struct sw_inference *out,
@@ -33,17 +31,17 @@ static const struct sw_option_list *scratch_of(const struct sw_inference_spec *s
     return spec->options->scratch.count > 0 ? &spec->options->scratch : sw_source_drives(spec->source);
 }
 
-static int64_t share_of(int64_t given, double share, int64_t available_bytes) {
-    return given == SW_OPTION_AUTO ? (int64_t)(share * (double)available_bytes) : given;
+static int64_t given_or(int64_t given, double automatic_bytes) {
+    return given == SW_OPTION_AUTO ? (int64_t)automatic_bytes : given;
 }
 
 static void choose_budgets(const struct sw_inference_options *options, const struct sw_device_info *device,
                            const struct sw_machine *machine, int64_t budget_bytes[SW_TIERS]) {
     const bool gpu = !device->host_memory;
-    budget_bytes[SW_DEVICE] = share_of(options->device_memory, gpu ? AUTO_GPU_SHARE : AUTO_DEVICE_SHARE,
-                                       gpu ? device->memory_bytes : machine->available_bytes);
-    budget_bytes[SW_HOST] =
-        share_of(options->host_memory, gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE, machine->available_bytes);
+    const double available = (double)machine->available_bytes;
+    budget_bytes[SW_DEVICE] =
+        given_or(options->device_memory, gpu ? (double)sw_devices_gpu_budget(device) : AUTO_DEVICE_SHARE * available);
+    budget_bytes[SW_HOST] = given_or(options->host_memory, (gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE) * available);
 }
 
 /* A GPU's memory refuses by itself what it has no room for. */

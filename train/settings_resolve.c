@@ -13,8 +13,7 @@ enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64 };
 /* Shares of the memory that is available, for the tiers of a CPU device. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
-/* Beside a GPU: of what it has free, the rest is for its kernels and libraries; and of the host's memory. */
-#define AUTO_GPU_SHARE 0.92
+/* Of the host's memory beside a GPU. */
 #define AUTO_GPU_HOST_SHARE 0.8
 
 static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
@@ -85,8 +84,7 @@ static sw_status check_batch(const struct sw_settings *s) {
 void sw_settings_resolve_memory(struct sw_settings *s, const struct sw_device_info *device, int64_t host_bytes) {
     const double share = (double)host_bytes / (double)sw_max_i64(1, s->local_ranks);
     if (s->device_memory == SW_OPTION_AUTO) {
-        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share)
-                                               : (int64_t)(AUTO_GPU_SHARE * (double)device->memory_bytes);
+        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share) : sw_devices_gpu_budget(device);
         limit_to(s->most_memory[SW_DEVICE], &s->device_memory);
     }
     if (s->host_memory == SW_OPTION_AUTO) {
