@@ -138,7 +138,7 @@ sw_status sw_gemm_add(struct sw_stream *stream, const struct sw_gemm *shape, con
     if (entry == NULL)
         return sw_fail(SW_ERR_INTERNAL, "a matrix product of %lld x %lld x %lld was not prepared before the first step",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k);
-    assert(entry->scratch_bytes == 0 || scratch != NULL);
+    assert(entry->scratch_bytes == 0 || (scratch != NULL && (uintptr_t)scratch % SW_BUFFER_ALIGN_BYTES == 0));
     const sw_status status = stream->device->ops.gemm(stream, entry, a, b, bias, addend, c, scratch);
     if (stream->first_error == SW_OK)
         stream->first_error = status;

@@ -146,7 +146,8 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                          .seq = spec->seq,
                                          .tiles = sw_source_tiles(spec->source),
                                          .documents = spec->documents,
-                                         .context = spec->context};
+                                         .context = spec->context,
+                                         .forward_only = true};
     SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->devices.compute, &out->model));
     SW_TRY(make_plan(spec, type, out));
     SW_TRY(make_store(spec, out));

@@ -19,6 +19,7 @@ struct sw_model_shape {
     /* Where it is not 0, logits alone are computed: of one sequence of up to so many tokens, in passes of `seq` or one
      * token, which keep their keys and values for each other. */
     int64_t context;
+    bool forward_only;       /* nothing goes backward */
     int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
     bool head_logits_apart;  /* the head's tiles are laid out as on a GPU (head_tiles.c) */
     bool documents;          /* sequences are packed: their tokens come with where documents begin */

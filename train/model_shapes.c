@@ -63,7 +63,8 @@ static void lay_work(struct sw_model *model) {
                   tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
     /* The next two are no one's to reuse: what is in the first stays there from the start. */
     if (c->positions == SW_POSITIONS_ROTARY)
-        w->rotation = place(&w->bytes, sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float));
+        w->rotation = place(
+            &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
@@ -79,7 +80,7 @@ static void lay_work(struct sw_model *model) {
     w->norm_grad = place(&head, hidden_bytes);
     /* One row of logits, for generating, is whole. */
     w->logits = place(&head, sw_max_i64(tiles->logits_rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
-    w->logits_grad = place(&head, tiles->rows * tiles->cols * typed);
+    w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * tiles->cols * typed);
     w->losses = place(&head, tile_row_bytes);
     w->loss = place(&head, sizeof(double));
     if (tiles->cut) {

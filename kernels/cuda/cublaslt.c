@@ -19,6 +19,7 @@ static struct {
     FUNCTION(cublasLtMatmulPreferenceDestroy);
     FUNCTION(cublasLtMatmulPreferenceSetAttribute);
     FUNCTION(cublasLtMatmulAlgoGetHeuristic);
+    FUNCTION(cublasLtMatmulAlgoCapGetAttribute);
     FUNCTION(cublasLtMatmul);
 } library = {.loaded = SW_LIBRARY_INIT};
 
@@ -38,6 +39,7 @@ sw_status sw_cublaslt_load(void) {
         ENTRY(cublasLtMatmulPreferenceDestroy),
         ENTRY(cublasLtMatmulPreferenceSetAttribute),
         ENTRY(cublasLtMatmulAlgoGetHeuristic),
+        ENTRY(cublasLtMatmulAlgoCapGetAttribute),
         ENTRY(cublasLtMatmul),
     };
     const char *failure = sw_library_load(&library.loaded, SW_CUBLASLT_NAME, SW_CUBLASLT_PATH, functions,
@@ -106,6 +108,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t *out, int *out_count) {
     return library.cublasLtMatmulAlgoGetHeuristic_at(handle, description, a, b, c, d, preference, most, out, out_count);
+}
+
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute, void *out, size_t bytes,
+                                                 size_t *out_bytes) {
+    return library.cublasLtMatmulAlgoCapGetAttribute_at(algorithm, attribute, out, bytes, out_bytes);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha,

@@ -1,5 +1,6 @@
 /* Matrix products by cuBLASLt. The algorithm of a shape is the first that its heuristic names for a fixed workspace and
- * alignment: chosen once, by rule and not by timing, so that a run computes the same bits each time. */
+ * alignment and that can do it: chosen once, by rule and not by timing, so that a run computes the same bits each time.
+ */
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"
 
@@ -9,6 +10,8 @@
 
 /* Of operands: tensors of a unit, rows of areas. */
 enum { OPERAND_ALIGN_BYTES = 64, WORKSPACE_ALIGN_BYTES = 256 };
+/* That the heuristic is asked for. */
+enum { MOST_ALGORITHMS = 8 };
 static_assert(SW_BUFFER_ALIGN_BYTES % WORKSPACE_ALIGN_BYTES == 0, "scratch memory is aligned as cuBLASLt wants it");
 
 struct product {
@@ -68,32 +71,59 @@ static sw_status describe(struct product *p, const struct sw_gemm *s, bool tf32)
     return describe_matrix(&p->c, s->out, s->m, s->n);
 }
 
+static sw_status state_preferences(cublasLtMatmulPreference_t preference) {
+    static const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
+    static const uint32_t align = OPERAND_ALIGN_BYTES;
+    /* Where the sum is cut, its parts are added in fp32, not in the result's type. */
+    static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    static const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align},
+    };
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++)
+        SW_TRY(sw_cuda_check_lt(
+            cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].attribute, wishes[i].value, wishes[i].bytes),
+            "choosing a matrix product's algorithm"));
+    return SW_OK;
+}
+
+/* The heuristic is not told whether the addend is the result itself, as some algorithms want it. */
+static bool serves(const cublasLtMatmulHeuristicResult_t *found, const struct sw_gemm *shape) {
+    int32_t apart = 0;
+    size_t bytes;
+    if (found->state != CUBLAS_STATUS_SUCCESS)
+        return false;
+    return !shape->addend ||
+           (cublasLtMatmulAlgoCapGetAttribute(&found->algo, CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &apart,
+                                              sizeof apart, &bytes) == CUBLAS_STATUS_SUCCESS &&
+            apart != 0);
+}
+
 static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p, const struct sw_gemm *shape,
                                   cublasLtMatmulPreference_t preference, int64_t *out_workspace_bytes) {
-    const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
-    const uint32_t align = OPERAND_ALIGN_BYTES;
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    SW_TRY(sw_cuda_check_lt(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                                 &workspace, sizeof workspace),
-                            "choosing a matrix product's algorithm"));
-    for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
-        SW_TRY(sw_cuda_check_lt(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &align, sizeof align),
-                                "choosing a matrix product's algorithm"));
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c, preference, 1, &found, &count);
-    const cublasStatus_t state = status != CUBLAS_STATUS_SUCCESS ? status
-                                 : count == 0                    ? CUBLAS_STATUS_NOT_SUPPORTED
-                                                                 : found.state;
-    if (state != CUBLAS_STATUS_SUCCESS)
+    cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
+    int count = 0, which = 0;
+    SW_TRY(state_preferences(preference));
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c, preference,
+                                                           MOST_ALGORITHMS, found, &count);
+    while (status == CUBLAS_STATUS_SUCCESS && which < count && !serves(&found[which], shape))
+        which++;
+    if (status == CUBLAS_STATUS_SUCCESS && which == count)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status != CUBLAS_STATUS_SUCCESS)
         return sw_fail(SW_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s)",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k, sw_dtype_name(shape->in),
-                       cublasLtGetStatusString(state));
-    p->algorithm = found.algo;
-    *out_workspace_bytes = (int64_t)found.workspaceSize;
+                       cublasLtGetStatusString(status));
+    p->algorithm = found[which].algo;
+    *out_workspace_bytes = (int64_t)found[which].workspaceSize;
     return SW_OK;
 }
 

@@ -120,6 +120,19 @@ def losses_and_texts():
     return problems if texts[0] == texts[1] else problems + [f"texts {texts}"]
 
 
+def odd_lengths():
+    """Sequences and texts whose rotary tables end anywhere."""
+    run, problems = os.path.join(SCRATCH, "odd"), []
+    odd = ("--model", "llama-tiny", "--init", "--data", DATA, "--run", run, "--steps", 2, "--seq", 5, "--micro-batch", 1,
+           "--batch-tokens", 10, "--threads", 1)
+    program.must("train", *odd, "--device", "cuda", "--place", "optimizer=host")
+    for tokens in (1, 4, 7):
+        texts = [program.must("generate", run, "--prompt", "the", "--max-tokens", tokens, "--temperature", 0,
+                              "--precision", "fp32", "--device", device).out for device in ("cpu", "cuda")]
+        problems += [] if texts[0] == texts[1] else [f"{tokens} tokens: {texts}"]
+    return problems
+
+
 def tf32_rounds_a_little():
     """A training of fp32 whose products are rounded learns nearly the same; the CPU has no such products."""
     losses, problems = {}, []
@@ -203,5 +216,5 @@ def what_a_day_with_a_gpu_runs():
     return problems
 
 
-script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, tf32_rounds_a_little,
+script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, tf32_rounds_a_little,
                 benches_of_parts, bench_of_steps)

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The workspace that every algorithm asks for, and uses, so that a call without it is noticed. */
-enum { WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a, WORKSPACE_ALIGN_BYTES = 256 };
+/* The workspace that every algorithm asks for, and uses, so that a call without it is noticed. The first algorithm of
+ * a product adds to its result in place only. */
+enum { ALGORITHMS = 2, WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a, WORKSPACE_ALIGN_BYTES = 256 };
 
 struct cublasLtContext {
     int unused;
@@ -82,6 +83,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
     *out = calloc(1, sizeof **out);
+    (*out)->reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -93,13 +95,24 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes) {
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof preference->workspace_bytes)
-        memcpy(&preference->workspace_bytes, value, bytes);
-    else if (bytes == sizeof preference->align_bytes)
-        memcpy(&preference->align_bytes, value, bytes);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        void *field;
+        size_t bytes;
+    } fields[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &preference->workspace_bytes, sizeof preference->workspace_bytes},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &preference->reductions, sizeof preference->reductions},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &preference->align_bytes[0], sizeof preference->align_bytes[0]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &preference->align_bytes[1], sizeof preference->align_bytes[1]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &preference->align_bytes[2], sizeof preference->align_bytes[2]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &preference->align_bytes[3], sizeof preference->align_bytes[3]},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
+            memcpy(fields[i].field, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 /* A product, with its operands as the library sees them: in columns. */
@@ -137,11 +150,27 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const struct product p = {.d = *description, .a = *a, .b = *b, .c = *c};
     (void)handle;
     *out_count = 0;
-    if (most < 1 || c != d || !fits_together(&p) || !bias_fits(&p) || preference->workspace_bytes < WORKSPACE_BYTES)
+    if (most < 1 || c != d || !fits_together(&p) || !bias_fits(&p) || preference->workspace_bytes < WORKSPACE_BYTES ||
+        (preference->reductions & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *out = (cublasLtMatmulHeuristicResult_t){.algo = {.align_bytes = preference->align_bytes},
-                                             .workspaceSize = WORKSPACE_BYTES};
-    *out_count = 1;
+    *out_count = most < ALGORITHMS ? most : ALGORITHMS;
+    for (int i = 0; i < *out_count; i++) {
+        out[i] = (cublasLtMatmulHeuristicResult_t){.algo = {.in_place = i == 0}, .workspaceSize = WORKSPACE_BYTES};
+        for (int side = 0; side < 4; side++)
+            if (out[i].algo.align_bytes == 0 || preference->align_bytes[side] < out[i].algo.align_bytes)
+                out[i].algo.align_bytes = preference->align_bytes[side];
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute, void *out, size_t bytes,
+                                                 size_t *out_bytes) {
+    const int32_t apart = !algorithm->in_place;
+    if (attribute != CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT || bytes != sizeof apart)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(out, &apart, bytes);
+    *out_bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -241,6 +270,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (*(const float *)alpha != 1.0f || c_layout != d_layout || !fits_together(&p) ||
         workspace_bytes < WORKSPACE_BYTES || workspace == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (algorithm->in_place && c != d)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!aligned(a, align) || !aligned(b, align) || !aligned(c, align) || !aligned(d, align) ||
         !aligned(workspace, WORKSPACE_ALIGN_BYTES))
         return CUBLAS_STATUS_NOT_SUPPORTED;
