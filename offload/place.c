@@ -220,23 +220,21 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
 }
 
 /* First what saves the most traffic for its bytes: weights (fetched twice for each group of micro-batches), the
- * accumulators that lie between groups (there and back for each), boundaries (once each way), then intermediates
- * instead of recomputation, ... */
+ * accumulators that lie between groups (there and back for each), boundaries (once each way). What the device cannot
+ * take goes to the host, records before gradients, of which the device then has those that would be left to the drive;
+ * intermediates instead of recomputation come next, ... */
 static const struct rise before_intermediates[] = {
-    {raise_weights, SW_DEVICE},
-    {raise_accumulator, SW_DEVICE},
-    {raise_inputs, SW_DEVICE},
+    {raise_weights, SW_DEVICE}, {raise_accumulator, SW_DEVICE},   {raise_inputs, SW_DEVICE},
+    {raise_weights, SW_HOST},   {raise_inputs, SW_HOST},          {raise_optimizer, SW_HOST},
+    {raise_grads, SW_HOST},     {raise_grads_on_nvme, SW_DEVICE},
 };
 
-/* ... then records with their gradients; what the device cannot take goes to the host in the same order. */
+/* ... then records with their gradients, which leave the host to others. */
 static const struct rise after_intermediates[] = {
     {raise_optimizer_with_grads, SW_DEVICE},
     {raise_grads_of_updates_there, SW_DEVICE},
-    {raise_weights, SW_HOST},
-    {raise_inputs, SW_HOST},
-    {raise_grads, SW_HOST},
-    {raise_grads_on_nvme, SW_DEVICE},
     {raise_optimizer, SW_HOST},
+    {raise_grads, SW_HOST},
 };
 
 static sw_status raise_all(struct sw_plan *plan, const struct rise *rise, size_t count) {

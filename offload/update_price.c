@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Plans that are made and simulated at most, and their ops: a few seconds' work. */
-enum { MOST_TRIED = 40, MOST_OPS = 2000000, EVENLY = 8 };
+/* Plans that are made and simulated at most, and about how many ops of theirs: a few seconds' work. */
+enum { MOST_TRIED = 40, MOST_OPS = 1500000, EVENLY = 8 };
 /* What a mixture must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
@@ -70,7 +70,7 @@ static void turn(struct search *s, int64_t first, int64_t end) {
 
 /* So many of EVENLY parts of the parameters on the device, evenly spread, as both sides then work at once. */
 static sw_status try_shares(struct search *s) {
-    for (int64_t share = 1; share < EVENLY; share++) {
+    for (int64_t share = 1; share < EVENLY && s->ops < MOST_OPS; share++) {
         int64_t grains = 0, there = 0;
         double step_s;
         for (int64_t u = 0; u < s->spec.units->count; u++) {
@@ -122,8 +122,9 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
     SW_TRY(try_streams(s, &out->device_s));
     SW_TRY(try_shares(s));
     SW_TRY(try_runs(s));
-    if (s->best_s > (1.0 - LEAST_SAVED) * fmin(out->host_s, out->device_s))
-        SW_TRY(take_all(s, out->device_s < (1.0 - LEAST_SAVED) * out->host_s));
+    const bool device = out->device_s < (1.0 - LEAST_SAVED) * out->host_s;
+    if (s->best_s > (1.0 - LEAST_SAVED) * (device ? out->device_s : out->host_s))
+        SW_TRY(take_all(s, device));
     out->chosen_s = s->best_s;
     out->known = true;
     return SW_OK;

@@ -74,12 +74,17 @@ static void print_order_prices(const struct sw_planned *p) {
     if (prices->orders == 0)
         return;
     fputs("order by price, updates on the host:", stdout);
-    for (int i = 0; i < prices->orders; i++)
-        if (isfinite(prices->order[i].step_s))
-            printf("%s %.3f s in groups of %lld", i == 0 ? "" : ",", prices->order[i].step_s,
-                   (long long)prices->order[i].group);
+    for (int i = 0; i < prices->orders; i++) {
+        const char *comma = i == 0 ? "" : ",";
+        const long long group = (long long)prices->order[i].group;
+        if (!isfinite(prices->order[i].step_s))
+            printf("%s groups of %lld do not fit", comma, group);
+        else if (prices->order[i].chosen_s < prices->order[i].step_s)
+            printf("%s %.3f s in groups of %lld (%.3f s with updates where they are cheapest)", comma,
+                   prices->order[i].step_s, group, prices->order[i].chosen_s);
         else
-            printf("%s groups of %lld do not fit", i == 0 ? "" : ",", (long long)prices->order[i].group);
+            printf("%s %.3f s in groups of %lld", comma, prices->order[i].step_s, group);
+    }
     putchar('\n');
 }
 
@@ -202,8 +207,9 @@ static json_t *update_prices_json(const struct sw_planned *p) {
 static json_t *order_prices_json(const struct sw_planned *p) {
     json_t *orders = json_array();
     for (int i = 0; i < p->prices.orders; i++)
-        json_array_append_new(orders, json_pack("{s:I, s:o}", "group", (json_int_t)p->prices.order[i].group, "step_s",
-                                                real_or_null(p->prices.order[i].step_s)));
+        json_array_append_new(orders, json_pack("{s:I, s:o, s:o}", "group", (json_int_t)p->prices.order[i].group,
+                                                "step_s", real_or_null(p->prices.order[i].step_s), "chosen_s",
+                                                real_or_null(p->prices.order[i].chosen_s)));
     return orders;
 }
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 enum { NAME_CHARS = 24 };
-/* A plan leaves this share of what a GPU has free, and of a large GPU so much at most: page tables for pinned memory,
- * kernels that are loaded when they are first used, and buffers of NCCL are of one size on all. */
+/* A plan leaves this share of what a GPU has free, and of a large GPU so much at most: kernels that are loaded when
+ * they are first used, buffers of NCCL, and page tables for pinned memory, 2 GiB of which tell where 1 TiB lies. */
 #define GPU_REST_SHARE 0.08
 #define GPU_MOST_REST_BYTES (2 * SW_GIB)
 

@@ -61,7 +61,8 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 struct group_price {
     int64_t group;
     double step_s, least_s; /* with updates where they are without a choice; at the least, wherever they are */
-    bool searched;          /* for where its updates are the cheapest */
+    double chosen_s;        /* with updates where they are the cheapest */
+    bool searched;          /* for that */
 };
 
 /* The cheapest so far, and what it is compared with. */
@@ -126,7 +127,8 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     c->count = groups_of(sw_settings_micro_batches(c->settings), group);
     prices->orders = c->count;
     for (int i = 0; i < c->count; i++) {
-        c->price[i] = (struct group_price){.group = group[i], .step_s = INFINITY, .least_s = INFINITY};
+        c->price[i] =
+            (struct group_price){.group = group[i], .step_s = INFINITY, .least_s = INFINITY, .chosen_s = INFINITY};
         SW_TRY(try_group(c, i));
         prices->order[i].group = group[i];
         prices->order[i].step_s = c->price[i].step_s;
@@ -134,8 +136,8 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     return SW_OK;
 }
 
-/* A group that is slower than the best by more than this is not made up for by where its updates run. */
-#define MOST_MADE_UP 0.05
+/* A group that is slower than the best by more than this is taken not to win by where its updates run. */
+#define MOST_MADE_UP 0.08
 
 /* The best group first, then those that may be faster, those with the least other work first; -1: none is left. */
 static int next_to_search(const struct choice *c) {
@@ -160,6 +162,7 @@ static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) 
         c->settings->group = c->price[i].group;
         SW_TRY(sw_trainer_plan_by_price(c->settings, c->model, c->rates, &prices, &plan));
         const double step_s = prices.known ? prices.chosen_s : prices.host_s;
+        c->price[i].chosen_s = step_s;
         if (i != c->best && step_s >= c->best_s * (1.0 - LEAST_SAVED)) {
             sw_plan_destroy(plan);
             continue;
@@ -191,6 +194,8 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
         status = choose_order(&c, out_prices);
     if (status == SW_OK && update_is_open(settings, *plan))
         status = choose_updates(&c, &out_prices->update);
+    for (int i = 0; i < out_prices->orders; i++)
+        out_prices->order[i].chosen_s = c.price[i].chosen_s;
     settings->group = c.price[c.best].group;
     return status;
 }
@@ -220,7 +225,8 @@ static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *
     for (int i = 0; i < prices->orders; i++)
         if (prices->order[i].group == plan->spec.group)
             sw_log_info("micro-batches go through a unit in groups of %lld of %lld: %.3f s a step predicted",
-                        (long long)plan->spec.group, (long long)plan->spec.micro_batches, prices->order[i].step_s);
+                        (long long)plan->spec.group, (long long)plan->spec.micro_batches,
+                        fmin(prices->order[i].step_s, prices->order[i].chosen_s));
     if (prices->update.known)
         sw_log_info("updates of %lld of %lld units run on the device: %.3f s a step predicted, %.3f s with the host's "
                     "updates there",

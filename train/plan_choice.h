@@ -12,10 +12,11 @@ enum { SW_CHOICE_MOST_GROUPS = 34 };
 
 struct sw_plan_prices {
     struct sw_update_prices update;
-    /* Of plans whose updates run on the host; none where the order was not open. */
+    /* None where the order was not open. */
     struct {
         int64_t group;
-        double step_s; /* infinite where it does not fit */
+        double step_s;   /* with updates on the host; infinite where it does not fit */
+        double chosen_s; /* with updates where they are the cheapest; infinite where that was not looked for */
     } order[SW_CHOICE_MOST_GROUPS];
     int orders;
 };

@@ -106,15 +106,33 @@ def the_order_is_chosen_by_price():
 def order_and_updates_are_chosen_together():
     """No named order, with its own choice of where updates run, is faster than what is chosen: also where orders tie as
     long as the host updates, and not when the device does."""
-    shape = ("plan", "--model", "qwen2.5-1.5b", "--precision", "bf16", "--seq", 1024, "--micro-batch", 4, "--batch-tokens",
-             131072, "--place", "weights=device,grads=device,optimizer=host,acts=device", "--machine",
-             os.path.join(MACHINES, "h100.json"), "--json")
-    chosen = json.loads(program.must(*shape).out)
-    found = {}
-    for group in (16, 4, 1):
-        found[group] = json.loads(program.must(*shape, "--order", group).out)["predicted"]["plain"]["step_s"]
-    step = chosen["predicted"]["plain"]["step_s"]
-    return [] if step < 1.006 * min(found.values()) else [f"{step} s in groups of {chosen['group']}, by order {found}"]
+    problems, h100 = [], ("--machine", os.path.join(MACHINES, "h100.json"))
+    for groups, shape in (((16, 4, 1), ("qwen2.5-1.5b", "--seq", 1024, "--micro-batch", 4, "--batch-tokens", 131072,
+                                        "--place", "weights=device,grads=device,optimizer=host,acts=device")),
+                          ((1,), ("llama-8b", "--seq", 2048, "--micro-batch", 1, "--batch-tokens", 65536, "--place",
+                                  "grads=device,optimizer=host"))):
+        arguments = ("plan", "--precision", "bf16", *h100, "--json", "--model", *shape)
+        chosen = json.loads(program.must(*arguments).out)
+        found = {}
+        for group in groups:
+            found[group] = json.loads(program.must(*arguments, "--order", group).out)["predicted"]["plain"]["step_s"]
+        step = chosen["predicted"]["plain"]["step_s"]
+        if not step < 1.006 * min(found.values()):
+            problems.append(f"{shape}: {step} s in groups of {chosen['group']}, by order {found}")
+    return problems
+
+
+def the_drive_takes_only_what_memory_cannot():
+    """Gradients and records stay in memory where both fit, though intermediates could have the room."""
+    problems = []
+    for more in ((), ("--place", "optimizer=host")):
+        found = json.loads(program.must(
+            "plan", "--model", "llama-8b", "--precision", "bf16", "--seq", 2048, "--micro-batch", 1, "--batch-tokens",
+            65536, "--order", 4, "--machine", os.path.join(MACHINES, "h100.json"), "--json", *more).out)
+        away = {state: tiers.count("nvme") for state, tiers in found["placement"].items() if "nvme" in tiers}
+        if away:
+            problems.append(f"{more}: units on the drive {away}")
+    return problems
 
 
 def budgets_are_its_own():
@@ -164,4 +182,4 @@ def bad_ones_are_refused():
     return problems
 
 
-script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, order_and_updates_are_chosen_together, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)
+script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)

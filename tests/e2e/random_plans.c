@@ -44,6 +44,11 @@ static void draw_place(uint64_t *counter, char text[PLACE_CHARS]) {
         /* Speculation needs the whole optimizer on NVMe, so that is drawn more often. */
         if (s == 2 && draw(counter, 2) == 0)
             snprintf(item, sizeof item, "optimizer=nvme");
+        /* So are updates that may begin ahead of other units'. */
+        else if (s == 2 && draw(counter, 2) == 0)
+            snprintf(item, sizeof item, "optimizer=host");
+        else if (s == 0 && draw(counter, 3) == 0)
+            snprintf(item, sizeof item, "weights=device");
         used += (size_t)snprintf(text + used, PLACE_CHARS - used, "%s%s", s == 0 ? "" : ",", item);
     }
 }

@@ -344,7 +344,7 @@ static void draw_budgets(struct plans_random *random, const struct sw_plan *unli
 }
 
 struct tally {
-    int models, plans, refused, mixed, commits, streams;
+    int models, plans, refused, mixed, commits, streams, above, ahead;
     int32_t ops[PLANS]; /* of the program that trains step after step */
 };
 
@@ -376,11 +376,36 @@ static bool streams_any(const struct sw_plan *plan) {
     return false;
 }
 
+/* Whether an accumulator lies between groups on a tier above its gradients. */
+static bool has_accumulator_above(const struct sw_plan *plan) {
+    const bool groups = plan->spec.train && plan->spec.group < plan->spec.micro_batches;
+    for (int64_t u = 0; groups && u < plan->spec.units->count; u++)
+        if (plan->placement[u].accumulator < plan->placement[u].tier[SW_GRADS])
+            return true;
+    return false;
+}
+
+/* Whether an update on the device begins before those of units that are computed before it. */
+static bool begins_ahead(const struct sw_plan *plan) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    int64_t forward = -1;
+    for (int32_t i = 0; plan->spec.train && i < program->op_count; i++) {
+        const struct sw_op *op = &program->op[i];
+        if (op->kind == SW_OP_FORWARD && op->unit > forward)
+            forward = op->unit;
+        if (op->kind == SW_OP_UPDATE_ON_DEVICE && op->unit > forward + 2)
+            return true;
+    }
+    return false;
+}
+
 static void count_plan(struct tally *tally, const struct sw_plan *plan) {
     tally->ops[tally->plans++] = plan->program[plan->spec.train ? SW_PROGRAM_UPDATE : SW_PROGRAM_LOSS].op_count;
     tally->mixed += is_mixed(plan);
     tally->commits += plan->commit_every_step;
     tally->streams += streams_any(plan);
+    tally->above += has_accumulator_above(plan);
+    tally->ahead += begins_ahead(plan);
 }
 
 static void try_random_model(uint64_t seed, struct tally *tally) {
@@ -413,13 +438,14 @@ static void random_plans_are_sound(void **state) {
         try_random_model(SEED + (uint64_t)tally->models, tally);
     qsort(tally->ops, PLANS, sizeof tally->ops[0], ascending);
     printf("# %d plans: median %d ops in a training step, most %d; %d with units placed differently, %d that commit "
-           "every step, %d that update on the device what lives elsewhere; %d budgets refused, each with sizes that "
-           "then worked\n",
+           "every step, %d that update on the device what lives elsewhere, %d of them ahead of other units; %d with "
+           "accumulators above their gradients; %d budgets refused, each with sizes that then worked\n",
            tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->streams,
-           tally->refused);
+           tally->ahead, tally->above, tally->refused);
     assert_true(tally->ops[PLANS / 2] >= LEAST_MEDIAN_OPS);
     assert_true(tally->refused > MODELS / 50 && tally->mixed > PLANS / 50 && tally->commits > PLANS / 50);
     assert_true(tally->streams > PLANS / 10);
+    assert_true(tally->ahead > PLANS / 100 && tally->above > PLANS / 100);
     free(tally);
 }
 
