@@ -48,25 +48,33 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Where an attribute is kept. */
+struct field {
+    int attribute;
+    void *at;
+    size_t bytes;
+};
+
+static cublasStatus_t set_field(const struct field *fields, size_t count, int attribute, const void *value,
+                                size_t bytes) {
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
+            memcpy(fields[i].at, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes) {
-    const struct {
-        cublasLtMatmulDescAttributes_t attribute;
-        void *field;
-        size_t bytes;
-    } fields[] = {
+    const struct field fields[] = {
         {CUBLASLT_MATMUL_DESC_TRANSA, &d->transpose_a, sizeof d->transpose_a},
         {CUBLASLT_MATMUL_DESC_TRANSB, &d->transpose_b, sizeof d->transpose_b},
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &d->bias_type, sizeof d->bias_type},
     };
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
-            memcpy(fields[i].field, value, bytes);
-            return CUBLAS_STATUS_SUCCESS;
-        }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return set_field(fields, sizeof fields / sizeof fields[0], (int)attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
@@ -95,11 +103,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes) {
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t attribute;
-        void *field;
-        size_t bytes;
-    } fields[] = {
+    const struct field fields[] = {
         {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &preference->workspace_bytes, sizeof preference->workspace_bytes},
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &preference->reductions, sizeof preference->reductions},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &preference->align_bytes[0], sizeof preference->align_bytes[0]},
@@ -107,12 +111,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &preference->align_bytes[2], sizeof preference->align_bytes[2]},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &preference->align_bytes[3], sizeof preference->align_bytes[3]},
     };
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
-            memcpy(fields[i].field, value, bytes);
-            return CUBLAS_STATUS_SUCCESS;
-        }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return set_field(fields, sizeof fields / sizeof fields[0], (int)attribute, value, bytes);
 }
 
 /* A product, with its operands as the library sees them: in columns. */
