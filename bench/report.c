@@ -3,6 +3,7 @@
 #include "core/machine.h"
 #include "core/rng.h"
 #include "offload/measure.h"
+#include "train/gpu_verdict.h"
 #include "train/options.h"
 
 #include <stdio.h>
@@ -48,8 +49,9 @@ struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *r
 }
 
 sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *out) {
-    return sw_devices_open((sw_device_choice)which, threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)threads, 0,
-                           out);
+    SW_TRY(sw_devices_open((sw_device_choice)which, threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)threads, 0,
+                           out));
+    return sw_gpu_as_in_training(out);
 }
 
 static sw_status no_memory(void) {

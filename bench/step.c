@@ -13,6 +13,7 @@
 #include "train/trace_file.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000, MOST_ROUNDS = 3 };
 static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps and --rounds allow so many");
@@ -183,10 +184,23 @@ static sw_status plan(struct sw_step_bench *b) {
     return sw_ranks_gate(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
 }
 
+static sw_status predict(struct sw_step_bench *b) {
+    struct sw_planned *planned = &b->planned;
+    const char *rates = planned->settings.rates;
+    const bool kept = rates != NULL && access(rates, F_OK) == 0, says = !planned->settings.json;
+    if (says && !kept)
+        sw_log_info("measuring this machine for the prediction; %s keeps what is measured",
+                    rates != NULL ? rates : "--rates FILE");
+    SW_TRY(sw_planned_predict(planned));
+    if (says && kept)
+        sw_log_info("predicted by the rates kept in %s; remove it to measure this machine again", rates);
+    return SW_OK;
+}
+
 static sw_status run(struct sw_step_bench *b) {
     SW_TRY(sw_ranks_first(&b->ranks, check_trace(b)));
     SW_TRY(plan(b));
-    SW_TRY(sw_planned_predict(&b->planned));
+    SW_TRY(predict(b));
     SW_TRY(plan_resident(b));
     SW_TRY(sw_ranks_gate(&b->ranks, sw_step_measure_products(b)));
     choose_speculation(b);

@@ -29,7 +29,6 @@ struct sw_step_bench {
     struct sw_step_times times[SW_STEP_KINDS];
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
     int64_t least[SW_LANES];
-    double products_flops_per_s; /* of the model's matrix products, one after the other */
 };
 
 /* Fills `exchange`, once all is measured and predicted. */

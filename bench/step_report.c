@@ -54,7 +54,7 @@ static void print_speed(const struct sw_step_bench *b) {
     if (isfinite(speed.of_peak))
         printf(", %.3f of the peak of %.0f", speed.of_peak, speed.peak_flops_per_s * 1e-12);
     printf(", %.3f of its matrix products' %.2f; %.3f of the speed of light (%.3f s, by %s)\n", speed.of_products,
-           b->products_flops_per_s * 1e-12, speed.of_light, speed.light_s, speed.light_lane);
+           b->planned.rates.products_flops_per_s * 1e-12, speed.of_light, speed.light_s, speed.light_lane);
 }
 
 static void print_cell(int64_t bytes) {
@@ -160,7 +160,7 @@ static json_t *speed_json(const struct sw_step_bench *b) {
     const bool known = isfinite(speed.of_peak);
     return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:{s:f, s:f, s:s}}", "tokens_per_s",
                      (double)b->planned.settings.batch_tokens / b->median_s[SW_STEP_PLACED], "model_flops_per_s",
-                     speed.flops_per_s, "products_flops_per_s", b->products_flops_per_s, "of_products",
+                     speed.flops_per_s, "products_flops_per_s", b->planned.rates.products_flops_per_s, "of_products",
                      speed.of_products, "peak_flops_per_s", known ? json_real(speed.peak_flops_per_s) : json_null(),
                      "of_peak", known ? json_real(speed.of_peak) : json_null(), "speed_of_light", "step_s",
                      speed.light_s, "share", speed.of_light, "lane", speed.light_lane);

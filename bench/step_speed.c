@@ -8,12 +8,15 @@
 sw_status sw_step_measure_products(struct sw_step_bench *b) {
     struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
     struct sw_bench_products products;
+    double *rate = &b->planned.rates.products_flops_per_s;
+    if (*rate > 0.0)
+        return SW_OK;
     const int count = sw_model_products(b->planned.model, product);
     sw_status status = sw_bench_products_open(b->planned.devices.compute, product, count, &products);
     if (status == SW_OK)
-        status = sw_bench_products_rate(&products, product, count, &b->products_flops_per_s);
+        status = sw_bench_products_rate(&products, product, count, rate);
     sw_bench_products_close(&products);
-    return status;
+    return status == SW_OK ? sw_planned_keep_rates(&b->planned) : status;
 }
 
 static void slower(struct sw_step_speed *speed, sw_lane lane, double seconds) {
@@ -41,8 +44,8 @@ struct sw_step_speed sw_step_speed(const struct sw_step_bench *b) {
                                   .peak_flops_per_s = sw_peak_flops_per_s(&info, sw_settings_type(s))};
     const bool known = speed.peak_flops_per_s > 0.0;
     speed.of_peak = known ? speed.flops_per_s / speed.peak_flops_per_s : NAN;
-    speed.of_products = speed.flops_per_s / b->products_flops_per_s;
-    slower(&speed, SW_LANE_COMPUTE, flops / (known ? speed.peak_flops_per_s : b->products_flops_per_s));
+    speed.of_products = speed.flops_per_s / b->planned.rates.products_flops_per_s;
+    slower(&speed, SW_LANE_COMPUTE, flops / (known ? speed.peak_flops_per_s : b->planned.rates.products_flops_per_s));
     for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
         if (b->least[links[i].lane] > 0 && links[i].bytes_per_s > 0.0)
             slower(&speed, links[i].lane, (double)b->least[links[i].lane] / links[i].bytes_per_s);

@@ -5,7 +5,8 @@
 
 #include "bench/step_private.h"
 
-/* Fills products_flops_per_s, which needs memory for the operands: before the contenders take theirs. */
+/* Measures the rate of the model's products where the kept rates lack it, and keeps it. It needs memory for the
+ * operands: before the contenders take theirs. */
 sw_status sw_step_measure_products(struct sw_step_bench *bench);
 
 struct sw_step_speed {

@@ -1,5 +1,6 @@
 #include "core/arena.h"
 
+#include "core/populate.h"
 #include "core/size.h"
 
 #include <errno.h>
@@ -8,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* the C library may be older than the kernel */
-#endif
 
 struct sw_arena {
     char name[32];
@@ -40,17 +37,6 @@ static bool map_aligned(struct sw_arena *arena) {
     return true;
 }
 
-/* Takes every page now; unlike MAP_POPULATE this reports what the system cannot give. */
-static bool populate(void *base, int64_t bytes) {
-    if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) == 0)
-        return true;
-    if (errno != EINVAL)
-        return false;
-    /* Kernels before 5.14 do not know the advice. */
-    memset(base, 0, (size_t)bytes);
-    return true;
-}
-
 /* Pages that are not there yet will come from a node of the machine's memory while it has any. Where the system
  * refuses, they come from anywhere, which is slower and no less right. */
 static void bind_to_node(void *base, int64_t bytes, int numa_node) {
@@ -65,6 +51,12 @@ static void bind_to_node(void *base, int64_t bytes, int numa_node) {
     hwloc_topology_destroy(topology);
 }
 
+static sw_status refuse(const char *name, int64_t bytes) {
+    char text[SW_SIZE_CHARS];
+    return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
+                   strerror(errno));
+}
+
 static sw_status create(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
     assert(bytes >= 0);
     struct sw_arena *arena = calloc(1, sizeof *arena);
@@ -72,17 +64,17 @@ static sw_status create(const char *name, int64_t bytes, int numa_node, struct s
         return sw_fail(SW_ERR_NOMEM, "no memory for the %s arena's handle", name);
     snprintf(arena->name, sizeof arena->name, "%s", name);
     arena->bytes = sw_round_up(sw_max_i64(bytes, 1), SW_BUFFER_ALIGN_BYTES);
-    const bool mapped = map_aligned(arena);
-    if (mapped && numa_node >= 0)
-        bind_to_node(arena->base, arena->bytes, numa_node);
-    if (!mapped || !populate(arena->base, arena->bytes)) {
-        char text[SW_SIZE_CHARS];
-        const int error = errno;
-        if (mapped)
-            munmap(arena->mapped, (size_t)arena->mapped_bytes);
+    if (!map_aligned(arena)) {
+        const sw_status refused = refuse(name, bytes);
         free(arena);
-        return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
-                       strerror(error));
+        return refused;
+    }
+    if (numa_node >= 0)
+        bind_to_node(arena->base, arena->bytes, numa_node);
+    const sw_status status = sw_populate(name, arena->base, arena->bytes);
+    if (status != SW_OK) {
+        sw_arena_destroy(arena);
+        return status;
     }
     *out = arena;
     return SW_OK;

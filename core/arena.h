@@ -9,9 +9,10 @@
 
 struct sw_arena;
 
-/* Maps bytes (rounded up to pages), touches every page, so that what the system cannot give is known now, and locks
- * them where `lock` is set and the limits allow it; *out_locked (may be NULL) says whether it did. The caller
- * destroys it. */
+/* Maps bytes (rounded up to pages), touches every page with all cores, so that what the system cannot give is known
+ * now, and locks the pages where `lock` is set and the limits allow it; *out_locked (may be NULL) says whether it did.
+ * Large arenas report how far they are, and SW_ERR_STOPPED ends them (core/long_work.h). The caller destroys the arena.
+ */
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
 /* The same, not locked, from the memory of a NUMA node (the system's number of it), or where that is full from another.
  * numa_node -1: whichever. */

@@ -92,6 +92,8 @@ struct sw_comm_device {
 /* From now on the collectives below take memory of that GPU; the staging too is then given anew. All ranks at once, on
  * an idle comm, the GPU being the thread's current one. SW_ERR_UNSUPPORTED where the build or machine has no NCCL. */
 sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *device);
+/* Writes the version and the file of the NCCL that GPUs would be joined by. SW_ERR_UNSUPPORTED where there is none. */
+sw_status sw_comm_nccl_name(char *out, size_t chars);
 
 /* Where the shares of a vector begin: bounds[r] to bounds[r+1] is rank r's, whole granules, as even as they can be. */
 void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds);

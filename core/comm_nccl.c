@@ -6,16 +6,21 @@
 #include "core/size.h"
 
 #include <nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MOST_MESSAGE_BYTES SW_GIB
 static_assert(sizeof(ncclUniqueId) == SW_COMM_NCCL_ID_BYTES, "NCCL's name of a group of ranks");
 
+/* A version is 2 28 09 in decimal. */
+enum { NCCL_PER_MAJOR = 10000, NCCL_PER_MINOR = 100 };
+
 #define FUNCTION(name) __typeof__(nccl##name) *name /* NOLINT(bugprone-macro-parentheses): a declaration */
 static struct {
     struct sw_library loaded;
     FUNCTION(GetErrorString);
+    FUNCTION(GetVersion);
     FUNCTION(GetUniqueId);
     FUNCTION(CommInitRank);
     FUNCTION(CommDestroy);
@@ -32,17 +37,31 @@ static sw_status require_library(void) {
 #define ENTRY(name)                                                                                                    \
     { "nccl" #name, (void **)&library.name }
     static const struct sw_library_function functions[] = {
-        ENTRY(GetErrorString), ENTRY(GetUniqueId), ENTRY(CommInitRank),
-        ENTRY(CommDestroy),    ENTRY(CommAbort),   ENTRY(CommGetAsyncError),
-        ENTRY(GroupStart),     ENTRY(GroupEnd),    ENTRY(Send),
-        ENTRY(Recv),           ENTRY(Reduce),
+        ENTRY(GetErrorString),
+        ENTRY(GetVersion),
+        ENTRY(GetUniqueId),
+        ENTRY(CommInitRank),
+        ENTRY(CommDestroy),
+        ENTRY(CommAbort),
+        ENTRY(CommGetAsyncError),
+        ENTRY(GroupStart),
+        ENTRY(GroupEnd),
+        ENTRY(Send),
+        ENTRY(Recv),
+        ENTRY(Reduce),
     };
-    const char *failure =
-        sw_library_load(&library.loaded, SW_NCCL_NAME, SW_NCCL_PATH, functions, sizeof functions / sizeof functions[0]);
+    static const char *const names[] = {SW_NCCL_NAME, NULL};
+    const char *failure = sw_library_load(
+        &library.loaded, &(struct sw_library_need){.names = names,
+                                                   .built_path = SW_NCCL_PATH,
+                                                   .functions = functions,
+                                                   .function_count = sizeof functions / sizeof functions[0]});
     if (failure == NULL)
         return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED, "NCCL cannot be loaded (%s); install it (%s), or use --device cpu", failure,
-                   SW_NCCL_NAME);
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "NCCL cannot be loaded (%s); install it (%s) or its Python wheel, name its folder in "
+                   "LD_LIBRARY_PATH, or use --device cpu",
+                   failure, SW_NCCL_NAME);
 }
 
 static sw_status check(ncclResult_t result, const char *what) {
@@ -72,12 +91,18 @@ static sw_status post_messages(struct nccl *nccl, const struct sw_comm_round *ro
     return SW_OK;
 }
 
+/* Ends a group that is open, also where what was put into it failed: NCCL counts open groups by thread, and would only
+ * note an abort within one. The first error is the one that is reported. */
+static sw_status end_group(sw_status status) {
+    const ncclResult_t ended = library.GroupEnd();
+    return status == SW_OK ? check(ended, "start a round") : status;
+}
+
 static sw_status post(void *state, int group, int64_t sequence, const struct sw_comm_round *round) {
     (void)group, (void)sequence;
     struct nccl *nccl = state;
     SW_TRY(check(library.GroupStart(), "begin a round"));
-    SW_TRY(post_messages(nccl, round));
-    return check(library.GroupEnd(), "start a round");
+    return end_group(post_messages(nccl, round));
 }
 
 static sw_status reduce(struct nccl *nccl, sw_dtype type, const struct sw_comm_round *round) {
@@ -97,8 +122,7 @@ static sw_status post_sums(void *state, int group, sw_dtype type, const struct s
     (void)group;
     struct nccl *nccl = state;
     SW_TRY(check(library.GroupStart(), "begin a round"));
-    SW_TRY(reduce(nccl, type, round));
-    return check(library.GroupEnd(), "start a round");
+    return end_group(reduce(nccl, type, round));
 }
 
 /* Whatever the stream is given next begins when they are. */
@@ -133,6 +157,26 @@ static const struct sw_comm_transport transport = {.name = "NCCL",
                                                    .poll = poll_errors,
                                                    .close = close_nccl};
 
+sw_status sw_comm_nccl_name(char *out, size_t chars) {
+    int version = 0;
+    SW_TRY(require_library());
+    SW_TRY(check(library.GetVersion(&version), "say its version"));
+    snprintf(out, chars, "NCCL %d.%d.%d (%s)", version / NCCL_PER_MAJOR, version % NCCL_PER_MAJOR / NCCL_PER_MINOR,
+             version % NCCL_PER_MINOR, library.loaded.path);
+    return SW_OK;
+}
+
+/* NCCL has no error of its own for ranks that share a GPU. */
+static sw_status check_joined(ncclResult_t result) {
+    if (result != ncclInvalidUsage)
+        return check(result, "join the ranks' GPUs");
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "NCCL cannot join the ranks' GPUs: %s, as it says where two ranks share a GPU; start at most as many "
+        "ranks on a machine as it has GPUs, without --allow-shared-gpu, or use --device cpu",
+        library.GetErrorString(result));
+}
+
 sw_status sw_comm_nccl_id(void *id) {
     SW_TRY(require_library());
     return check(library.GetUniqueId(id), "name the group of ranks");
@@ -147,7 +191,7 @@ sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, c
     nccl->stream = stream;
     ncclUniqueId name;
     memcpy(&name, id, sizeof name);
-    const sw_status status = check(library.CommInitRank(&nccl->comm, ranks, name, rank), "join the ranks' GPUs");
+    const sw_status status = check_joined(library.CommInitRank(&nccl->comm, ranks, name, rank));
     if (status != SW_OK) {
         free(nccl);
         return status;

@@ -8,6 +8,11 @@ sw_status sw_comm_nccl_id(void *id) {
                    "build again, or use --device cpu");
 }
 
+sw_status sw_comm_nccl_name(char *out, size_t chars) {
+    (void)out, (void)chars;
+    return sw_comm_nccl_id(NULL);
+}
+
 sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, const struct sw_comm_transport **out,
                             void **out_state) {
     (void)id, (void)rank, (void)ranks, (void)stream, (void)out, (void)out_state;

@@ -29,12 +29,20 @@ static int launched_ranks(void) {
     return 1;
 }
 
+/* CUDA loads a kernel when it is launched first, and may wait for all kernels that run to do so, while one of NCCL
+ * among them waits for another rank: CUDA's guide has all loaded at the start instead. CUDA reads the variable when it
+ * begins, which MPI may make it do; the user's own setting stays. */
+static void load_kernels_early(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static sw_status open_transport(struct sw_comm *comm) {
     const int launched = launched_ranks();
     struct sw_comm_place *place = &comm->place;
     place->ranks = 1;
     comm->host = &sw_comm_self;
     if (launched > 1) {
+        load_kernels_early();
         SW_TRY(sw_comm_mpi_open(&place->rank, &place->ranks, &comm->host, &comm->host_state));
         if (place->ranks != launched)
             return sw_fail(SW_ERR_ARG,

@@ -1,28 +1,43 @@
-/* Libraries that are loaded when they are needed and not with the program, which so runs where they are not. */
+/* Libraries that are loaded at their first use and not with the program, so that the program runs on machines that lack
+ * them. */
 #ifndef SW_CORE_LIBRARY_H
 #define SW_CORE_LIBRARY_H
 
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Of the process, as a loaded library is. */
+enum { SW_LIBRARY_PATH_CHARS = 1024, SW_LIBRARY_FAILURE_CHARS = 2048 };
+
+/* One library of the process. */
 struct sw_library {
     pthread_mutex_t mutex;
     bool tried;
-    char failure[512]; /* empty: it is there */
+    char path[SW_LIBRARY_PATH_CHARS];       /* the file that was loaded; empty: none */
+    char failure[SW_LIBRARY_FAILURE_CHARS]; /* why the library cannot be used; empty: it can */
 };
 #define SW_LIBRARY_INIT                                                                                                \
     { .mutex = PTHREAD_MUTEX_INITIALIZER }
 
 struct sw_library_function {
     const char *name;
-    void **at; /* the pointer to it */
+    void **at; /* receives the function's address */
 };
 
-/* Loads it the first time, by its name where the loader looks, else from its path where it was when the program was
- * built. NULL: all of the functions are there. Else why it cannot be used, as long as the library's struct lasts. Any
- * thread. */
-const char *sw_library_load(struct sw_library *library, const char *name, const char *path,
-                            const struct sw_library_function *functions, int count);
+struct sw_library_need {
+    const char *const *names; /* file names that will do, the best first, then NULL. A name with a slash is a path */
+    const char *built_path;   /* the file that was there when the program was built; empty: none */
+    const struct sw_library_function *functions;
+    int function_count;
+};
+
+/* Loads the library at the first call; later calls return what the first one found. Each name is looked for where the
+ * system's loader looks, then by sw_library_search. Returns NULL if all functions are there, else the reason why the
+ * library cannot be used, which is valid as long as the struct. Any thread may call it. */
+const char *sw_library_load(struct sw_library *library, const struct sw_library_need *need);
+
+/* Calls `visit` with the path of each file of that name in the CUDA Toolkits ($CUDA_HOME, $CUDA_PATH, the one of the
+ * nvcc on $PATH, /usr/local/cuda) and in the Python environments ($VIRTUAL_ENV, $CONDA_PREFIX, those of the pythons on
+ * $PATH, ~/.local), whose wheels carry NVIDIA's libraries. Ends when `visit` returns true. */
+void sw_library_search(const char *name, bool (*visit)(void *context, const char *path), void *context);
 
 #endif

@@ -16,6 +16,8 @@ double sw_rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter);
 
 /* Standard normal (Box-Muller). */
 float sw_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter);
+/* The same numbers, bit by bit, of `count` counters one after the other; several times as fast. */
+void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out);
 
 /* The index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle
  * walking). count > 0, index < count. */

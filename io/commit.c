@@ -3,17 +3,17 @@
 
 #include <string.h>
 
-/* The slots [first, first + count) of every file; -1 for the one that is not committed. */
-static sw_status write_supers(struct sw_store *store, int first, int count) {
+/* The record that is not committed, of every file. */
+static sw_status write_supers(struct sw_store *store) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        const int slot = first < 0 ? 1 - target->committed_slot : first;
+        const int slot = 1 - target->committed_slot;
         requests[file] = (struct sw_ring_request){
             .op = SW_RING_WRITE,
             .file = file,
             .offset_bytes = sw_super_offset(store, file, slot),
-            .bytes = count * target->super_bytes,
+            .bytes = target->super_bytes,
             .buf = target->super + slot * target->super_bytes,
         };
     }
@@ -21,9 +21,13 @@ static sw_status write_supers(struct sw_store *store, int first, int count) {
 }
 
 static sw_status write_durably(struct sw_store *store, int64_t step) {
+    /* Without a mark, a record that the power tears could not be told from one that had finished. */
+    if (store->mark_damaged && store->commit.step >= 0)
+        SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
     SW_TRY(sw_store_flush(store));
     store->created = false;
-    SW_TRY(write_supers(store, -1, 1));
+    store->mark_damaged = false;
+    SW_TRY(write_supers(store));
     SW_TRY(sw_store_flush(store));
     return sw_mark_write(store, store->sequence, step);
 }
@@ -47,6 +51,8 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     for (int file = 0; file < store->file_count; file++)
         store->files[file].committed_slot = 1 - store->files[file].committed_slot;
     store->committed_sequence = store->sequence;
+    if (store->generations == SW_STORE_GENERATIONS)
+        atomic_store(&store->previous_step, store->commit.step);
     sw_store_set_commit(store, step, generation, meta);
     return SW_OK;
 }
@@ -58,7 +64,12 @@ sw_status sw_store_withdraw(struct sw_store *store) {
         return SW_OK;
     for (int file = 0; file < store->file_count; file++)
         memset(store->files[file].super, 0, (size_t)(SW_STORE_SLOTS * store->files[file].super_bytes));
-    sw_status status = write_supers(store, 0, SW_STORE_SLOTS);
+    sw_status status = SW_OK;
+    for (int slot = 0; slot < SW_STORE_SLOTS && status == SW_OK; slot++) {
+        status = write_supers(store);
+        for (int file = 0; file < store->file_count; file++)
+            store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    }
     if (status == SW_OK)
         status = sw_store_flush(store);
     if (status != SW_OK) {
@@ -78,7 +89,7 @@ static sw_status remove_later(struct sw_store *store) {
         memcpy(target->super + (1 - target->committed_slot) * target->super_bytes,
                target->super + target->committed_slot * target->super_bytes, (size_t)target->super_bytes);
     }
-    SW_TRY(write_supers(store, -1, 1));
+    SW_TRY(write_supers(store));
     return sw_store_flush(store);
 }
 

@@ -93,23 +93,34 @@ static sw_status write_zeros(struct sw_store *store, void *zeros, sw_store_progr
     return SW_OK;
 }
 
+static sw_status write_label(struct sw_store *store, int file, void *label, bool whole) {
+    const int64_t offsets[] = {0, sw_format_copy_offset(store->label_bytes)};
+    sw_label_encode(store, file, label);
+    if (!whole)
+        memset(label, 0, SW_FORMAT_MAGIC_BYTES);
+    for (int copy = 0; copy < 2; copy++)
+        SW_TRY(sw_store_run(store,
+                            &(struct sw_ring_request){.op = SW_RING_WRITE,
+                                                      .file = file,
+                                                      .offset_bytes = offsets[copy],
+                                                      .bytes = store->label_bytes,
+                                                      .buf = label},
+                            1));
+    return SW_OK;
+}
+
 static sw_status write_labels(struct sw_store *store, bool whole) {
     for (int file = 0; file < store->file_count; file++) {
         void *label;
         SW_TRY(sw_store_alloc_aligned(store->label_bytes, &label));
-        sw_label_encode(store, file, label);
-        if (!whole)
-            memset(label, 0, SW_FORMAT_MAGIC_BYTES);
-        const struct sw_ring_request request = {
-            .op = SW_RING_WRITE, .file = file, .bytes = store->label_bytes, .buf = label};
-        const sw_status status = sw_store_run(store, &request, 1);
+        const sw_status status = write_label(store, file, label, whole);
         free(label);
         SW_TRY(status);
     }
     return sw_store_flush(store);
 }
 
-/* The label comes first without its magic, and whole when that and all else lasts: a drive may stop between any two
+/* The labels come first without their magic, and whole when that and all else lasts: a drive may stop between any two
  * sectors, and what has the magic was finished. */
 static sw_status seal(struct sw_store *store) {
     SW_TRY(write_labels(store, false));

@@ -16,6 +16,10 @@ typedef enum {
     SW_FAULT_DELAY,     /* it completes after all that are under way with it */
     SW_FAULT_FLIP_READ, /* a bit is wrong in what a read returns */
     SW_FAULT_FLIP_DISK, /* a bit is wrong in what a write leaves */
+    SW_FAULT_STALE,     /* a write is said to be done, and the old bytes stay */
+    SW_FAULT_MISDIRECT, /* a write lands at another place of the file */
+    SW_FAULT_DROP,      /* a flush fails, and what it was to make last is gone */
+    SW_FAULT_NO_FLUSH,  /* a flush is said to be done, and nothing lasts by it */
     SW_FAULT_KINDS
 } sw_fault_kind;
 
@@ -28,7 +32,9 @@ struct sw_fault {
 };
 
 /* How everything ends at once: the process dies and what it had handed over lands or not, but no cache is lost; or the
- * power fails, and each write that was not made to last is dropped, torn between sectors, or kept. */
+ * power fails, and each write that was not made to last is dropped, torn between sectors, or kept. Sectors that were
+ * torn may be unreadable until they are written again, and what lies up to 64 KiB beside a write may be lost with it.
+ */
 typedef enum { SW_FAULT_KILL, SW_FAULT_POWER } sw_fault_end;
 
 struct sw_fault_disk;

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DRAW_STREAM = 91, LINK_CHARS = 64, PATH_CHARS = 4096 };
+enum { DRAW_STREAM = 91, LINK_CHARS = 64, PATH_CHARS = 4096, BESIDE_BYTES = 64 << 10 };
 
 int64_t sw_fault_draw(struct sw_fault_disk *disk, int64_t limit) {
     return (int64_t)(sw_rng_uniform(disk->seed, DRAW_STREAM, disk->draws++) * (double)limit);
@@ -44,6 +44,8 @@ void sw_fault_disk_destroy(struct sw_fault_disk *disk) {
         free(disk->file[f].path);
         free(disk->file[f].lasting);
         free(disk->file[f].current);
+        free(disk->file[f].lasting_bad);
+        free(disk->file[f].current_bad);
     }
     free(disk);
 }
@@ -67,6 +69,15 @@ static sw_status grow(struct sw_fault_disk *disk, struct sw_fault_file *file, in
             return sw_fail(SW_ERR_NOMEM, "no memory for a failing disk of %lld bytes", (long long)bytes);
         *images[i] = grown;
         fill_with_old_data(disk, grown + file->bytes, bytes - file->bytes);
+    }
+    unsigned char **flags[] = {&file->lasting_bad, &file->current_bad};
+    const int64_t before = sw_div_up(file->bytes, disk->sector_bytes), after = sw_div_up(bytes, disk->sector_bytes);
+    for (int i = 0; i < 2; i++) {
+        unsigned char *grown = realloc(*flags[i], (size_t)after);
+        if (grown == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the sectors of a failing disk");
+        *flags[i] = grown;
+        memset(grown + before, 0, (size_t)(after - before));
     }
     file->bytes = bytes;
     return SW_OK;
@@ -95,15 +106,48 @@ sw_status sw_fault_find_file(struct sw_fault_disk *disk, int fd, int *out) {
     return info.st_size > file->bytes ? grow(disk, file, info.st_size) : SW_OK;
 }
 
-struct sw_fault_write *sw_fault_write(struct sw_fault_file *file, int64_t offset_bytes, const void *data,
-                                      int64_t bytes) {
+/* The sectors that a range covers or touches, from *out_first to before *out_end. */
+static void sectors_of(const struct sw_fault_disk *disk, int64_t offset_bytes, int64_t bytes, int64_t *out_first,
+                       int64_t *out_end) {
+    *out_first = offset_bytes / disk->sector_bytes;
+    *out_end = sw_div_up(offset_bytes + bytes, disk->sector_bytes);
+}
+
+/* Bytes in an image; their sectors can be read again. */
+static void put(const struct sw_fault_disk *disk, unsigned char *image, unsigned char *bad, int64_t offset_bytes,
+                const void *data, int64_t bytes) {
+    int64_t first, end;
+    sectors_of(disk, offset_bytes, bytes, &first, &end);
+    memcpy(image + offset_bytes, data, (size_t)bytes);
+    memset(bad + first, 0, (size_t)(end - first));
+}
+
+static void put_lasting(const struct sw_fault_disk *disk, struct sw_fault_file *file, const struct sw_fault_write *w) {
+    put(disk, file->lasting, file->lasting_bad, w->offset_bytes, w->data, w->bytes);
+}
+
+bool sw_fault_is_bad(const struct sw_fault_disk *disk, const struct sw_fault_file *file, int64_t offset_bytes,
+                     int64_t bytes) {
+    int64_t first, end;
+    sectors_of(disk, offset_bytes, bytes, &first, &end);
+    return end > first && memchr(file->current_bad + first, 1, (size_t)(end - first)) != NULL;
+}
+
+/* What is read is what lasts. */
+static void forget_current(const struct sw_fault_disk *disk, struct sw_fault_file *file) {
+    memcpy(file->current, file->lasting, (size_t)file->bytes);
+    memcpy(file->current_bad, file->lasting_bad, (size_t)sw_div_up(file->bytes, disk->sector_bytes));
+}
+
+struct sw_fault_write *sw_fault_write(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t offset_bytes,
+                                      const void *data, int64_t bytes) {
     assert(offset_bytes >= 0 && offset_bytes + bytes <= file->bytes);
     struct sw_fault_write *write = malloc(sizeof *write + (size_t)bytes);
     if (write == NULL)
         return NULL;
     *write = (struct sw_fault_write){.offset_bytes = offset_bytes, .bytes = bytes};
     memcpy(write->data, data, (size_t)bytes);
-    memcpy(file->current + offset_bytes, data, (size_t)bytes);
+    put(disk, file->current, file->current_bad, offset_bytes, data, bytes);
     if (file->last != NULL)
         file->last->next = write;
     else
@@ -112,7 +156,8 @@ struct sw_fault_write *sw_fault_write(struct sw_fault_file *file, int64_t offset
     return write;
 }
 
-void sw_fault_flush(struct sw_fault_file *file, int64_t event) {
+/* Takes the writes that had been seen before the event from the list, after they were made to last or not. */
+static void settle(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t event, bool lasts) {
     struct sw_fault_write **at = &file->first;
     struct sw_fault_write *left = NULL;
     while (*at != NULL) {
@@ -122,26 +167,65 @@ void sw_fault_flush(struct sw_fault_file *file, int64_t event) {
             at = &write->next;
             continue;
         }
-        memcpy(file->lasting + write->offset_bytes, write->data, (size_t)write->bytes);
+        if (lasts)
+            put_lasting(disk, file, write);
         *at = write->next;
         free(write);
     }
     file->last = left;
+}
+
+void sw_fault_flush(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t event) {
+    settle(disk, file, event, true);
     file->size_lasts = true;
 }
 
-/* Some of a write's sectors: a run at either end, or each by chance. */
+void sw_fault_drop(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t event) {
+    settle(disk, file, event, false);
+    forget_current(disk, file);
+    for (const struct sw_fault_write *w = file->first; w != NULL; w = w->next)
+        put(disk, file->current, file->current_bad, w->offset_bytes, w->data, w->bytes);
+}
+
+/* Some of a write's sectors: a run at either end, or each by chance. Those that are missing are as they were, or cannot
+ * be read. */
 static void tear(struct sw_fault_disk *disk, struct sw_fault_file *file, const struct sw_fault_write *write) {
     enum { FRONT, BACK, SCATTERED, WAYS };
-    const int64_t sectors = (write->bytes + disk->sector_bytes - 1) / disk->sector_bytes;
+    const int64_t sectors = sw_div_up(write->bytes, disk->sector_bytes);
     const int64_t way = sw_fault_draw(disk, WAYS), border = sw_fault_draw(disk, sectors + 1);
+    const bool spoils = sw_fault_draw(disk, 2) == 0;
     for (int64_t s = 0; s < sectors; s++) {
         const bool kept = way == FRONT ? s < border : way == BACK ? s >= border : sw_fault_draw(disk, 2) == 0;
         const int64_t from = s * disk->sector_bytes;
         const int64_t bytes = sw_min_i64(disk->sector_bytes, write->bytes - from);
         if (kept)
-            memcpy(file->lasting + write->offset_bytes + from, write->data + from, (size_t)bytes);
+            put(disk, file->lasting, file->lasting_bad, write->offset_bytes + from, write->data + from, bytes);
+        else if (spoils)
+            file->lasting_bad[(write->offset_bytes + from) / disk->sector_bytes] = 1;
     }
+}
+
+/* The simulation changes the bytes between two offsets, or makes them unreadable. */
+static void spoil(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t from, int64_t to) {
+    int64_t first, end;
+    from = sw_max_i64(from, 0);
+    to = sw_min_i64(to, file->bytes);
+    if (from >= to)
+        return;
+    sectors_of(disk, from, to - from, &first, &end);
+    if (sw_fault_draw(disk, 2) == 0)
+        memset(file->lasting_bad + first, 1, (size_t)(end - first));
+    else
+        fill_with_old_data(disk, file->lasting + from, to - from);
+}
+
+/* Whole sectors on both sides of a write are lost with it. */
+static void spoil_beside(struct sw_fault_disk *disk, struct sw_fault_file *file, const struct sw_fault_write *write) {
+    const int64_t most = BESIDE_BYTES / disk->sector_bytes;
+    const int64_t before = sw_fault_draw(disk, most + 1), after = sw_fault_draw(disk, most + 1);
+    const int64_t end = write->offset_bytes + write->bytes;
+    spoil(disk, file, write->offset_bytes - before * disk->sector_bytes, write->offset_bytes);
+    spoil(disk, file, end, end + after * disk->sector_bytes);
 }
 
 /* Takes any one of the writes from the list; NULL where there is none. */
@@ -163,20 +247,23 @@ static struct sw_fault_write *take_any(struct sw_fault_disk *disk, struct sw_fau
 
 /* Each write that was volatile is dropped, torn or kept, in any order. */
 static void lose_power(struct sw_fault_disk *disk, struct sw_fault_file *file) {
-    enum { DROPPED, TORN, KEPT, FATES };
+    enum { DROPPED, TORN, KEPT, FATES, ONE_IN = 3 };
     /* In some cuts all share a fate, in others each has its own. */
     const int64_t shared = sw_fault_draw(disk, FATES + FATES);
+    const bool spoils = sw_fault_draw(disk, 2) == 0;
     struct sw_fault_write *write;
     while ((write = take_any(disk, file)) != NULL) {
         const int64_t fate = shared < FATES ? shared : sw_fault_draw(disk, FATES);
+        if (spoils && sw_fault_draw(disk, ONE_IN) == 0)
+            spoil_beside(disk, file, write);
         if (fate == KEPT)
-            memcpy(file->lasting + write->offset_bytes, write->data, (size_t)write->bytes);
+            put_lasting(disk, file, write);
         else if (fate == TORN)
             tear(disk, file, write);
         free(write);
     }
     file->last = NULL;
-    memcpy(file->current, file->lasting, (size_t)file->bytes);
+    forget_current(disk, file);
 }
 
 /* The name and the size that a file has after the end. */

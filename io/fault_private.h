@@ -18,6 +18,7 @@ struct sw_fault_file {
     char *path;
     int64_t bytes;
     unsigned char *lasting, *current;
+    unsigned char *lasting_bad, *current_bad; /* a flag for each of the disk's sectors: it cannot be read */
     struct sw_fault_write *first, *last;
     bool size_lasts;
 };
@@ -45,10 +46,14 @@ int64_t sw_fault_draw(struct sw_fault_disk *disk, int64_t limit);
 sw_status sw_fault_find_file(struct sw_fault_disk *disk, int fd, int *out);
 
 /* Executes a write, volatile; NULL when there is no memory. */
-struct sw_fault_write *sw_fault_write(struct sw_fault_file *file, int64_t offset_bytes, const void *data,
-                                      int64_t bytes);
-/* Makes the writes last that had been seen before the event. */
-void sw_fault_flush(struct sw_fault_file *file, int64_t event);
+struct sw_fault_write *sw_fault_write(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t offset_bytes,
+                                      const void *data, int64_t bytes);
+/* Makes the writes last that had been seen before the event, or forgets them. */
+void sw_fault_flush(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t event);
+void sw_fault_drop(struct sw_fault_disk *disk, struct sw_fault_file *file, int64_t event);
+/* Returns whether the range has a sector that cannot be read. */
+bool sw_fault_is_bad(const struct sw_fault_disk *disk, const struct sw_fault_file *file, int64_t offset_bytes,
+                     int64_t bytes);
 
 /* What each ring has under way when all ends: writes are left executed, wholly or not at all, where only the process
  * died; all are executed where the power fails, which then decides. */

@@ -38,7 +38,8 @@ void sw_fault_end_ring(struct sw_fault_disk *disk, struct sw_fault_ring *ring) {
         struct under_way *r = &ring->requests[i];
         const bool lands = disk->end == SW_FAULT_POWER || sw_fault_draw(disk, 2) == 0;
         if (r->request.op == SW_RING_WRITE && !r->executed && lands)
-            (void)sw_fault_write(file_of(ring, &r->request), r->request.offset_bytes, r->request.buf, r->request.bytes);
+            (void)sw_fault_write(disk, file_of(ring, &r->request), r->request.offset_bytes, r->request.buf,
+                                 r->request.bytes);
         r->executed = true;
         r->write = NULL;
         r->result = -EIO;
@@ -97,6 +98,8 @@ static int64_t random_bit_of(struct sw_fault_disk *disk, int64_t bytes, unsigned
 static int64_t do_read(struct sw_fault_ring *ring, struct under_way *r, int64_t bytes, bool flip) {
     const struct sw_fault_file *file = file_of(ring, &r->request);
     bytes = sw_max_i64(0, sw_min_i64(bytes, file->bytes - r->request.offset_bytes));
+    if (sw_fault_is_bad(ring->disk, file, r->request.offset_bytes, bytes))
+        return -EIO;
     memcpy(r->request.buf, file->current + r->request.offset_bytes, (size_t)bytes);
     unsigned char mask;
     if (flip && bytes > 0) {
@@ -108,7 +111,7 @@ static int64_t do_read(struct sw_fault_ring *ring, struct under_way *r, int64_t 
 
 static int64_t do_write(struct sw_fault_ring *ring, struct under_way *r, int64_t bytes, bool flip) {
     struct sw_fault_file *file = file_of(ring, &r->request);
-    r->write = sw_fault_write(file, r->request.offset_bytes, r->request.buf, bytes);
+    r->write = sw_fault_write(ring->disk, file, r->request.offset_bytes, r->request.buf, bytes);
     if (r->write == NULL)
         return -ENOMEM;
     unsigned char mask;
@@ -118,6 +121,26 @@ static int64_t do_write(struct sw_fault_ring *ring, struct under_way *r, int64_t
         file->current[r->request.offset_bytes + at] ^= mask;
     }
     return bytes;
+}
+
+/* Leaves the bytes at another place of the file. */
+static int64_t misdirect(struct sw_fault_ring *ring, struct under_way *r) {
+    struct sw_fault_file *file = file_of(ring, &r->request);
+    const int64_t places = (file->bytes - r->request.bytes) / SW_BUFFER_ALIGN_BYTES + 1;
+    const int64_t offset_bytes = sw_fault_draw(ring->disk, places) * SW_BUFFER_ALIGN_BYTES;
+    r->write = sw_fault_write(ring->disk, file, offset_bytes, r->request.buf, r->request.bytes);
+    return r->write != NULL ? r->request.bytes : -ENOMEM;
+}
+
+static int64_t flush(struct sw_fault_ring *ring, const struct under_way *r, const struct sw_fault *fault) {
+    struct sw_fault_file *file = file_of(ring, &r->request);
+    if (fault != NULL && fault->kind == SW_FAULT_DROP) {
+        sw_fault_drop(ring->disk, file, r->put_at);
+        return -EIO;
+    }
+    if (fault == NULL || fault->kind != SW_FAULT_NO_FLUSH)
+        sw_fault_flush(ring->disk, file, r->put_at);
+    return 0;
 }
 
 /* Of a short transfer, at least one unit that direct I/O can stop at. */
@@ -130,10 +153,12 @@ static int64_t execute(struct sw_fault_ring *ring, struct under_way *r) {
     const struct sw_fault *fault = r->struck ? &ring->disk->fault : NULL;
     if (fault != NULL && fault->kind == SW_FAULT_ERROR)
         return -fault->error;
-    if (r->request.op == SW_RING_FLUSH) {
-        sw_fault_flush(file_of(ring, &r->request), r->put_at);
-        return 0;
-    }
+    if (r->request.op == SW_RING_FLUSH)
+        return flush(ring, r, fault);
+    if (fault != NULL && fault->kind == SW_FAULT_STALE)
+        return r->request.bytes;
+    if (fault != NULL && fault->kind == SW_FAULT_MISDIRECT)
+        return misdirect(ring, r);
     const bool cut = fault != NULL && fault->kind == SW_FAULT_SHORT;
     const int64_t bytes = cut ? short_bytes(ring->disk, r->request.bytes) : r->request.bytes;
     return r->request.op == SW_RING_READ ? do_read(ring, r, bytes, fault != NULL && fault->kind == SW_FAULT_FLIP_READ)

@@ -92,6 +92,8 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return explain_create(directory, path, errno);
+    /* A umask takes nothing from a file that is its user's alone. */
+    (void)fchmod(fd, 0600);
     sw_status status = sw_lock_take(fd, path);
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
@@ -161,6 +163,18 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     }
     *out_fd = fd;
     return SW_OK;
+}
+
+sw_status sw_file_open_to_read(const char *path, int *out_fd) {
+    struct stat info;
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*out_fd < 0)
+        return sw_fail(SW_ERR_ARG, "%s cannot be opened: %s", path, strerror(errno));
+    if (fstat(*out_fd, &info) == 0 && S_ISREG(info.st_mode))
+        return SW_OK;
+    close(*out_fd);
+    *out_fd = -1;
+    return sw_fail(SW_ERR_ARG, "%s is not a regular file", path);
 }
 
 /* A block device may have several names. */

@@ -36,6 +36,8 @@ sw_status sw_file_check_space(const char *const *directories, const int64_t *byt
 
 /* Makes the file at least this long, with all its space taken. */
 sw_status sw_file_allocate(int fd, const char *path, int64_t bytes);
+/* Opens a regular file to read it; anything else is refused, and a FIFO is not waited for. */
+sw_status sw_file_open_to_read(const char *path, int *out_fd);
 sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
 
 /* Reads exactly these bytes; the file must have them. */

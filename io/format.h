@@ -1,14 +1,23 @@
-/* The bytes of a store file, version 2. All numbers are little-endian.
+/* The bytes of a store file, version 3. All numbers are little-endian.
  *
  *   label         struct sw_label_header, the whole grains of every unit (u64 each), struct sw_label_extent of all
- *                 that is sealed; its last page is struct sw_mark
+ *                 that is sealed
+ *   second label  the same bytes, at sw_format_copy_offset
+ *   mark          struct sw_mark in a page of its own
  *   superblock 0  struct sw_super_header in a page of its own, SW_STORE_META_BYTES of text, then a u64 sum for each
  *   superblock 1  grain of the committed generation in this file, in the order of units and grains
- *   data          the extents
+ *   generation 0  the extents of one generation
+ *   generation 1  and of the other
  *   scratch       not described: laid anew by each process
  *
- * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; a superblock's covers everything behind it
- * up to the part's end, a label's up to the mark, a mark's the mark. */
+ * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; it covers everything behind it up to the
+ * part's end, a mark's the mark.
+ *
+ * A drive that loses power within a write may lose what lies beside it too, up to SW_FORMAT_APART_BYTES away. Parts
+ * that are written at different times therefore lie so far apart: a write endangers its own part only.
+ *
+ * Version 2 has no second label and nothing between its parts, and the mark is the last page of the label, whose sum
+ * ends before it. A store keeps the version that it was made with. */
 #ifndef SW_IO_FORMAT_H
 #define SW_IO_FORMAT_H
 
@@ -23,6 +32,8 @@
 enum {
     SW_FORMAT_PAGE_BYTES = 4096,
     SW_FORMAT_MARK_BYTES = SW_FORMAT_PAGE_BYTES,
+    SW_FORMAT_APART_BYTES = 64 << 10,
+    SW_FORMAT_DENSE_VERSION = 2, /* the version whose parts lie side by side */
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
     SW_FORMAT_SUM_FROM = 16, /* sums cover what is behind magic and sum */
@@ -123,11 +134,41 @@ static inline int64_t sw_format_super_bytes(int64_t sum_count) {
     return sw_round_up(SW_SUPER_SUMS_OFFSET + sum_count * (int64_t)sizeof(sw_le64), SW_FORMAT_PAGE_BYTES);
 }
 
-static inline int64_t sw_format_label_bytes(int64_t unit_count, int64_t extent_count) {
+/* The bytes between two parts. */
+static inline int64_t sw_format_apart_bytes(int version) {
+    return version == SW_FORMAT_DENSE_VERSION ? 0 : SW_FORMAT_APART_BYTES;
+}
+
+static inline int64_t sw_format_label_bytes(int version, int64_t unit_count, int64_t extent_count) {
     return sw_round_up((int64_t)sizeof(struct sw_label_header) + unit_count * (int64_t)sizeof(sw_le64) +
                            extent_count * (int64_t)sizeof(struct sw_label_extent),
                        SW_FORMAT_PAGE_BYTES) +
-           SW_FORMAT_MARK_BYTES;
+           (version == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0);
+}
+
+/* Where the second label begins: at a power of two, so that it is found where the first, which tells its own length,
+ * cannot be read. */
+#define SW_FORMAT_FIRST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_APART_BYTES)
+#define SW_FORMAT_LAST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_MAX_LABEL_BYTES)
+static inline int64_t sw_format_copy_offset(int64_t label_bytes) {
+    int64_t offset_bytes = SW_FORMAT_FIRST_COPY_OFFSET;
+    while (offset_bytes < SW_FORMAT_LAST_COPY_OFFSET && offset_bytes - SW_FORMAT_APART_BYTES < label_bytes)
+        offset_bytes *= 2;
+    return offset_bytes;
+}
+static_assert(SW_FORMAT_MAX_LABEL_BYTES + SW_FORMAT_APART_BYTES <= SW_FORMAT_LAST_COPY_OFFSET, "each copy is found");
+
+static inline int64_t sw_format_mark_offset(int version, int64_t label_bytes) {
+    return version == SW_FORMAT_DENSE_VERSION
+               ? label_bytes - SW_FORMAT_MARK_BYTES
+               : sw_format_copy_offset(label_bytes) + label_bytes + SW_FORMAT_APART_BYTES;
+}
+
+/* The slot after the last is where the extents begin. */
+static inline int64_t sw_format_super_offset(int version, int64_t label_bytes, int64_t super_bytes, int slot) {
+    const int64_t apart_bytes = sw_format_apart_bytes(version);
+    return sw_format_mark_offset(version, label_bytes) + SW_FORMAT_MARK_BYTES + apart_bytes +
+           slot * (super_bytes + apart_bytes);
 }
 
 #endif

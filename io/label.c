@@ -1,4 +1,5 @@
 /* The label: what a store file holds and where. Everything read from it is checked before it is used. */
+#include "core/log.h"
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/store_private.h"
@@ -21,9 +22,14 @@ static const struct sw_label_extent *extents_of(const void *label) {
     return (const struct sw_label_extent *)(units_of(label) + sw_from_le64(header_of(label)->unit_count));
 }
 
+static int version_of(const void *label) {
+    return (int)(sw_from_le32(header_of(label)->version) & INT32_MAX);
+}
+
+/* The mark within a label of the dense version is written later. */
 static uint64_t sum_of(const void *label, int64_t label_bytes) {
-    return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM,
-                       label_bytes - SW_FORMAT_MARK_BYTES - SW_FORMAT_SUM_FROM);
+    const int64_t later_bytes = version_of(label) == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0;
+    return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM, label_bytes - later_bytes - SW_FORMAT_SUM_FROM);
 }
 
 const uint8_t *sw_label_store_id(const void *label) {
@@ -66,7 +72,7 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
     memset(label, 0, (size_t)store->label_bytes);
     struct sw_label_header *header = label;
     *header = (struct sw_label_header){
-        .version = sw_le32_of(SW_STORE_VERSION),
+        .version = sw_le32_of((uint32_t)store->version),
         .file_index = sw_le32_of((uint32_t)file),
         .file_count = sw_le32_of((uint32_t)store->file_count),
         .generations = sw_le32_of((uint32_t)store->generations),
@@ -92,22 +98,24 @@ static sw_status check_header(const struct sw_label_header *header, const char *
                        "%s is not a store, or its creation was interrupted: nothing can be resumed from "
                        "it",
                        path);
-    if (sw_from_le32(header->version) != SW_STORE_VERSION)
-        return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows version %d", path,
-                       sw_from_le32(header->version), SW_STORE_VERSION);
+    const int version = version_of(header);
+    if (version != SW_STORE_VERSION && version != SW_FORMAT_DENSE_VERSION)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows versions %d and %d",
+                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_STORE_VERSION);
     const int64_t label_bytes = sw_from_le64(header->label_bytes);
     const int64_t super_bytes = sw_from_le64(header->super_bytes);
     const int64_t sealed_bytes = sw_from_le64(header->sealed_bytes);
     const int64_t units = sw_from_le64(header->unit_count), extents = sw_from_le64(header->extent_count);
-    if (label_bytes < SW_FORMAT_PAGE_BYTES + SW_FORMAT_MARK_BYTES || label_bytes > SW_FORMAT_MAX_LABEL_BYTES ||
+    if (label_bytes < SW_FORMAT_PAGE_BYTES || label_bytes > SW_FORMAT_MAX_LABEL_BYTES ||
         label_bytes % SW_FORMAT_PAGE_BYTES != 0 || units < 1 || units > label_bytes || extents < 0 ||
-        extents > label_bytes || sw_format_label_bytes(units, extents) != label_bytes)
+        extents > label_bytes || sw_format_label_bytes(version, units, extents) != label_bytes)
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its sizes contradict each other", path);
     if (sealed_bytes < 0 || sealed_bytes > file_bytes)
         return sw_fail(SW_ERR_CORRUPT, "%s has %lld bytes and should have %lld: it has been truncated", path,
                        (long long)file_bytes, (long long)sealed_bytes);
     if (super_bytes < sw_format_super_bytes(0) || super_bytes > SW_RING_MAX_REQUEST_BYTES ||
-        super_bytes % SW_FORMAT_PAGE_BYTES != 0 || label_bytes + SW_STORE_SLOTS * super_bytes > sealed_bytes)
+        super_bytes % SW_FORMAT_PAGE_BYTES != 0 ||
+        sw_format_super_offset(version, label_bytes, super_bytes, SW_STORE_SLOTS) > sealed_bytes)
         return sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its superblocks do not fit", path);
     const uint32_t files = sw_from_le32(header->file_count), generations = sw_from_le32(header->generations);
     if (files < 1 || files > SW_STORE_MAX_FILES || sw_from_le32(header->file_index) >= files || generations < 1 ||
@@ -117,23 +125,32 @@ static sw_status check_header(const struct sw_label_header *header, const char *
     return SW_OK;
 }
 
-static sw_status read_front(struct sw_store *store, int file, void *out, int64_t bytes) {
-    return sw_store_run(store, &(struct sw_ring_request){.op = SW_RING_READ, .file = file, .bytes = bytes, .buf = out},
-                        1);
+/* Reads the beginning of a label. */
+static sw_status read_front(struct sw_store *store, int file, int64_t offset_bytes, void *out, int64_t bytes) {
+    const struct sw_ring_request request = {
+        .op = SW_RING_READ, .file = file, .offset_bytes = offset_bytes, .bytes = bytes, .buf = out};
+    int error;
+    SW_TRY(sw_store_read_damaged(store, &request, 1, &error));
+    return error == 0 ? SW_OK
+                      : sw_fail(SW_ERR_IO,
+                                "%s has a damaged label, which cannot be read at offset %lld (%s): its drive is "
+                                "failing, or its creation was interrupted",
+                                store->files[file].path, (long long)offset_bytes, strerror(error));
 }
 
-static sw_status read_once(struct sw_store *store, int file, int64_t file_bytes, void **out_label) {
+static sw_status read_once(struct sw_store *store, int file, int64_t offset_bytes, int64_t file_bytes,
+                           void **out_label) {
     const char *path = store->files[file].path;
     void *label = NULL;
     sw_status status;
     SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &label));
-    SW_TRY_GOTO(read_front(store, file, label, SW_FORMAT_PAGE_BYTES), failed);
+    SW_TRY_GOTO(read_front(store, file, offset_bytes, label, SW_FORMAT_PAGE_BYTES), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     const int64_t label_bytes = sw_from_le64(header_of(label)->label_bytes);
     free(label);
     label = NULL;
     SW_TRY_GOTO(sw_store_alloc_aligned(label_bytes, &label), failed);
-    SW_TRY_GOTO(read_front(store, file, label, label_bytes), failed);
+    SW_TRY_GOTO(read_front(store, file, offset_bytes, label, label_bytes), failed);
     SW_TRY_GOTO(check_header(label, path, file_bytes), failed);
     if (sw_from_le64(header_of(label)->label_bytes) != label_bytes ||
         sum_of(label, label_bytes) != sw_sum_from_le64(header_of(label)->sum)) {
@@ -147,6 +164,22 @@ failed:
     return status;
 }
 
+/* Looks for a whole second label where one may begin. The error of the first stays where none is found. */
+static bool find_copy(struct sw_store *store, int file, int64_t file_bytes, void **out_label) {
+    for (int64_t offset_bytes = SW_FORMAT_FIRST_COPY_OFFSET;
+         offset_bytes <= SW_FORMAT_LAST_COPY_OFFSET && offset_bytes + SW_FORMAT_PAGE_BYTES <= file_bytes;
+         offset_bytes *= 2) {
+        if (read_once(store, file, offset_bytes, file_bytes, out_label) != SW_OK)
+            continue;
+        if (version_of(*out_label) != SW_FORMAT_DENSE_VERSION &&
+            sw_format_copy_offset(sw_from_le64(header_of(*out_label)->label_bytes)) == offset_bytes)
+            return true;
+        free(*out_label);
+        *out_label = NULL;
+    }
+    return false;
+}
+
 /* Like a grain, a label that is wrong is read a second time before it is believed to be. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
     const char *path = store->files[file].path;
@@ -157,11 +190,17 @@ sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
         return sw_fail(SW_ERR_CORRUPT,
                        "%s has %lld bytes, less than a label: it has been truncated, or its creation was interrupted",
                        path, (long long)file_bytes);
-    const sw_status status = read_once(store, file, file_bytes, out_label);
-    if (status == SW_OK || status == SW_ERR_IO || status == SW_ERR_NOMEM)
+    sw_status status = read_once(store, file, 0, file_bytes, out_label);
+    if (status == SW_OK || status == SW_ERR_NOMEM)
         return status;
     sw_error_clear();
-    return read_once(store, file, file_bytes, out_label);
+    status = read_once(store, file, 0, file_bytes, out_label);
+    if (status == SW_OK || !find_copy(store, file, file_bytes, out_label))
+        return status;
+    sw_error_clear();
+    sw_log_warn("%s: the label at its beginning is damaged, and the copy of it is used: the drive may be failing",
+                path);
+    return SW_OK;
 }
 
 static sw_status bad_extent(const char *path, int64_t index, const char *what) {
@@ -214,7 +253,7 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
     struct sw_store_file *target = &store->files[file];
     target->super_bytes = sw_from_le64(header->super_bytes);
     target->sealed_bytes = sw_from_le64(header->sealed_bytes);
-    target->end_bytes = store->label_bytes + SW_STORE_SLOTS * target->super_bytes;
+    target->end_bytes = sw_super_offset(store, file, SW_STORE_SLOTS);
     const int64_t count = sw_from_le64(header->extent_count);
     for (int64_t i = 0; i < count; i++)
         SW_TRY(apply_extent(store, file, &extents_of(label)[i], i));
@@ -230,6 +269,7 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
 
 static sw_status take_units(struct sw_store *store, const void *label) {
     const struct sw_label_header *header = header_of(label);
+    store->version = version_of(header);
     store->label_bytes = sw_from_le64(header->label_bytes);
     store->generations = (int)sw_from_le32(header->generations);
     store->unit_count = sw_from_le64(header->unit_count);
@@ -254,7 +294,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
     const size_t units_bytes = (size_t)store->unit_count * sizeof(sw_le64);
     for (int file = 0; file < store->file_count; file++) {
         const struct sw_label_header *header = header_of(labels[file]);
-        if (sw_from_le64(header->label_bytes) != store->label_bytes ||
+        if (version_of(header) != store->version || sw_from_le64(header->label_bytes) != store->label_bytes ||
             sw_from_le32(header->generations) != (uint32_t)store->generations ||
             sw_from_le64(header->unit_count) != store->unit_count ||
             sw_from_le64(header->extent_count) != sw_from_le64(header_of(labels[0])->extent_count) ||

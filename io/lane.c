@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REAP_BATCH = 64, TRANSFER_NAME_CHARS = 160 };
+enum { REAP_BATCH = 64, TRANSFER_NAME_CHARS = 160, ADVICE_CHARS = 224 };
 
 struct lane_transfer {
     struct sw_store_transfer request;
@@ -241,6 +241,8 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     lane->outstanding++;
     if (transfer->write)
         record_sums(area, transfer);
+    if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
+        atomic_store(&lane->store->previous_step, -1);
     issue_blocks(lane);
     const sw_status status = sw_queue_start(lane->queue);
     return status == SW_OK ? SW_OK : fail_lane(lane, status);
@@ -258,18 +260,37 @@ static int64_t find_bad_grain(const struct sw_store_lane *lane, const struct lan
     return -1;
 }
 
+static bool is_committed(const struct sw_store *store, const struct sw_store_transfer *request) {
+    return atomic_load(&store->committed_step) >= 0 && request->kind == SW_STORE_OPTIMIZER &&
+           request->generation == atomic_load(&store->committed_generation);
+}
+
+/* Advice for a user whose last commit has lost a grain. */
+static const char *advise(const struct sw_store *store, char advice[ADVICE_CHARS]) {
+    const long long step = (long long)atomic_load(&store->committed_step);
+    const long long previous = (long long)atomic_load(&store->previous_step);
+    if (previous >= 0)
+        snprintf(advice, ADVICE_CHARS,
+                 "it belongs to the last commit (step %lld): resume --previous goes back to step %lld if that is still "
+                 "whole, otherwise go back to an export or another copy",
+                 step, previous);
+    else
+        snprintf(advice, ADVICE_CHARS,
+                 "it belongs to the last commit (step %lld): go back to an export or another copy", step);
+    return advice;
+}
+
 static sw_status report_corrupt(const struct sw_store_lane *lane, const struct lane_block *block, int64_t grain) {
     const struct sw_store *store = lane->store;
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const struct sw_area *area = area_of(lane, request);
     const long long step = (long long)atomic_load(&store->committed_step);
     const bool unknown = *sw_area_sums(area, request->unit, grain) == SW_CHECKSUM_UNKNOWN;
-    char name[TRANSFER_NAME_CHARS], advice[TRANSFER_NAME_CHARS];
+    char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
     if (step < 0)
         snprintf(advice, sizeof advice, "nothing has been committed yet: start the run again");
-    else if (request->kind == SW_STORE_OPTIMIZER && request->generation == atomic_load(&store->committed_generation))
-        snprintf(advice, sizeof advice,
-                 "it belongs to the last commit (step %lld): go back to an export or another copy", step);
+    else if (is_committed(store, request))
+        advise(store, advice);
     else
         snprintf(advice, sizeof advice, "the last commit (step %lld) does not use it: resume from there", step);
     return sw_fail(SW_ERR_CORRUPT, "%s %s at offset %lld of %s; %s", name_grain(request, grain, name),
@@ -282,11 +303,13 @@ static sw_status report_io(const struct sw_store_lane *lane, const struct lane_b
                            const struct sw_queue_result *result) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const int64_t into = (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
-    char name[TRANSFER_NAME_CHARS];
+    char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
+    const bool lost = !request->write && is_committed(lane->store, request);
     const sw_status status =
         sw_store_io_error(lane->store, block->run.file, request->write ? SW_RING_WRITE : SW_RING_READ, result);
-    return sw_fail_while(status, "%s %s", request->write ? "writing" : "reading",
-                         name_grain(request, block->first_grain + into, name));
+    return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading",
+                         name_grain(request, block->first_grain + into, name), lost ? ", " : "",
+                         lost ? advise(lane->store, advice) : "");
 }
 
 static void count_bytes(struct sw_store *store, bool write, int64_t bytes) {

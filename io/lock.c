@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { POLL_US = 10000, MOST_OWNERS = 1 << 22 }; /* process ids are smaller */
@@ -55,11 +56,20 @@ sw_status sw_lock_refusal(int fd, const char *path) {
     return sw_fail(SW_ERR_BUSY, "%s is in use by another process: wait for it to end, or stop it", path);
 }
 
+/* The owner before may have removed the file: whatever is written to it then is lost. */
+static sw_status check_name(int fd, const char *path) {
+    struct stat info;
+    if (fstat(fd, &info) != 0 || info.st_nlink > 0)
+        return SW_OK;
+    sw_lock_release(fd);
+    return sw_fail(SW_ERR_BUSY, "%s was removed by the process that had it: begin again", path);
+}
+
 sw_status sw_lock_take(int fd, const char *path) {
     struct sw_lock_patience patience = sw_lock_patience_begin();
     do {
         if (lock_byte(fd, 0) == 0 && lock_byte(fd, OWNER_START + getpid()) == 0)
-            return SW_OK;
+            return check_name(fd, path);
         if (errno != EAGAIN && errno != EACCES)
             return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));
     } while (sw_lock_wait(&patience, fd));

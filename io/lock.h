@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Locks an open file; SW_ERR_BUSY when another open file of it has the lock, in whichever process. */
+/* Locks an open file; SW_ERR_BUSY when another open file of it has the lock, in whichever process, or when the file has
+ * lost its name while this waited. */
 sw_status sw_lock_take(int fd, const char *path);
 void sw_lock_release(int fd);
 

@@ -10,15 +10,15 @@ static uint64_t sum_of(const struct sw_mark *mark) {
     return sw_checksum((const char *)mark + SW_FORMAT_SUM_FROM, (int64_t)sizeof *mark - SW_FORMAT_SUM_FROM);
 }
 
-static sw_status transfer(struct sw_store *store, sw_ring_op op) {
-    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+static void prepare(const struct sw_store *store, sw_ring_op op, struct sw_ring_request *out) {
     for (int file = 0; file < store->file_count; file++)
-        requests[file] = (struct sw_ring_request){.op = op,
-                                                  .file = file,
-                                                  .offset_bytes = store->label_bytes - SW_FORMAT_MARK_BYTES,
-                                                  .bytes = SW_FORMAT_MARK_BYTES,
-                                                  .buf = store->files[file].mark};
-    return sw_store_run(store, requests, store->file_count);
+        out[file] = (struct sw_ring_request){
+            .op = op,
+            .file = file,
+            .offset_bytes = sw_format_mark_offset(store->version, store->label_bytes),
+            .bytes = SW_FORMAT_MARK_BYTES,
+            .buf = store->files[file].mark,
+        };
 }
 
 sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step) {
@@ -30,7 +30,9 @@ sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step) 
         memset(store->files[file].mark, 0, SW_FORMAT_MARK_BYTES);
         memcpy(store->files[file].mark, &mark, sizeof mark);
     }
-    return transfer(store, SW_RING_WRITE);
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    prepare(store, SW_RING_WRITE, requests);
+    return sw_store_run(store, requests, store->file_count);
 }
 
 static bool is_empty(const unsigned char *page) {
@@ -53,9 +55,15 @@ static void take(const struct sw_store *store, const unsigned char *page, struct
 }
 
 sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    int errors[SW_STORE_MAX_FILES];
     *out = (struct sw_finished){.step = -1};
-    SW_TRY(transfer(store, SW_RING_READ));
+    prepare(store, SW_RING_READ, requests);
+    SW_TRY(sw_store_read_damaged(store, requests, store->file_count, errors));
     for (int file = 0; file < store->file_count; file++)
-        take(store, store->files[file].mark, out);
+        if (errors[file] == 0)
+            take(store, store->files[file].mark, out);
+        else
+            out->unsure = true;
     return SW_OK;
 }

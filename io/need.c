@@ -40,7 +40,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     int64_t extents = 0;
     for (int64_t unit = 0; unit < store->unit_count; unit++)
         extents += spec->unit_grains[unit] > 0 ? store->generations : 0;
-    store->label_bytes = sw_format_label_bytes(store->unit_count, extents);
+    store->label_bytes = sw_format_label_bytes(store->version, store->unit_count, extents);
     for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
@@ -48,7 +48,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
         target->super_bytes = sw_format_super_bytes(sw_area_grains_in(&areas[0], file));
-        ends[file] = store->label_bytes + SW_STORE_SLOTS * target->super_bytes;
+        ends[file] = sw_super_offset(store, file, SW_STORE_SLOTS);
         if (target->super_bytes > SW_RING_MAX_REQUEST_BYTES || store->label_bytes > SW_FORMAT_MAX_LABEL_BYTES)
             return sw_fail(SW_ERR_ARG, "%s would hold too many grains for one file: give more directories",
                            target->path);
@@ -56,6 +56,8 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     for (int generation = 0; generation < store->generations; generation++) {
         sw_area_place(&areas[generation], spec->unit_first, spec->unit_grains, ends);
         SW_TRY(sw_area_finish(&areas[generation]));
+        for (int file = 0; file < store->file_count; file++)
+            ends[file] += sw_format_apart_bytes(store->version);
     }
     for (int file = 0; file < store->file_count; file++)
         store->files[file].sealed_bytes = store->files[file].end_bytes = ends[file];

@@ -74,9 +74,7 @@ void sw_read_ahead_close(struct sw_read_ahead *self) {
 static sw_status enter_file(struct sw_read_ahead *self, int file) {
     const char *path = self->paths[file];
     leave_file(self);
-    self->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (self->fd < 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
+    SW_TRY(sw_file_open_to_read(path, &self->fd));
     self->direct = sw_file_try_direct(self->fd);
     if (!self->direct && !self->warned && !sw_file_is_in_memory(self->fd))
         sw_log_info("%s is on a file system without direct I/O: it is read through the page cache", path);

@@ -14,11 +14,10 @@
 #include <unistd.h>
 
 sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return sw_fail(SW_ERR_ARG, "%s cannot be opened: %s", path, strerror(errno));
+    int fd;
     int64_t bytes = 0;
     *out = NULL;
+    SW_TRY(sw_file_open_to_read(path, &fd));
     sw_status status = sw_file_size(fd, path, &bytes);
     if (status == SW_OK && bytes > max_bytes)
         status = sw_fail(SW_ERR_ARG, "%s has %lld bytes, more than %lld", path, (long long)bytes, (long long)max_bytes);
@@ -144,6 +143,21 @@ static sw_status open_single(struct sw_safetensors *tensors, const char *folder)
     return sort_names(tensors);
 }
 
+/* Weights in PyTorch's own format, which is a program in pickle that must not be run. */
+static sw_status fail_without_weights(const char *folder) {
+    char *pickled = sw_file_path(folder, "pytorch_model.bin"),
+         *pickled_index = sw_file_path(folder, "pytorch_model.bin.index.json");
+    const bool is_there =
+        (pickled != NULL && access(pickled, F_OK) == 0) || (pickled_index != NULL && access(pickled_index, F_OK) == 0);
+    free(pickled);
+    free(pickled_index);
+    return sw_fail(SW_ERR_ARG, "%s has neither %s nor %s%s", folder, SW_SAFETENSORS_SINGLE_NAME,
+                   SW_SAFETENSORS_INDEX_NAME,
+                   is_there ? "; its pytorch_model.bin is not read: get the model's safetensors, or convert it with "
+                              "transformers' save_pretrained"
+                            : "");
+}
+
 static sw_status open_folder(struct sw_safetensors *tensors, const char *folder) {
     tensors->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
     char *single = sw_file_path(folder, SW_SAFETENSORS_SINGLE_NAME),
@@ -156,8 +170,7 @@ static sw_status open_folder(struct sw_safetensors *tensors, const char *folder)
     else if (access(index, F_OK) == 0)
         status = open_index(tensors, folder, index);
     else
-        status = sw_fail(SW_ERR_ARG, "%s has neither %s nor %s", folder, SW_SAFETENSORS_SINGLE_NAME,
-                         SW_SAFETENSORS_INDEX_NAME);
+        status = fail_without_weights(folder);
     free(single);
     free(index);
     return status;

@@ -9,7 +9,10 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
+
+enum { FAULT_BYTES = 64 }; /* What is read of a file to see that it is another. */
 
 static const struct sw_safetensors_type types[] = {
     {"F32", 4, 1, SW_F32},  {"BF16", 2, 1, SW_BF16}, {"F16", 2, 1, SW_F16},     {"F64", 8, 0, SW_F32},
@@ -43,10 +46,32 @@ sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t 
     return SW_OK;
 }
 
+const char *sw_download_fault(const char *begin, size_t bytes) {
+    static const char page[] = "a page of HTML where the file should be: the download failed; get it again";
+    static const struct {
+        const char *begin, *what;
+    } faults[] = {{"version https://git-lfs", "a git-lfs pointer and not the file: run `git lfs pull` in the folder"},
+                  {"<!DOCTYPE", page},
+                  {"<html", page}};
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        if (bytes >= strlen(faults[i].begin) && strncasecmp(begin, faults[i].begin, strlen(faults[i].begin)) == 0)
+            return faults[i].what;
+    return NULL;
+}
+
+static sw_status refuse_fault(int fd, const char *path, int64_t file_bytes) {
+    char begin[FAULT_BYTES];
+    const int64_t bytes = sw_min_i64(file_bytes, FAULT_BYTES);
+    SW_TRY(sw_file_read(fd, path, 0, begin, bytes));
+    const char *fault = sw_download_fault(begin, (size_t)bytes);
+    return fault == NULL ? SW_OK : sw_fail(SW_ERR_ARG, "%s is %s", path, fault);
+}
+
 static sw_status read_header(int fd, const char *path, char **out_text, int64_t *out_bytes, int64_t *out_data_bytes) {
     int64_t file_bytes;
     unsigned char length[SW_SAFETENSORS_LENGTH_BYTES];
     SW_TRY(sw_file_size(fd, path, &file_bytes));
+    SW_TRY(refuse_fault(fd, path, file_bytes));
     if (file_bytes < SW_SAFETENSORS_LENGTH_BYTES)
         return sw_fail(SW_ERR_ARG, "%s has %lld bytes and is no safetensors file: it is truncated or not complete",
                        path, (long long)file_bytes);
@@ -196,9 +221,8 @@ done:
 
 sw_status sw_safetensors_add_file(struct sw_safetensors *tensors, int file) {
     const char *path = tensors->paths[file];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return sw_fail(SW_ERR_ARG, "%s cannot be opened: %s", path, strerror(errno));
+    int fd;
+    SW_TRY(sw_file_open_to_read(path, &fd));
     char *text = NULL;
     json_t *header = NULL;
     int64_t header_bytes = 0, data_bytes = 0;

@@ -19,9 +19,7 @@ static sw_status select_file(struct sw_safetensors *tensors, int file) {
     if (tensors->fd >= 0)
         close(tensors->fd);
     tensors->open_file = -1;
-    tensors->fd = open(tensors->paths[file], O_RDONLY | O_CLOEXEC);
-    if (tensors->fd < 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", tensors->paths[file], strerror(errno));
+    SW_TRY(sw_file_open_to_read(tensors->paths[file], &tensors->fd));
     tensors->open_file = file;
     return SW_OK;
 }

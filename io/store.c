@@ -21,11 +21,13 @@ sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, str
     if (store == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a store");
     store->file_count = file_count;
+    store->version = SW_STORE_VERSION;
     store->open_ring = rings->open;
     store->ring_context = rings->context;
     for (int file = 0; file < file_count; file++)
         store->files[file] = (struct sw_store_file){.fd = -1, .committed_slot = 1};
     sw_store_set_commit(store, -1, 1, "");
+    atomic_store(&store->previous_step, -1);
     *out = store;
     return SW_OK;
 }
@@ -123,7 +125,8 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result) {
     const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
-    const char *reason = result->error == ENODATA ? "the file ends there" : strerror(result->error);
+    const char *reason =
+        result->error == ENODATA ? "its sectors are lost, or the file ends there" : strerror(result->error);
     if (op == SW_RING_FLUSH)
         return sw_fail(status, "%s cannot be flushed: %s", store->files[file].path, reason);
     return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path,
@@ -138,26 +141,52 @@ static void count_bytes(struct sw_store *store, const struct sw_ring_request *re
 }
 
 /* Waits for all of them also when one fails: they use the caller's memory. */
-sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
+static sw_status run_all(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                         struct sw_queue_result *out) {
     assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
     for (int i = 0; i < count; i++) {
         struct sw_ring_request request = requests[i];
         request.tag = (uint64_t)i;
         sw_queue_put(store->queue, &request);
     }
-    sw_status status = SW_OK;
     while (sw_queue_in_flight(store->queue) > 0) {
         struct sw_queue_result results[SW_STORE_MAX_FILES];
         int done;
         SW_TRY(sw_queue_reap(store->queue, true, results, SW_STORE_MAX_FILES, &done));
         for (int i = 0; i < done; i++) {
-            const struct sw_ring_request *request = &requests[results[i].tag];
-            count_bytes(store, request);
-            if (results[i].error != 0)
-                status = sw_store_io_error(store, request->file, request->op, &results[i]);
+            count_bytes(store, &requests[results[i].tag]);
+            out[results[i].tag] = results[i];
         }
     }
+    return SW_OK;
+}
+
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    sw_status status = run_all(store, requests, count, results);
+    for (int i = 0; i < count && status == SW_OK; i++)
+        if (results[i].error != 0)
+            status = sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
     return status;
+}
+
+/* Drives and file systems answer with these errors for sectors whose bytes are gone. */
+static bool is_damage(int error) {
+    return error == EIO || error == ENODATA || error == EILSEQ;
+}
+
+sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                                int *out_errors) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    SW_TRY(run_all(store, requests, count, results));
+    for (int i = 0; i < count; i++) {
+        out_errors[i] = results[i].error;
+        if (is_damage(results[i].error))
+            memset(requests[i].buf, 0, (size_t)requests[i].bytes);
+        else if (results[i].error != 0)
+            return sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
+    }
+    return SW_OK;
 }
 
 sw_status sw_store_flush(struct sw_store *store) {
@@ -218,6 +247,10 @@ int64_t sw_store_file_bytes(const struct sw_store *store) {
 
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store) {
     return &store->commit;
+}
+
+int64_t sw_store_previous_step(const struct sw_store *store) {
+    return atomic_load(&store->previous_step);
 }
 
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out) {

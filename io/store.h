@@ -1,10 +1,11 @@
 /* The store: optimizer state and scratch state on NVMe, crash-safe.
  *
  * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
- * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, and the
- * mark of the last commit that finished. Then two superblocks, each a commit record with its checksums by grain, and
- * its own checksum. Then two generations of the optimizer's grain records. Behind them scratch areas for state that is
- * never committed (gradients), laid anew each time the store is opened.
+ * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, a second
+ * time behind it, and the mark of the last commit that finished. Then two superblocks, each a commit record with its
+ * checksums by grain, and its own checksum. Then two generations of the optimizer's grain records. Behind them scratch
+ * areas for state that is never committed (gradients), laid anew each time the store is opened. The parts lie so far
+ * apart that a write which the power cuts short damages no other. Stores of version 2 are opened too.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -27,7 +28,7 @@
 /* In each directory. */
 #define SW_STORE_FILE_NAME "store.spillway"
 
-enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 2 };
+enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 3 };
 
 typedef enum {
     SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
@@ -105,20 +106,16 @@ void sw_store_discard(struct sw_store *store);
 /* Whether there is a block device, or a store's file in a directory. */
 bool sw_store_is_at(const char *place);
 
-/* Removes the file of a store from a directory, unless a process has it (SW_ERR_BUSY). Nothing happens where none is.
- * What block devices hold is left. */
-sw_status sw_store_remove(const char *directory);
-
 /* The identity that creation gave it, which moving and copying keep. */
 enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
 /* One that no store has. */
 sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
 
-/* Removes from a directory or block device what the making of the store of this identity has left, however far it came.
- * What is another's is left as it is; SW_ERR_BUSY where a process has it, SW_ERR_ARG where it was committed to more
- * than once. */
-sw_status sw_store_remove_begun(const char *place, const char *id);
+/* Removes the store of this identity, or what its making has left however far it came, from a directory or block
+ * device. Another store there stays, and an empty place is no error. SW_ERR_BUSY where a process has the store,
+ * SW_ERR_ARG where it holds a later step than most_step: its owner has gone on with it. */
+sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
 
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);  /* the first grain held here */
@@ -135,6 +132,11 @@ struct sw_store_commit {
     char meta[SW_STORE_META_BYTES]; /* zero-terminated */
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
+
+/* The step of the commit before, whose generation nothing was written to since the last one or since the opening; -1
+ * where there is none. A process before this one may have written to it: sw_store_open at this step, and
+ * sw_store_verify, tell. */
+int64_t sw_store_previous_step(const struct sw_store *store);
 
 /* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
 typedef enum {

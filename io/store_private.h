@@ -32,8 +32,9 @@ struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
     struct sw_store_file files[SW_STORE_MAX_FILES];
+    int version; /* of its format, which it keeps */
     int generations;
-    int64_t label_bytes;
+    int64_t label_bytes; /* of one label */
     int64_t unit_count;
     int64_t *unit_grains;                                       /* of the whole unit */
     struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
@@ -41,11 +42,13 @@ struct sw_store {
     struct sw_store_commit commit;
     struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
     int bad_record_count;
-    int64_t sequence; /* of the last attempt to commit */
+    bool mark_damaged; /* as it was opened: the next commit writes it again before anything else */
+    int64_t sequence;  /* of the last attempt to commit */
     int64_t committed_sequence;
     /* The same for lanes, whose messages need it while a commit may run. */
     _Atomic int64_t committed_step;
     _Atomic int committed_generation;
+    _Atomic int64_t previous_step; /* as sw_store_previous_step */
 
     sw_ring_opener open_ring;
     void *ring_context;
@@ -91,6 +94,11 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 
 /* Carries out count requests on the owner's queue, all at once, and waits for them. */
 sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
+/* Does the same for count readings of which some may fail because the drive no longer has their bytes, as it is with
+ * sectors that were being written when the power failed: their buffers are zeroed, and out_errors gets an errno for
+ * each, 0 for what was read. */
+sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                                int *out_errors);
 sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
 
 /* Refuses to change a generation: of a store that is unsure, or what is committed. */
@@ -104,7 +112,8 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
 
 void sw_label_encode(const struct sw_store *store, int file, void *label);
-/* Reads and checks one file's label as far as it can be judged alone, on the owner's queue. */
+/* Reads and checks one file's label as far as it can be judged alone, on the owner's queue: the second where the first
+ * is damaged. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label);
 const uint8_t *sw_label_store_id(const void *label);
 int sw_label_file_index(const void *label);
@@ -112,7 +121,7 @@ int sw_label_file_count(const void *label);
 /* Takes the layout from the labels of all files, in the order of their indices. */
 sw_status sw_label_apply(struct sw_store *store, void *const *labels);
 
-/* The offset of a file's superblock. */
+/* The offset of a file's superblock; of the slot after the last, where the extents begin. */
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
 /* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);

@@ -11,10 +11,11 @@ struct commit_record {
     int64_t sequence, step;
     int generation;
     const char *meta;
+    int error; /* errno of the reading; 0: it was read */
 };
 
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot) {
-    return store->label_bytes + slot * store->files[file].super_bytes;
+    return sw_format_super_offset(store->version, store->label_bytes, store->files[file].super_bytes, slot);
 }
 
 static unsigned char *slot_buffer(const struct sw_store *store, int file, int slot) {
@@ -76,7 +77,7 @@ sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int ge
     memcpy(super + SW_SUPER_META_OFFSET, meta, meta_bytes);
     struct sw_super_header *header = (struct sw_super_header *)super;
     *header = (struct sw_super_header){
-        .version = sw_le32_of(SW_STORE_VERSION),
+        .version = sw_le32_of((uint32_t)store->version),
         .file_index = sw_le32_of((uint32_t)file),
         .generation = sw_le32_of((uint32_t)generation),
         .sequence = sw_le64_of(store->sequence),
@@ -110,24 +111,33 @@ static struct commit_record decode(const struct sw_store *store, int file, int s
     const bool whole =
         memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0 &&
         sum_of(super, super_bytes) == sw_sum_from_le64(header->sum) &&
-        sw_from_le32(header->version) == SW_STORE_VERSION && sw_from_le32(header->file_index) == (uint32_t)file &&
+        sw_from_le32(header->version) == (uint32_t)store->version &&
+        sw_from_le32(header->file_index) == (uint32_t)file &&
         memcmp(header->store_id, store->id, SW_FORMAT_ID_BYTES) == 0 && record.generation < store->generations &&
         sw_from_le64(header->sum_count) == sw_area_grains_in(&store->areas[SW_STORE_OPTIMIZER][0], file) &&
         record.sequence > 0 && record.step >= 0 && memchr(record.meta, '\0', SW_STORE_META_BYTES) != NULL;
     return whole ? record : (struct commit_record){.state = SLOT_DAMAGED};
 }
 
-static sw_status read_supers(struct sw_store *store) {
+typedef struct commit_record file_records[SW_STORE_SLOTS];
+
+/* Reads one record of every file: a drive that cannot read one may have the other. */
+static sw_status read_slot(struct sw_store *store, int slot, file_records *records) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    int errors[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
         requests[file] = (struct sw_ring_request){
             .op = SW_RING_READ,
             .file = file,
-            .offset_bytes = sw_super_offset(store, file, 0),
-            .bytes = SW_STORE_SLOTS * store->files[file].super_bytes,
-            .buf = store->files[file].super,
+            .offset_bytes = sw_super_offset(store, file, slot),
+            .bytes = store->files[file].super_bytes,
+            .buf = slot_buffer(store, file, slot),
         };
-    return sw_store_run(store, requests, store->file_count);
+    SW_TRY(sw_store_read_damaged(store, requests, store->file_count, errors));
+    for (int file = 0; file < store->file_count; file++)
+        records[file][slot] = errors[file] == 0 ? decode(store, file, slot)
+                                                : (struct commit_record){.state = SLOT_DAMAGED, .error = errors[file]};
+    return SW_OK;
 }
 
 /* The slot of the file with this commit, or -1. */
@@ -137,8 +147,6 @@ static int slot_with(const struct commit_record records[SW_STORE_SLOTS], int64_t
             return slot;
     return -1;
 }
-
-typedef struct commit_record file_records[SW_STORE_SLOTS];
 
 static const struct commit_record *newest_common(const struct sw_store *store, const file_records *records,
                                                  int64_t most_step) {
@@ -152,6 +160,18 @@ static const struct commit_record *newest_common(const struct sw_store *store, c
             newest = candidate;
     }
     return newest;
+}
+
+static sw_status explain_lost(const struct sw_store *store, int file, const struct commit_record *records) {
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
+        if (records[slot].error != 0)
+            return sw_fail(SW_ERR_IO,
+                           "%s has lost both of its superblocks: no commit can be read from it, and one of them cannot "
+                           "be read at offset %lld: %s",
+                           store->files[file].path, (long long)sw_super_offset(store, file, slot),
+                           strerror(records[slot].error));
+    return sw_fail(SW_ERR_CORRUPT, "%s has lost both of its superblocks: no commit can be read from it",
+                   store->files[file].path);
 }
 
 static sw_status explain_none(const struct sw_store *store, const file_records *records,
@@ -175,8 +195,7 @@ static sw_status explain_none(const struct sw_store *store, const file_records *
                        store->files[0].path, damaged ? ", or the record of that has been damaged since" : "");
     for (int file = 0; file < store->file_count; file++)
         if (records[file][0].state != SLOT_WHOLE && records[file][1].state != SLOT_WHOLE)
-            return sw_fail(SW_ERR_CORRUPT, "%s has lost both of its superblocks: no commit can be read from it",
-                           store->files[file].path);
+            return explain_lost(store, file, records[file]);
     return sw_fail(SW_ERR_CORRUPT, "the files of the store of %s have no commit in common", store->files[0].path);
 }
 
@@ -215,6 +234,8 @@ static void note(struct sw_store *store, int file, int slot, sw_store_loss loss,
 static void note_bad_records(struct sw_store *store, const file_records *records, const struct commit_record *commit,
                              const struct sw_finished *finished) {
     const bool both_written = store->generations == SW_STORE_GENERATIONS && commit->sequence > 1;
+    /* Beside the commit of one generation there is only what was withdrawn. */
+    const bool unsure = finished->unsure && store->generations == SW_STORE_GENERATIONS;
     for (int file = 0; file < store->file_count; file++) {
         if (finished->sequence > commit->sequence && slot_with(records[file], finished->sequence) < 0) {
             note(store, file, 1 - slot_with(records[file], commit->sequence), SW_STORE_RECORD_LOST, finished->step);
@@ -223,7 +244,7 @@ static void note_bad_records(struct sw_store *store, const file_records *records
         for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
             const slot_state state = records[file][slot].state;
             if (state == SLOT_DAMAGED || (state == SLOT_EMPTY && both_written))
-                note(store, file, slot, finished->unsure ? SW_STORE_RECORD_UNSURE : SW_STORE_RECORD_HARMLESS,
+                note(store, file, slot, unsure ? SW_STORE_RECORD_UNSURE : SW_STORE_RECORD_HARMLESS,
                      step_of(store, records, file, slot, commit));
         }
     }
@@ -262,12 +283,11 @@ static sw_status read_records(struct sw_store *store, file_records *records, str
                               bool *out_damaged) {
     SW_TRY(sw_mark_read(store, finished));
     *out_damaged = finished->unsure;
-    SW_TRY(read_supers(store));
-    for (int file = 0; file < store->file_count; file++)
-        for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
-            records[file][slot] = decode(store, file, slot);
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+        SW_TRY(read_slot(store, slot, records));
+        for (int file = 0; file < store->file_count; file++)
             *out_damaged |= records[file][slot].state == SLOT_DAMAGED;
-        }
+    }
     return SW_OK;
 }
 
@@ -286,7 +306,11 @@ sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     if (commit == NULL)
         return sw_fail(SW_ERR_ARG, "%s has no commit up to step %lld: its last one is step %lld", store->files[0].path,
                        (long long)most_step, (long long)newest->step);
+    store->mark_damaged = finished.unsure;
     atomic_store(&store->behind, commit->sequence < newest->sequence);
+    const struct commit_record *previous = newest_common(store, records, commit->step - 1);
+    if (previous != NULL && previous->generation != commit->generation)
+        atomic_store(&store->previous_step, previous->step);
     note_bad_records(store, records, commit, &finished);
     /* The number of a commit that is lost is not given to another. */
     store->sequence = finished.sequence;

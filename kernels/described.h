@@ -10,11 +10,14 @@
 struct sw_device_description {
     char name[64];
     int64_t memory_bytes;
-    double memory_bytes_per_s;
-    double product_flops_per_s[SW_DTYPES]; /* of matrix products, by the type of their operands */
-    double tf32_flops_per_s;               /* of those of fp32 that are rounded to TF32 */
-    double attention_flops_per_s;          /* of the products within attention, those done twice included */
-    double op_s;                           /* between the ends of two ops, where neither arithmetic nor bytes matter */
+    double memory_bytes_per_s;             /* Rate of kernels that only move memory, which is below that of a copy. */
+    double product_flops_per_s[SW_DTYPES]; /* Rate of matrix products, by the type of their operands. */
+    double tf32_flops_per_s;               /* Rate of products of fp32 operands that are rounded to TF32. */
+    /* Rates of attention, counted as its papers count: two products forward and five backward over the pairs that
+     * whole tiles hold. Products that a kernel makes twice lower the rate and do not raise the count. */
+    double attention_forward_flops_per_s, attention_backward_flops_per_s;
+    int64_t attention_tile_rows; /* Queries a tile, half of which the causal mask hides on the diagonal; 0: none. */
+    double op_s;                 /* Seconds between the ends of two ops, where neither arithmetic nor bytes matter. */
 };
 
 /* Copies the description. The caller closes it with sw_device_close. */

@@ -63,6 +63,15 @@ sw_status sw_device_use_tf32(struct sw_device *device) {
     return SW_OK;
 }
 
+sw_status sw_device_use_warpgroups(struct sw_device *device, bool on) {
+    if (on && device->ops.check_warpgroups == NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED, "the device %s has no products of warpgroups", device->info.name);
+    if (on)
+        SW_TRY(device->ops.check_warpgroups(device));
+    device->info.warpgroups = on;
+    return SW_OK;
+}
+
 /* Two ranges of bytes apart from each other. */
 static bool apart(const void *a, const void *b, int64_t bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;

@@ -38,7 +38,14 @@ struct sw_device_info {
     const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
     const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device, as the next */
     const char *bus;   /* its place on this machine's PCI bus, in small letters; NULL on a CPU */
+    const char
+        *library_name; /* version and file of what multiplies matrices; NULL: part of the program. Valid likewise */
     int threads;
+    int number;           /* of the GPU, as in "cuda:N"; 0 on a CPU */
+    int multiprocessors;  /* of the GPU; 0 on a CPU */
+    int driver;           /* the CUDA that the GPU's driver is for, as CUDA writes it: 13000 is 13.0; 0 on a CPU */
+    int64_t library;      /* version of the library of matrix products on a GPU, as that writes it; 0 on a CPU */
+    bool warpgroups;      /* sw_device_use_warpgroups is on */
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
     bool asynchronous;    /* calls return before the work is done */
@@ -50,6 +57,11 @@ struct sw_device_info sw_device_info(const struct sw_device *device);
 /* From now on fp32 operands of matrix products are rounded to TF32, 10 bits of mantissa, for tensor cores. Before any
  * product is prepared. SW_ERR_UNSUPPORTED where the device has no such products. */
 sw_status sw_device_use_tf32(struct sw_device *device);
+
+/* Says whether attention of 16-bit types is computed by products of warpgroups from now on, where shape and alignment
+ * allow it; a device begins without. Between ops only: scratch that was asked for before may be too small afterwards.
+ * SW_ERR_UNSUPPORTED where the device or this build has no such products; turning them off always works. */
+sw_status sw_device_use_warpgroups(struct sw_device *device, bool on);
 
 /* One region of memory, zeroed, aligned to SW_BUFFER_ALIGN_BYTES: of the device, or of the host for copies to and from
  * the device, which is then as near to the device as the machine has it, and locked. A CPU device's host memory is

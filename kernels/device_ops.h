@@ -7,6 +7,8 @@
 #include "kernels/gemm_cache.h"
 
 struct sw_comm_sum;
+struct sw_gemm_algorithm;
+struct sw_gemm_algorithms;
 
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
@@ -32,6 +34,8 @@ struct sw_device_ops {
     sw_status (*zero)(struct sw_stream *stream, void *to, int64_t bytes);
     sw_status (*synchronize)(struct sw_stream *stream);
 
+    /* Says why products of warpgroups cannot be had, or SW_OK. NULL where the device never has them. */
+    sw_status (*check_warpgroups)(const struct sw_device *device);
     /* NULL where the device has no TF32. */
     void (*use_tf32)(struct sw_device *device);
     /* A device may keep what it prepared for a shape in entry->prepared; release_gemm frees it. */
@@ -39,6 +43,10 @@ struct sw_device_ops {
     void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch);
+
+    /* As algorithms.h says of them; NULL where the device has no choice of algorithms. */
+    sw_status (*use_algorithms)(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
+    void (*algorithm)(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused);
 
     sw_status (*layernorm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
                                    const void *x, const void *gamma, const void *beta, void *y, float *mean,

@@ -25,6 +25,10 @@ static int compare(const struct sw_gemm *a, const struct sw_gemm *b) {
     return 0;
 }
 
+bool sw_gemm_same(const struct sw_gemm *a, const struct sw_gemm *b) {
+    return compare(a, b) == 0;
+}
+
 /* The index of the first entry that is not less than the shape. */
 static int64_t lower_bound(const struct sw_gemm_cache *cache, const struct sw_gemm *shape) {
     int64_t low = 0, high = cache->count;

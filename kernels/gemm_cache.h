@@ -20,6 +20,8 @@ struct sw_gemm_cache {
     int64_t count, capacity;
 };
 
+bool sw_gemm_same(const struct sw_gemm *a, const struct sw_gemm *b);
+
 /* NULL where the shape was not prepared. */
 struct sw_gemm_entry *sw_gemm_cache_find(const struct sw_gemm_cache *cache, const struct sw_gemm *shape);
 

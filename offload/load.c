@@ -24,6 +24,7 @@ struct box {
     float *records; /* the moments are zero, once and for all */
     char *weights;
     char *rounded;     /* where the weights of these grains are made: in the box, or at home in host memory */
+    char *home;        /* where the team copies the records to, in host memory; NULL: nowhere */
     sw_status *status; /* of each grain */
     int64_t unit, first_grain, grains;
     int writes; /* of it, under way */
@@ -126,26 +127,28 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     }
 }
 
-/* Records to the store, which commits them, and to where the unit's optimizer lives if that is elsewhere. */
+/* Records to the store, which commits them, and to the device if the unit's optimizer lives there. */
 static sw_status put_records(struct loader *self, struct box *box) {
     struct sw_engine *engine = self->engine;
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, box->unit);
-    const int64_t bytes = box->grains * SW_RECORD_BYTES;
     if (engine->spec.store != NULL)
         SW_TRY(write(self, box, SW_STORE_OPTIMIZER, box->records));
-    if (slot < 0)
+    if (slot < 0 || engine->plan->slot[slot].tier == SW_HOST)
         return SW_OK;
-    char *home = home_of(engine, slot, box);
-    if (engine->plan->slot[slot].tier != SW_HOST)
-        return put_on_device(engine, home, box->records, bytes);
-    memcpy(home, box->records, (size_t)bytes);
-    return SW_OK;
+    return put_on_device(engine, home_of(engine, slot, box), box->records, box->grains * SW_RECORD_BYTES);
 }
 
 /* Whether this rank has the records of a box. Boxes end where its shard begins or ends. */
 static bool is_own(const struct sw_plan *plan, const struct box *box) {
     const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
     return box->first_grain >= own.first_grain && box->first_grain < own.first_grain + own.grains;
+}
+
+/* One thread could not copy the records of a large model to the host's tier as fast as the others make them. */
+static char *home_of_records(const struct sw_engine *engine, const struct box *box) {
+    const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, box->unit);
+    const bool there = engine->plan->spec.train && slot >= 0 && is_own(engine->plan, box);
+    return there && engine->plan->slot[slot].tier == SW_HOST ? home_of(engine, slot, box) : NULL;
 }
 
 static int64_t box_end(const struct loader *self, const struct box *box) {
@@ -187,7 +190,7 @@ static sw_status take_box(struct loader *self, struct box **out) {
     return SW_OK;
 }
 
-/* A job of the team: a grain's masters, and its weights. */
+/* A job of the team: a grain's masters, its weights, and its record in host memory. */
 struct fill {
     const struct loader *loader;
     const struct box *box;
@@ -204,7 +207,10 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += ROUNDED_AT_ONCE)
         SW_TRY(sw_cast_from_f32(stream, plan->spec.type, ROUNDED_AT_ONCE, master + at,
                                 rounded + at * sw_dtype_bytes(plan->spec.type)));
-    return sw_stream_synchronize(stream);
+    SW_TRY(sw_stream_synchronize(stream));
+    if (box->home != NULL)
+        memcpy(box->home + g * SW_RECORD_BYTES, master, SW_RECORD_BYTES);
+    return SW_OK;
 }
 
 /* An error's text stays with the thread that met it; the owner meets the first one again. */
@@ -229,6 +235,7 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
     struct fill fill = {.loader = self, .box = box};
     box->rounded = on_host ? home_of(self->engine, plan->index->weights[box->unit], box) : box->weights;
+    box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)
         SW_TRY(
             load->prepare(load->context, box->unit, box->first_grain * SW_GRAIN_ELEMS, box->grains * SW_GRAIN_ELEMS));

@@ -1,5 +1,6 @@
 /* State in and out of the tiers between steps: restoring, saving, reading. Chunk by chunk, through the staging rings.
  */
+#include "core/long_work.h"
 #include "core/size.h"
 #include "offload/engine_private.h"
 
@@ -140,18 +141,30 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
     return SW_OK;
 }
 
+/* Bytes of this rank's records. */
+static int64_t record_bytes(const struct sw_plan *plan) {
+    int64_t grains = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
+    return grains * SW_RECORD_BYTES;
+}
+
 sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     const struct sw_plan *plan = engine->plan;
     const bool joins = sw_plan_joins_weights(plan);
+    struct sw_long_work progress = sw_long_work_begin("reading the state", record_bytes(plan));
+    int64_t read_bytes = 0;
     static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
         for (int64_t c = 0; c < most; c++) {
             const struct chunk chunk = chunk_at(engine, u, c);
+            SW_TRY(sw_long_work_at(&progress, read_bytes));
             if (c < own)
                 SW_TRY(restore_chunk(engine, &chunk));
+            read_bytes += c < own ? chunk.grains * SW_RECORD_BYTES : 0;
             tell_end(engine);
             if (joins)
                 SW_TRY(join_weights(engine, u, c));

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Packs the sources, and the files of the libraries that they need, into one archive that builds on a machine which can
-# fetch nothing: `tar xf spillway-bundle.tar.xz && cd spillway && ./dev test`. Needs Debian or Ubuntu. A compiler, Python
-# and, for the GPU, the CUDA Toolkit are the other machine's own. Started by ./dev bundle.
+# Packs the sources, and the files of the libraries that they need, into one archive for a machine which can fetch
+# nothing: `tar xf spillway-bundle.tar.xz && cd spillway && ./dev test`. With --gpu-arch N it also carries the program and
+# the tests, built here for GPUs of that compute capability, with all libraries that they load, so that nothing is built
+# there unless they cannot start. Needs Debian or Ubuntu. Python and, to build there, a compiler and the CUDA Toolkit are
+# the other machine's own. Started by ./dev bundle.
 set -euo pipefail
 
 readonly limit_bytes=$((40 << 20))
@@ -11,27 +13,102 @@ readonly packages=(liburing2 liburing-dev libhwloc15 libhwloc-dev libjansson4 li
     meson ninja-build pkgconf pkgconf-bin libpkgconf3)
 readonly folder=build/bundle
 readonly tree=$folder/spillway
+readonly built=build-bundle
+# The C library is the other machine's: it fits its kernel and its loader.
+readonly system_libraries='/(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv)\.so'
+# Programs lie one and three folders deep in the build folder. Their path is inherited by the libraries that they load,
+# unlike the newer kind of such paths, and unlike LD_LIBRARY_PATH it reaches no other program.
+readonly path_args='-Wl,--disable-new-dtags,-rpath,$ORIGIN/../libraries/run:$ORIGIN/../../../libraries/run'
+# The same code is in each test, so a dictionary that holds all of them makes the archive small.
+readonly xz_args='--threads=1 --lzma2=preset=6,dict=512MiB'
+
+die() {
+    echo "bundle: $*" >&2
+    exit 1
+}
+
+copy_sources() {
+    git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$tree"
+    git describe --always --dirty --abbrev=12 --exclude='*' >"$tree/COMMIT"
+}
+
+copy_packages() {
+    mkdir -p "$folder/packages" "$tree/libraries"
+    (cd "$folder/packages" && apt-get -qq download "${packages[@]}" 2>/dev/null) ||
+        die "packages could not be fetched: apt-get download ${packages[*]}"
+    local package
+    for package in "$folder"/packages/*.deb; do
+        dpkg-deb --extract "$package" "$tree/libraries"
+    done
+    rm -rf "$tree"/libraries/usr/share/{doc,man,lintian,bug,bash-completion,zsh,vim,polkit-1} "$tree"/libraries/{etc,var}
+    find "$tree/libraries" -name '*.a' -delete
+    # They say where they are by where they are found.
+    find "$tree/libraries" -name '*.pc' -exec sed -i 's#=/usr#=${pcfiledir}/../../..#' {} +
+}
+
+# build_programs ARCH: several ranks need an MPI of the other machine, which these programs would not fit.
+build_programs() {
+    [[ -f $built/build.ninja ]] || meson setup "$built" -Dcuda=enabled -Dmpi=disabled "-Dgpu_arch=$1" \
+        "-Dc_link_args=$path_args" "-Dcpp_link_args=$path_args"
+    meson configure "$built" "-Dgpu_arch=$1"
+    ninja -C "$built"
+}
+
+# The programs of the build folder, as paths in it.
+built_programs() {
+    (cd "$built" && find spillway tests -type f -executable)
+}
+
+copy_programs() {
+    local program library
+    while read -r program; do
+        mkdir -p "$tree/build/$(dirname "$program")"
+        strip -o "$tree/build/$program" "$built/$program"
+    done < <(built_programs)
+    # What the assembler said of the kernels is read there too.
+    (cd "$built" && find kernels/cuda -name '*.ptxas.txt') | while read -r program; do
+        install -D -m 644 "$built/$program" "$tree/build/$program"
+    done
+    mkdir -p "$tree/libraries/run"
+    while read -r library; do
+        cp -L "$library" "$tree/libraries/run/"
+    done < <(built_programs | sed "s#^#$built/#" | xargs ldd 2>/dev/null | sed -n 's/^.* => \(\/[^ ]*\) .*/\1/p' |
+        sort -u | grep -Ev "$system_libraries")
+    find "$tree/libraries/run" -type f -exec strip --strip-unneeded {} +
+}
+
+# The list of tests has paths of this machine, and gets the other's when it is read (tools/run_tests.py). Tests that
+# build something stay here.
+copy_test_list() {
+    mkdir -p "$tree/build/meson-info"
+    python3 -c 'import json, sys
+print(json.dumps([test for test in json.load(sys.stdin) if not any(s.endswith(":builds") for s in test["suite"])]))' \
+        <"$built/meson-info/intro-tests.json" |
+        sed -e "s#$PWD/$built#@ROOT@/build#g" -e "s#$PWD#@ROOT@#g" -e 's#"[^"]*/python3"#"python3"#g' \
+            >"$tree/build/meson-info/intro-tests.json"
+    touch "$tree/build/CARRIED"
+}
+
+arch=
+case "${1:-}" in
+"") ;;
+--gpu-arch) arch=${2:?"bundle: --gpu-arch needs a compute capability, such as 90"} ;;
+*) die "usage: ./dev bundle [--gpu-arch N]" ;;
+esac
 
 rm -rf "$folder"
-mkdir -p "$folder/packages" "$tree/libraries"
-
-git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$tree"
-
-git describe --always --dirty --abbrev=12 --exclude='*' >"$tree/COMMIT"
-
-(cd "$folder/packages" && apt-get -qq download "${packages[@]}" 2>/dev/null) ||
-    { echo "bundle: packages could not be fetched: apt-get download ${packages[*]}" >&2 && exit 1; }
-for package in "$folder"/packages/*.deb; do
-    dpkg-deb --extract "$package" "$tree/libraries"
-done
-rm -rf "$tree"/libraries/usr/share/{doc,man,lintian,bug,bash-completion,zsh,vim,polkit-1} "$tree"/libraries/{etc,var}
-find "$tree/libraries" -name '*.a' -delete
-# They say where they are by where they are found.
-find "$tree/libraries" -name '*.pc' -exec sed -i 's#=/usr#=${pcfiledir}/../../..#' {} +
-
+mkdir -p "$tree"
+[[ -z $arch ]] || build_programs "$arch"
+copy_sources
+copy_packages
+if [[ -n $arch ]]; then
+    copy_programs
+    copy_test_list
+fi
 archive=$PWD/build/spillway-bundle.tar.xz
-tar -cJf "$archive" -C "$folder" spillway
+# shellcheck disable=SC2086
+tar -cf - --sort=name -C "$folder" spillway | xz $xz_args >"$archive"
 rm -rf "$folder"
 bytes=$(stat -c %s "$archive")
-((bytes < limit_bytes)) || { echo "bundle: $archive has $bytes bytes, more than $limit_bytes" >&2 && exit 1; }
-echo "$archive: $((bytes >> 10)) KiB"
+((bytes <= limit_bytes)) || die "$archive has $bytes bytes, more than $limit_bytes"
+echo "$archive: $((bytes >> 10)) KiB${arch:+, with programs for compute capability $arch}"

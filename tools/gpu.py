@@ -1,24 +1,27 @@
-"""./dev gpu [STAGE...]: builds, tests and measures on this machine's GPU. `all`, or nothing, is every stage; results
-are kept after each command, so that a stage that fails or a machine that goes away loses only its own."""
+"""./dev gpu [--minutes N] [--out DIR] [--continue] [--keep] [STAGE...]: tests and measures on this machine's GPU. Each
+result is written before it is printed, so that whatever ends this program loses only what was running."""
 
+import argparse
 import datetime
-import json
+import gzip
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import gpu_report
-from gpu_stages import LIMIT_S, STAGES
+from gpu_run import ROOT, SCRATCH, Log, Running, run_command
+from gpu_stages import FULL, TINY, stages
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KEPT_CHARS = 2000
-COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
-FAILED_IN = re.compile(r"^failed in: (.*)$", re.MULTILINE)
-ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+OUT = os.path.join("build", "gpu")
+MINUTE_S = 60
+MARGIN_S = 15  # for ending programs, the table, and copying the results away
+LEAST_S = 5  # below which no command is begun
+DRIVER_LIMIT_S = 60
 
 
 def fail(text):
@@ -26,17 +29,11 @@ def fail(text):
     sys.exit(1)
 
 
-def environment():
-    """CUDA's tools are beside nvcc, and tests find their data as under the runner."""
-    return {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/local/cuda/bin", "SW_TEST_DEVICE": "cuda",
-            "SW_TEST_DATA": os.path.join(ROOT, "tests", "data"), "CMOCKA_MESSAGE_OUTPUT": "TAP"}
-
-
 def ask_driver():
     """The first GPU, as nvidia-smi names it; None: there is none that works."""
     try:
         asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
-                               capture_output=True, text=True, check=True, timeout=60)
+                               capture_output=True, text=True, check=True, timeout=DRIVER_LIMIT_S)
     except (OSError, subprocess.SubprocessError):
         return None
     words = [word.strip() for word in asked.stdout.splitlines()[0].split(",")] if asked.stdout.strip() else []
@@ -44,150 +41,148 @@ def ask_driver():
 
 
 def commit():
-    """Of the sources; a bundle carries it in a file."""
+    """The sources' name in git; a bundle carries it in a file."""
+    path = os.path.join(ROOT, "COMMIT")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
     described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=ROOT,
                                capture_output=True, text=True, check=False)
-    if described.returncode == 0:
-        return described.stdout.strip()
-    path = os.path.join(ROOT, "COMMIT")
-    if not os.path.exists(path):
-        return "unknown"
-    with open(path, encoding="utf-8") as file:
-        return file.read().strip()
+    return described.stdout.strip() or "unknown"
 
 
-def end_of(text):
-    return " | ".join(text.strip().splitlines()[-3:])[-KEPT_CHARS:] or "it said nothing"
+class Session:
+    """What is being run and kept. Results come from several threads."""
+
+    def __init__(self, options, document):
+        self.options, self.document = options, document
+        self.path = os.path.join(options.out, "results.json")
+        self.deadline = time.monotonic() + options.minutes * MINUTE_S - MARGIN_S if options.minutes else float("inf")
+        self.log, self.running, self.lock = Log(os.path.join(options.out, "log.txt")), Running(), threading.Lock()
+        self.commit, self.left, self.good = commit(), [], True
+
+    def keep(self, stage, name, result):
+        """Written first, then printed: what was read is in the file."""
+        with self.lock:
+            gpu_report.put(self.document, stage, self.commit, name, result)
+            gpu_report.save(self.path, self.document)
+            print("\n".join(gpu_report.lines_of(stage, name, result)), flush=True)
+
+    def keep_part(self, stage, name, result):
+        """What a command that still runs has said so far; a line is printed for it when it ends."""
+        with self.lock:
+            gpu_report.put(self.document, stage, self.commit, name, {**result, "limit": True})
+            gpu_report.save(self.path, self.document)
+
+    def run(self, stage, command):
+        left_s = self.deadline - time.monotonic()
+        if self.running.stopped or left_s < LEAST_S:
+            self.left.append(f"{stage.name}: {command.name}")
+            return
+        began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        result = run_command(command, min(command.limit_s, left_s), self.log, self.running,
+                             lambda part: self.keep_part(stage.name, command.name, part))
+        if self.running.stopped or (result.get("limit") and left_s < command.limit_s):
+            self.left.append(f"{stage.name}: {command.name}")
+            result = {**result, "ok": False, "limit": True, "error": "it was ended before it was done"}
+        else:
+            # A command that hangs would hang again: its own limit is a result.
+            result.pop("limit", None)
+        self.good &= result["ok"]
+        pack(command.made)
+        self.keep(stage.name, command.name, {"began": began, **result})
+
+    def run_stage(self, stage):
+        commands = [one for one in stage.commands if not (self.options.go_on and gpu_report.has(self.document, stage.name, one.name))]
+        with ThreadPoolExecutor(stage.together) as pool:
+            for future in [pool.submit(self.run, stage, command) for command in commands]:
+                future.result()
 
 
-def read_bench(code, out, err):
-    if code != 0:
-        return {"ok": False, "error": end_of(err or out)}
-    try:
-        return {"ok": True, "values": json.loads(out)}
-    except json.JSONDecodeError:
-        return {"ok": False, "error": f"no JSON: {end_of(out)}"}
+def pack(paths):
+    """Traces are large text."""
+    for path in filter(os.path.exists, paths):
+        with open(path, "rb") as file, gzip.open(path + ".gz.new", "wb") as packed:
+            shutil.copyfileobj(file, packed)
+        os.replace(path + ".gz.new", path + ".gz")
+        os.remove(path)
 
 
-def read_tests(code, out, _err):
-    """A skipped test has not run on the GPU."""
-    counts = COUNTS.findall(out)
-    if not counts:
-        return {"ok": False, "error": end_of(out)}
-    passed, failed, skipped = map(int, counts[-1])
-    text = f"{passed} passed, {failed} failed, {skipped} skipped"
-    if code == 0 and passed and not skipped:
-        return {"ok": True, "counts": text}
-    where = FAILED_IN.findall(out)
-    return {"ok": False, "counts": text, "error": text + (f"; failed in {where[-1]}" if where else "")}
-
-
-def read_sanitizer(code, out, err):
-    found = ERRORS.search(out + err)
-    if found is None:
-        return {"ok": False, "error": end_of(err or out)}
-    errors = int(found[1] or found[2] or 0)
-    return {"ok": code == 0 and errors == 0 and "# SKIP" not in out, "counts": f"{errors} errors",
-            "error": f"{errors} errors, status {code}: {end_of(out)}"}
-
-
-def read_status(code, out, err):
-    return {"ok": code == 0, "counts": "done", "error": end_of(err or out)}
-
-
-READERS = {"bench": read_bench, "tests": read_tests, "sanitizer": read_sanitizer, "status": read_status}
-
-
-def run_command(command, deadline):
-    """One result, which says after how many seconds it came."""
-    started = time.monotonic()
-    left_s = deadline - started
-    result = {"ok": False, "error": "the stage's time was used up before it began"}
-    if left_s > 0:
-        for path in filter(os.path.exists, command.made):
-            os.remove(path)
-        try:
-            process = subprocess.Popen(command.arguments, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                       start_new_session=True)
-        except OSError as error:
-            return {"ok": False, "error": f"{command.arguments[0]} cannot be started: {error.strerror}"}
-        try:
-            result = READERS[command.kind](*finish(process, left_s))
-        except subprocess.TimeoutExpired:
-            result = {"ok": False, "error": f"ended at the stage's limit, after {left_s:.0f} s"}
-    if result["ok"]:
-        result.pop("error", None)
-    return {**result, "seconds": round(time.monotonic() - started, 1), "command": " ".join(command.arguments)}
-
-
-def finish(process, left_s):
-    try:
-        out, err = process.communicate(timeout=left_s)
-        return process.returncode, out, err
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-
-
-def run_stage(stage, limit_s, keep):
-    """Runs the commands and calls keep with all results so far after each."""
-    deadline, results = time.monotonic() + limit_s, {}
-    with ThreadPoolExecutor(stage.together) as pool:
-        begun = [(command.name, pool.submit(run_command, command, deadline)) for command in stage.commands]
-        for name, future in begun:
-            results[name] = future.result()
-            print(f"{stage.name}: {name}: {'ok' if results[name]['ok'] else results[name]['error']} "
-                  f"({results[name].get('seconds', 0)} s)", flush=True)
-            keep(results)
-    return all(result["ok"] for result in results.values())
-
-
-def chosen(words):
-    names = [stage.name for stage in STAGES]
-    unknown = [word for word in words if word not in names + ["all"]]
+def parse_arguments(names):
+    parser = argparse.ArgumentParser(prog="./dev gpu", formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     description="Tests and measures on this machine's GPU.",
+                                     epilog="stages, in order:\n" + "\n".join(f"  {name:<16} {what}" for name, what in names.items()))
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="those to run (default: all)")
+    parser.add_argument("--minutes", type=float, default=0, metavar="N", help="end before N minutes are over (default: no limit)")
+    parser.add_argument("--out", default=OUT, metavar="DIR", help=f"folder of results.json, log.txt and traces (default: {OUT})")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="go on in DIR: what has a result is not run again")
+    parser.add_argument("--keep", action="store_true", help="put the results into bench/results too, by GPU and day")
+    options = parser.parse_args()
+    unknown = [name for name in options.stages if name not in names]
     if unknown:
-        fail(f"there is no stage '{unknown[0]}'; there are: all {' '.join(names)}")
-    return [stage for stage in STAGES if not words or "all" in words or stage.name in words]
+        fail(f"there is no stage '{unknown[0]}'; there are: {' '.join(names)}")
+    options.out = os.path.abspath(options.out)
+    return options
 
 
-def print_help():
-    print("usage: ./dev gpu [STAGE...]\n\n  all         every stage in turn; so does no stage")
-    for stage in STAGES:
-        print(f"  {stage.name:<11} {stage.what}")
-    print(f"\nEach ends within {LIMIT_S} s and can be run apart; results go into one file of bench/results, by GPU and day.")
+def open_document(options, device):
+    path = os.path.join(options.out, "results.json")
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    if not os.path.exists(path):
+        return gpu_report.new(device, date)
+    if not options.go_on and not options.stages:
+        fail(f"{path} has results; --continue runs what is left, names of stages run those again, --out names another folder")
+    try:
+        return gpu_report.load(path, device)
+    except ValueError as error:
+        fail(str(error))
+
+
+def how_to_go_on(options):
+    words = ["./dev gpu", *(["--minutes", f"{options.minutes:g}"] if options.minutes else []), "--out",
+             os.path.relpath(options.out, ROOT) if options.out.startswith(ROOT + os.sep) else options.out, "--continue",
+             *options.stages]
+    return " ".join(words)
+
+
+def finish(session):
+    print("\n" + "\n".join(gpu_report.table(session.document)))
+    print(f"all results: {session.path}")
+    if session.left:
+        print(f"left: {', '.join(session.left)}\ngo on with: {how_to_go_on(session.options)}")
+    if session.options.keep:
+        kept = os.path.join(ROOT, "bench", "results", gpu_report.kept_name(session.document))
+        gpu_report.save(kept, session.document)
+        print(f"kept: {os.path.relpath(kept, ROOT)}")
+    sys.stdout.flush()
 
 
 def main():
-    words = sys.argv[1:]
-    if "--help" in words or "-h" in words:
-        print_help()
-        return 0
-    stages, device = chosen(words), ask_driver()
-    if device is None and any(stage.needs_gpu for stage in stages):
+    scale = TINY if os.environ.get("SW_GPU_SCALE") == "tiny" else FULL
+    os.chdir(ROOT)
+    names = {stage.name: stage.what for stage in stages(scale, OUT)}
+    options = parse_arguments(names)
+    device = ask_driver()
+    if device is None and options.stages != ["build"]:
         fail("no GPU works here: nvidia-smi is missing or names none; run this where one does (./dev bundle makes the "
              "archive for a machine without network), or ./dev test, which needs none")
-    os.chdir(ROOT)
-    os.makedirs("build/gpu", exist_ok=True)
-    if device is None:
-        return 0 if all([run_stage(stage, LIMIT_S, lambda results: None) for stage in stages]) else 1
-    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-    path = os.path.join(ROOT, "bench", "results", gpu_report.file_name(device, date))
-    try:
-        document = gpu_report.load(path, device, date)
-    except ValueError as error:
-        fail(str(error))
-    source, good = commit(), True
-    for stage in stages:
-        good &= run_stage(stage, LIMIT_S,
-                          lambda results, name=stage.name: gpu_report.save(
-                              path, gpu_report.merge(document, name, source, results)))
-    print("\n".join(gpu_report.table(document)))
-    print(f"all results: {os.path.relpath(path, ROOT)}")
-    return 0 if good else 1
+    os.makedirs(options.out, exist_ok=True)
+    session = Session(options, open_document(options, device or {"name": "none", "driver": "none", "memory": "0"}))
+    worker = threading.Thread(target=lambda: run_stages(session, scale, options.stages or list(names)))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: session.running.end())
+    os.makedirs(SCRATCH, exist_ok=True)
+    worker.start()
+    worker.join()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    finish(session)
+    return 0 if session.good and not session.left else 1
+
+
+def run_stages(session, scale, names):
+    """The build makes the tests of later stages, so the table is read anew for each."""
+    for name in names:
+        session.run_stage(next(stage for stage in stages(scale, session.options.out) if stage.name == name))
 
 
 if __name__ == "__main__":

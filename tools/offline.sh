@@ -9,7 +9,8 @@ export PATH=$PATH:$libraries/bin
 export PKG_CONFIG_PATH=$libraries/lib/x86_64-linux-gnu/pkgconfig
 export CPATH=$libraries/include:$libraries/include/x86_64-linux-gnu${CPATH:+:$CPATH}
 export LIBRARY_PATH=$library_folders${LIBRARY_PATH:+:$LIBRARY_PATH}
-export LD_LIBRARY_PATH=$library_folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# What is built here finds its libraries by itself, so that other programs, such as Python with its own, never see them.
+export LDFLAGS="-Wl,--disable-new-dtags,-rpath,$library_folders${LDFLAGS:+ $LDFLAGS}"
 
 require() {
     :
@@ -17,4 +18,13 @@ require() {
 
 require_if_possible() {
     :
+}
+
+# pkg-config of the bundle needs a library of the bundle.
+meson() {
+    LD_LIBRARY_PATH=$library_folders command meson "$@"
+}
+
+ninja() {
+    LD_LIBRARY_PATH=$library_folders command ninja "$@"
 }

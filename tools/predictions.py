@@ -46,6 +46,10 @@ CASES = (
     Case("h100", "qwen2.5-1.5b", 131072, 4, "optimizer on host", ("--place", STATE_ON_HOST), "resident"),
     Case("h100", "qwen2.5-7b", 524288, 4, "optimizer on host", ("--place", STATE_ON_HOST)),
     Case("h100", "qwen2.5-7b", 524288, 4, "as it chooses", ()),
+    Case("h200", "qwen2.5-0.5b", 131072, 16, "resident", ("--place", RESIDENT)),
+    Case("h200", "qwen2.5-0.5b", 131072, 16, "optimizer on host", ("--place", STATE_ON_HOST), "resident"),
+    Case("h200", "qwen2.5-7b", 524288, 4, "optimizer on host", ("--place", STATE_ON_HOST)),
+    Case("h200", "qwen2.5-7b", 524288, 4, "as it chooses", ()),
     Case("rtx4090", "qwen2.5-0.5b", 131072, 4, "as it chooses", ()),
     Case("rtx4090", "qwen2.5-7b", 524288, 4, "as it chooses", ()),
 )
@@ -54,15 +58,16 @@ CASES = (
 # What --vary changes in the machine's file, one at a time: the members on the way to a rate, and its value.
 VARIED = Case("h100", "qwen2.5-7b", 524288, 4, "as it chooses", ())
 VARIATIONS = (
-    ("products at 650 TFLOP/s", {("device", "bf16_flops_per_s"): 650e12}),
-    ("products at 750 TFLOP/s", {("device", "bf16_flops_per_s"): 750e12}),
-    ("attention at 150 TFLOP/s", {("device", "attention_flops_per_s"): 150e12}),
-    ("memory at 2.85 TB/s", {("device", "memory_bytes_per_s"): 2.85e12}),
-    ("memory at 2.5 TB/s", {("device", "memory_bytes_per_s"): 2.5e12}),
+    ("products at 620 TFLOP/s", {("device", "bf16_flops_per_s"): 620e12}),
+    ("products at 710 TFLOP/s", {("device", "bf16_flops_per_s"): 710e12}),
+    ("attention without warp groups", {("device", "attention_forward_flops_per_s"): 250e12,
+                                       ("device", "attention_backward_flops_per_s"): 160e12}),
+    ("memory at 2.2 TB/s", {("device", "memory_bytes_per_s"): 2.2e12}),
     ("6 us an op", {("device", "op_s"): 6e-6}),
     ("link at 45 GB/s", {("rates", "upload", "bytes_per_s"): 45e9, ("rates", "download", "bytes_per_s"): 45e9}),
     ("host's update at 100 GB/s", {("rates", "update", "bytes_per_s"): 100e9}),
 )
+BOUNDS = ("low", "expected", "high")
 
 
 def model_flops(case, parameters):
@@ -71,35 +76,44 @@ def model_flops(case, parameters):
     return 6 * (parameters - shape.untied_table) + 6 * shape.layers * shape.hidden * SEQ
 
 
-def machine_of(case):
-    return os.path.join(TOP, "bench", "machines", case.machine + ".json")
+def at_bound(value, bound):
+    """The description with each assumed number at one of its bounds. Where more is slower, its low is what is fast."""
+    if not isinstance(value, dict):
+        return value
+    if "expected" not in value:
+        return {name: at_bound(inner, bound if name != "op_s" else {"low": "high", "high": "low"}.get(bound, bound))
+                for name, inner in value.items()}
+    return value[bound]
+
+
+def read_machine(name, bound):
+    with open(os.path.join(TOP, "bench", "machines", name + ".json"), encoding="utf-8") as file:
+        return at_bound(json.load(file), bound)
 
 
 def predict(case, machine):
-    command = [PROGRAM, "plan", "--machine", machine, "--model", case.model, "--precision", "bf16", "--seq", str(SEQ),
-               "--micro-batch", str(case.micro_batch), "--batch-tokens", str(case.batch_tokens), *case.flags, "--json"]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    plan = json.loads(ended.stdout)
-    with open(machine, encoding="utf-8") as file:
-        products = json.load(file)["device"]["bf16_flops_per_s"]
+    """Tokens a second, the model's arithmetic over the rate of products, and the micro-batches of a group."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(machine, file)
+        file.flush()
+        command = [PROGRAM, "plan", "--machine", file.name, "--model", case.model, "--precision", "bf16", "--seq", str(SEQ),
+                   "--micro-batch", str(case.micro_batch), "--batch-tokens", str(case.batch_tokens), *case.flags, "--json"]
+        plan = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     speed = plan["predicted"]["plain"]["tokens_per_second"]
+    products = machine["device"]["bf16_flops_per_s"]
     return speed, model_flops(case, plan["parameters"]) * speed / products, plan["group"]
 
 
 def vary():
     print("Predicted by the rates in bench/machines with one number changed; nothing here was measured.")
     for what, changes in VARIATIONS:
-        with open(machine_of(VARIED), encoding="utf-8") as file:
-            machine = json.load(file)
+        machine = read_machine(VARIED.machine, "expected")
         for members, value in changes.items():
             inner = machine
             for member in members[:-1]:
                 inner = inner[member]
             inner[members[-1]] = value
-        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-            json.dump(machine, file)
-            file.flush()
-            print(f"{what:<28}{predict(VARIED, file.name)[0]:>9.0f} tokens/s", flush=True)
+        print(f"{what:<32}{predict(VARIED, machine)[0]:>9.0f} tokens/s", flush=True)
 
 
 def main():
@@ -108,15 +122,17 @@ def main():
     if sys.argv[1:]:
         return "usage: predictions.py [--vary]"
     print("Predicted by the rates in bench/machines, which are assumed; nothing here was measured.")
-    print(f"{'machine':<9}{'model':<14}{'tokens':>8} {'micro':>5} {'group':>5}  {'state':<19}{'tokens/s':>9}"
-          f"{'of products':>13}{'of resident':>13}")
+    print(f"{'machine':<9}{'model':<14}{'tokens':>8} {'micro':>5} {'group':>5}  {'state':<19}"
+          f"{'tokens/s: low':>14}{'expected':>10}{'high':>8}{'of products':>13}{'of resident':>13}")
     speeds = {}
     for case in CASES:
-        speed, share, group = predict(case, machine_of(case))
+        found = {bound: predict(case, read_machine(case.machine, bound)) for bound in BOUNDS}
+        speed, share, group = found["expected"]
         speeds[case.machine, case.model, case.what] = speed
         beside = speeds.get((case.machine, case.model, case.beside))
         print(f"{case.machine:<9}{case.model:<14}{case.batch_tokens:>8} {case.micro_batch:>5} {group:>5}  {case.what:<19}"
-              f"{speed:>9.0f}{share:>13.2f}" + ("" if beside is None else f"{speed / beside:>13.3f}"), flush=True)
+              f"{found['low'][0]:>14.0f}{speed:>10.0f}{found['high'][0]:>8.0f}{share:>13.2f}"
+              + ("" if beside is None else f"{speed / beside:>13.3f}"), flush=True)
 
 
 if __name__ == "__main__":

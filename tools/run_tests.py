@@ -20,10 +20,14 @@ from dataclasses import dataclass
 
 import tap
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHOWN_LINES = 60
 OUTCOMES = ("passed", "failed", "skipped")
 # The suite of tests whose programs spend most of their time waiting: for drives, launchers, time limits.
 WAITING_SUITE = "waits"
+# Time limits are those of a machine of one's own. They only end what hangs, so a machine that gets a fraction of a core
+# from its host has this many times as long.
+SLOWEST = 4
 
 
 @dataclass
@@ -37,8 +41,9 @@ class Result:
 
 
 def declared_tests(build):
-    listing = subprocess.run(["meson", "introspect", "--tests", build], stdout=subprocess.PIPE, check=True)
-    return json.loads(listing.stdout)
+    """As Meson lists them. Where a bundle carries the build folder, there is no Meson, and paths begin with @ROOT@."""
+    with open(os.path.join(build, "meson-info", "intro-tests.json"), encoding="utf-8") as file:
+        return json.loads(file.read().replace("@ROOT@", ROOT))
 
 
 def label_of(test):
@@ -138,7 +143,7 @@ def run_test(test, options, scratch):
     environment = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
                    **os.environ, **test["env"], "TMPDIR": scratch, "SW_TEST_TIME_FACTOR": str(options.time_factor)}
     started = time.monotonic()
-    cases = run_program(test, environment, test["timeout"] * options.time_factor, options.running)
+    cases = run_program(test, environment, test["timeout"] * SLOWEST * options.time_factor, options.running)
     result = Result(label_of(test), cases, time.monotonic() - started)
     report(result)
     return result

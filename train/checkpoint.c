@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define NAME_PREFIX "transformer."
+#define OUTPUT_TABLE "lm_head.weight"
+enum { COMPARED_ELEMS = 1 << 20 }; /* What is held of both tables at once while they are compared. */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {
@@ -58,14 +60,14 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                    shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
 }
 
-/* Buffers that transformers once stored with the weights, and a tied table stored twice. */
+/* Buffers that transformers once stored with the weights, and a tied table stored twice (check_tied_table). */
 static bool is_harmless(const struct sw_units *units, const char *name) {
     const size_t length = strlen(name);
     const char *const endings[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
         if (length > strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
             return true;
-    return units->tied && strcmp(name, "lm_head.weight") == 0;
+    return units->tied && strcmp(name, OUTPUT_TABLE) == 0;
 }
 
 static bool is_known(const struct sw_units *units, const char *name) {
@@ -74,6 +76,59 @@ static bool is_known(const struct sw_units *units, const char *name) {
             if (strcmp(short_name(units->unit[u].tensor[t].name), short_name(name)) == 0)
                 return true;
     return is_harmless(units, name);
+}
+
+static sw_status fail_untied(const char *folder, const char *table) {
+    return sw_fail(SW_ERR_ARG,
+                   "config.json in %s ties '" OUTPUT_TABLE "' to '%s', and the two differ in the weights; set "
+                   "\"tie_word_embeddings\": false to train both",
+                   folder, table);
+}
+
+static sw_status compare_tables(struct sw_safetensors *tensors, const char *folder, const struct sw_safetensor *input,
+                                const struct sw_safetensor *output, float *values) {
+    float *others = values + COMPARED_ELEMS;
+    for (int64_t first = 0; first < input->elems; first += COMPARED_ELEMS) {
+        const int64_t count = sw_min_i64(COMPARED_ELEMS, input->elems - first);
+        SW_TRY(sw_safetensors_read_f32(tensors, input, first, count, values));
+        SW_TRY(sw_safetensors_read_f32(tensors, output, first, count, others));
+        for (int64_t i = 0; i < count; i++)
+            if (!(values[i] == others[i]))
+                return fail_untied(folder, input->name);
+    }
+    return SW_OK;
+}
+
+/* A tied model has one table. Where the weights hold a second one, it must be the same, or training would drop it. */
+static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_safetensor *output = sw_safetensors_find(checkpoint->tensors, OUTPUT_TABLE);
+    const struct sw_safetensor *input = checkpoint->found[0][0];
+    if (!checkpoint->units->tied || output == NULL)
+        return SW_OK;
+    if (!output->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output))
+        return fail_untied(folder, input->name);
+    float *values = malloc(2 * COMPARED_ELEMS * sizeof *values);
+    if (values == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to compare the tables of %s", folder);
+    const sw_status status = compare_tables(checkpoint->tensors, folder, input, output, values);
+    free(values);
+    return status;
+}
+
+/* The same name with its first number, that of a layer, as 0. */
+static void in_first_layer(const char *name, char *out, size_t capacity) {
+    const size_t before = strcspn(name, "0123456789"), digits = strspn(name + before, "0123456789");
+    snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
+}
+
+static sw_status fail_unknown(const struct sw_units *units, const char *folder, const char *name) {
+    char first[SW_SAFETENSORS_NAME_CHARS + 1];
+    in_first_layer(name, first, sizeof first);
+    if (is_known(units, first))
+        return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s', and config.json asks for fewer layers",
+                       folder, name);
+    return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s' that this architecture does not know", folder,
+                   name);
 }
 
 static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
@@ -92,10 +147,9 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
     for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
         const char *name = sw_safetensors_at(checkpoint->tensors, i)->name;
         if (!is_known(units, name))
-            return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s' that this architecture does not know",
-                           folder, name);
+            return fail_unknown(units, folder, name);
     }
-    return SW_OK;
+    return check_tied_table(checkpoint, folder);
 }
 
 static sw_status count_grains(struct sw_checkpoint *checkpoint) {

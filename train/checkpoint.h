@@ -30,7 +30,8 @@ struct sw_checkpoint_format {
 
 /* Writes config.json, the weights and, where `carry` names the folder that the model came from, its tokenizer and
  * generation files; its config.json too, if that still describes this model. The folder must not exist, or be empty; it
- * is complete or not there. */
+ * is complete or not there. It is made as FOLDER.partial, with a file spillway.partial as its mark and lock: what else
+ * has that name is refused, and what an unfinished export has left there goes. */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from, const char *carry);
 

@@ -3,20 +3,25 @@
 
 #include "core/log.h"
 #include "core/size.h"
+#include "io/lock.h"
 #include "io/safetensors.h"
 #include "train/files.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096, FEWEST_DIGITS = 6, EXACT_DIGITS = 17 };
 #define CONFIG_LIMIT_BYTES ((size_t)1 << 24)
+/* The file by which an unfinished export is known. */
+#define MARK "spillway.partial"
 
 /* A whole tensor of the checkpoint: its parts are in units that follow each other. */
 struct whole_tensor {
@@ -220,7 +225,7 @@ static sw_status carry_config(const char *source, const char *target, sw_dtype t
     else if (text == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory to write %s", target);
     else
-        status = sw_file_replace(target, text, strlen(text));
+        status = sw_file_replace(target, text, strlen(text), SW_FILE_SHARED);
     free(text);
     return status;
 }
@@ -239,7 +244,7 @@ static sw_status write_config(const char *folder, const struct sw_model_config *
             sw_log_info("%s no longer describes this model: the export has a config.json of its own", source);
     }
     SW_TRY(sw_config_to_json(config, &text));
-    const sw_status status = sw_file_replace(path, text, strlen(text));
+    const sw_status status = sw_file_replace(path, text, strlen(text), SW_FILE_SHARED);
     free(text);
     return status;
 }
@@ -259,26 +264,74 @@ static sw_status carry_files(const char *from, const char *to) {
     return SW_OK;
 }
 
+static bool is_empty(const char *folder) {
+    const bool empty = sw_folder_must_be_free(folder, NULL) == SW_OK;
+    sw_error_clear();
+    return empty;
+}
+
+/* The folder in which the export is made, marked and locked as ours. What an unfinished export has left there goes;
+ * anything else that has the name is refused. */
+static sw_status take_partial(const char *partial, int *out_mark) {
+    char path[PATH_CHARS];
+    struct stat info;
+    SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
+    SW_TRY(sw_folder_make_own(partial, 0755));
+    const int flags = is_empty(partial) ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
+    *out_mark = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (*out_mark < 0 || fstat(*out_mark, &info) != 0 || !S_ISREG(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is in the way, and is not what an unfinished export has left: move it away",
+                       partial);
+    const sw_status status = sw_lock_take(*out_mark, partial);
+    if (status != SW_ERR_IO)
+        return status;
+    /* A file system without locks is no reason against an export. */
+    sw_error_clear();
+    return SW_OK;
+}
+
+/* Names last before and after they change. The mark goes last: what has it under its final name is whole. */
+static sw_status finish_partial(const char *partial, const char *folder) {
+    char path[PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
+    SW_TRY(sw_file_flush_folder_of(path));
+    if (rename(partial, folder) != 0)
+        return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
+    SW_TRY(sw_path_join(path, sizeof path, folder, MARK));
+    unlink(path);
+    SW_TRY(sw_file_flush_folder_of(path));
+    return sw_file_flush_folder_of(partial);
+}
+
+static sw_status fill_partial(const char *partial, const struct sw_model_config *config, const struct sw_units *units,
+                              const struct sw_checkpoint_format *format, const struct sw_load *from,
+                              const char *carry) {
+    SW_TRY(sw_folder_empty(partial, MARK));
+    SW_TRY(write_config(partial, config, format->type, carry));
+    SW_TRY(write_tensors(partial, units, format, from));
+    return carry != NULL ? carry_files(carry, partial) : SW_OK;
+}
+
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from,
                               const char *carry) {
     char partial[PATH_CHARS];
-    SW_TRY(sw_folder_must_be_free(folder));
+    int mark = -1;
+    SW_TRY(sw_folder_must_be_free(folder, NULL));
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/')
         length--;
     if ((size_t)snprintf(partial, sizeof partial, "%.*s.partial", (int)length, folder) >= sizeof partial)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
-    sw_folder_remove(partial);
-    SW_TRY(sw_folder_make(partial, 0755));
-    sw_status status = write_config(partial, config, format->type, carry);
-    if (status == SW_OK)
-        status = write_tensors(partial, units, format, from);
-    if (status == SW_OK && carry != NULL)
-        status = carry_files(carry, partial);
-    if (status == SW_OK && rename(partial, folder) != 0)
-        status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
-    if (status != SW_OK)
-        sw_folder_remove(partial);
+    sw_status status = take_partial(partial, &mark);
+    if (status == SW_OK) {
+        status = fill_partial(partial, config, units, format, from, carry);
+        if (status == SW_OK)
+            status = finish_partial(partial, folder);
+        if (status != SW_OK)
+            (void)sw_folder_remove(partial);
+    }
+    if (mark >= 0)
+        close(mark);
     return status;
 }

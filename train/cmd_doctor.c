@@ -32,17 +32,12 @@ struct check {
 };
 
 static const struct check of_machine[] = {
-    {"processor", sw_doctor_processor, false},
-    {"memory", sw_doctor_memory, false},
-    {"memory limit", sw_doctor_limit, false},
-    {"swap", sw_doctor_swap, false},
-    {"memlock", sw_doctor_memlock, false},
-    {"huge pages", sw_doctor_huge_pages, false},
-    {"device", sw_doctor_device, false},
-    {"gpu", sw_doctor_gpu, false},
-    {"io_uring", sw_doctor_io_uring, false},
-    {"memory rate", sw_doctor_memory_rate, true},
-    {"compute rate", sw_doctor_compute_rate, true},
+    {"processor", sw_doctor_processor, false},    {"memory", sw_doctor_memory, false},
+    {"memory limit", sw_doctor_limit, false},     {"swap", sw_doctor_swap, false},
+    {"memlock", sw_doctor_memlock, false},        {"huge pages", sw_doctor_huge_pages, false},
+    {"device", sw_doctor_device, false},          {"gpu", sw_doctor_gpu, false},
+    {"self-test", sw_doctor_self_test, false},    {"io_uring", sw_doctor_io_uring, false},
+    {"memory rate", sw_doctor_memory_rate, true}, {"compute rate", sw_doctor_compute_rate, true},
 };
 static const struct check of_folder[] = {
     {"space", sw_doctor_space, false},          {"file system", sw_doctor_file_system, false},
@@ -119,6 +114,7 @@ int sw_command_doctor(int argc, char **argv) {
                                    .folders = given.nvme.count > 0 ? (const char *const *)given.nvme.items : here,
                                    .folder_count = given.nvme.count > 0 ? given.nvme.count : 1,
                                    .json = given.json,
+                                   .measures = !given.quick,
                                    .findings = json_array()};
         examine(&doctor, !given.quick);
         if (given.json)

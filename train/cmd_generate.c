@@ -112,10 +112,6 @@ static sw_status read_prompt_file(struct generator *g, const char *path, int64_t
     const sw_status status = g->text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the prompt")
                                              : sw_token_stream_read(stream, 0, g->prompt_length, g->text);
     sw_token_stream_close(stream);
-    for (int64_t i = 0; status == SW_OK && i < g->prompt_length; i++)
-        if (g->text[i] < 0 || g->text[i] >= vocab)
-            return sw_fail(SW_ERR_ARG, "token %lld of %s is %d, outside of the vocabulary of %lld", (long long)i, path,
-                           g->text[i], (long long)vocab);
     return status;
 }
 

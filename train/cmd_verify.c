@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { ADVICE_CHARS = 128 };
+
 struct verify_options {
     char *run;
     struct sw_option_list nvme;
@@ -91,6 +93,20 @@ static sw_status print_json(const struct verification *v, long long step, int64_
     return SW_OK;
 }
 
+static sw_status report_bad(const struct verification *v, long long step) {
+    char previous[ADVICE_CHARS] = "";
+    int64_t before = SW_STORE_NEWEST;
+    for (int s = 0; s < v->stores.count; s++)
+        before = sw_min_i64(before, sw_store_previous_step(v->stores.store[s]));
+    if (before >= 0)
+        snprintf(previous, sizeof previous,
+                 "resume --previous goes back to step %lld if that is still whole, otherwise ", (long long)before);
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%lld of the %lld grains of the last commit (step %lld) are bad: %sgo back to an export or another "
+                   "copy",
+                   (long long)v->bad, (long long)v->grains, step, previous);
+}
+
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
     const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
@@ -98,11 +114,7 @@ static sw_status report(const struct verification *v) {
     if (v->given->json)
         SW_TRY(print_json(v, step, bytes));
     if (v->bad > 0)
-        return sw_fail(
-            SW_ERR_CORRUPT,
-            "%lld of the %lld grains of the last commit (step %lld) are bad: go back to an export or another "
-            "copy",
-            (long long)v->bad, (long long)v->grains, step);
+        return report_bad(v, step);
     int lost = 0;
     for (int s = 0; s < v->stores.count; s++)
         lost += count_lost(v->stores.store[s]);

@@ -1,4 +1,6 @@
 /* config.json by the tables of its family. */
+#include "core/log.h"
+#include "io/safetensors.h"
 #include "train/family.h"
 
 #include <stdio.h>
@@ -57,7 +59,24 @@ static bool is_known(const struct sw_family *family, const char *name) {
         if (strcmp(name, field->name) == 0)
             return true;
     return strcmp(name, family->activation_field) == 0 || name_in(name, read_here) || name_in(name, family->special) ||
-           name_in(name, family->harmless) || name_in(name, sw_harmless_fields);
+           name_in(name, family->harmless) || name_in(name, sw_harmless_fields) ||
+           name_in(name, sw_passed_over_fields) || name_in(name, sw_dropout_fields);
+}
+
+/* Tells of fields that are there and change nothing, as their user may expect otherwise. */
+static void say_passed_over(json_t *root, const char *origin) {
+    const char *name = NULL;
+    json_t *value = NULL;
+    char names[256] = "";
+    size_t used = 0;
+    json_object_foreach(root, name, value) {
+        const bool dropout = name_in(name, sw_dropout_fields) && json_number_value(value) != 0.0;
+        if ((dropout || name_in(name, sw_passed_over_fields)) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s%s", used > 0 ? ", " : "", name,
+                                     dropout ? " (training has no dropout)" : "");
+    }
+    if (used > 0)
+        sw_log_info("%s: these fields have no effect here: %s", origin, names);
 }
 
 static sw_status refuse_unknown(const struct sw_family *family, json_t *root, const char *origin) {
@@ -72,20 +91,41 @@ static sw_status refuse_unknown(const struct sw_family *family, json_t *root, co
     return SW_OK;
 }
 
+static bool all_full_attention(const json_t *types) {
+    bool full = json_is_array(types);
+    for (size_t i = 0; full && i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        full = type != NULL && strcmp(type, "full_attention") == 0;
+    }
+    return full;
+}
+
+static bool is_allowed(const struct sw_config_fixed *field, const json_t *value) {
+    switch (field->allowed) {
+    case SW_ONLY_TRUE: return json_is_true(value);
+    case SW_ONLY_FALSE: return json_is_false(value);
+    case SW_ONLY_ONE: return json_number_value(value) == 1.0;
+    case SW_ONLY_FULL_ATTENTION: return all_full_attention(value);
+    case SW_ONLY_EMPTY: break;
+    }
+    return (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
 static sw_status refuse_fixed(const struct sw_family *family, const json_t *root, const char *origin) {
     static const char *const wanted[] = {
-        [SW_ONLY_TRUE] = "true", [SW_ONLY_FALSE] = "false", [SW_ONLY_EMPTY] = "absent or empty"};
+        [SW_ONLY_TRUE] = "true",
+        [SW_ONLY_FALSE] = "false",
+        [SW_ONLY_EMPTY] = "absent or empty",
+        [SW_ONLY_ONE] = "1",
+        [SW_ONLY_FULL_ATTENTION] = "\"full_attention\" for each layer",
+    };
     for (const struct sw_config_fixed *field = family->fixed; field->name != NULL; field++) {
         const json_t *value = sw_config_field_of(root, field->name);
         if (value == NULL)
             continue;
-        const bool empty = (json_is_object(value) && json_object_size(value) == 0) ||
-                           (json_is_array(value) && json_array_size(value) == 0);
-        const bool allowed = field->allowed == SW_ONLY_TRUE    ? json_is_true(value)
-                             : field->allowed == SW_ONLY_FALSE ? json_is_false(value)
-                                                               : empty;
         char shown[SW_SHOWN_CHARS];
-        if (!allowed)
+        if (!is_allowed(field, value))
             return sw_fail(SW_ERR_UNSUPPORTED, "%s: '%s' is %s, which is not supported; it must be %s", origin,
                            field->name, sw_config_show(value, shown), wanted[field->allowed]);
     }
@@ -169,6 +209,7 @@ static sw_status parse_root(json_t *root, const char *origin, struct sw_model_co
     if (config.head_dim > SW_ATTENTION_MAX_HEAD_DIM)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: a head has %lld elements; supported are at most %d", origin,
                        (long long)config.head_dim, SW_ATTENTION_MAX_HEAD_DIM);
+    say_passed_over(root, origin);
     *out = config;
     return SW_OK;
 }
@@ -176,6 +217,8 @@ static sw_status parse_root(json_t *root, const char *origin, struct sw_model_co
 sw_status sw_config_parse(const char *text, const char *origin, struct sw_model_config *out) {
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && sw_download_fault(text, strlen(text)) != NULL)
+        return sw_fail(SW_ERR_ARG, "%s is %s", origin, sw_download_fault(text, strlen(text)));
     if (root == NULL)
         return sw_fail(SW_ERR_ARG, "%s is not valid JSON: line %d: %s", origin, error.line, error.text);
     const sw_status status = parse_root(root, origin, out);

@@ -109,6 +109,10 @@ sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_
         rope->theta = DEFAULT_THETA;
     if (rope->kind != SW_ROPE_YARN)
         return SW_OK;
+    /* Its bounds between turned and stretched pairs are logarithms to that base. */
+    if (rope->theta <= 1.0)
+        return sw_fail(SW_ERR_ARG, "%s: 'rope_theta' is %g; rotary positions of type yarn need more than 1", origin,
+                       rope->theta);
     rope->original_positions = rope->original_positions == 0 ? out->max_positions : rope->original_positions;
     rope->beta_fast = rope->beta_fast == 0.0 ? DEFAULT_BETA_FAST : rope->beta_fast;
     rope->beta_slow = rope->beta_slow == 0.0 ? DEFAULT_BETA_SLOW : rope->beta_slow;

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { SCAN_TOKENS = 64 * 1024 };
 #define VALIDATION_MAX_PERCENT 50.0
 
 /* Keeps the order of the windows apart from every other use of the same seed; the epoch is added. */
@@ -64,33 +63,16 @@ static sw_status check_lengths(const struct sw_data *data, const struct sw_data_
     return SW_OK;
 }
 
-/* Index of the first token outside the vocabulary, or count. */
-static int64_t find_foreign(const int32_t *tokens, int64_t count, int64_t vocab) {
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = largest > (uint32_t)tokens[i] ? largest : (uint32_t)tokens[i];
-    if (largest < vocab)
-        return count;
-    int64_t i = 0;
-    while ((uint32_t)tokens[i] < vocab)
-        i++;
-    return i;
-}
-
-static sw_status scan_stream(struct sw_token_stream *stream, int64_t vocab, int32_t *buffer, XXH3_state_t *hash) {
+static sw_status scan_stream(struct sw_data *data, struct sw_token_stream *stream, struct sw_data_digests *digests,
+                             XXH3_state_t *hash) {
     const int64_t tokens = sw_token_stream_tokens(stream);
-    for (int64_t first = 0; first < tokens; first += SCAN_TOKENS) {
-        const int64_t count = sw_min_i64(SCAN_TOKENS, tokens - first);
-        SW_TRY(sw_token_stream_read(stream, first, count, buffer));
-        const int64_t foreign = find_foreign(buffer, count, vocab);
-        if (foreign < count) {
-            const struct sw_token_place place = sw_token_stream_place(stream, first + foreign);
-            return sw_fail(SW_ERR_ARG,
-                           "the data file %s has the token %u at index %lld, outside the model's vocabulary of %lld; "
-                           "tokenize it with the model's own tokenizer",
-                           place.file, (uint32_t)buffer[foreign], (long long)place.index, (long long)vocab);
-        }
-        XXH3_64bits_update(hash, buffer, (size_t)count * sizeof *buffer);
+    SW_TRY(sw_data_digests_alloc(digests, 0, tokens));
+    for (int64_t first = 0; first < tokens; first += SW_DATA_BLOCK) {
+        const int64_t count = sw_min_i64(SW_DATA_BLOCK, tokens - first);
+        const size_t bytes = (size_t)count * sizeof *data->block;
+        SW_TRY(sw_token_stream_read(stream, first, count, data->block));
+        XXH3_64bits_update(hash, data->block, bytes);
+        digests->block[first / SW_DATA_BLOCK] = XXH3_64bits(data->block, bytes);
     }
     return SW_OK;
 }
@@ -98,20 +80,23 @@ static sw_status scan_stream(struct sw_token_stream *stream, int64_t vocab, int3
 /* A part of a stream's tokens. */
 struct part {
     const char *name;
-    struct sw_token_stream *stream;
     int64_t first, tokens;
 };
 
 /* The first token of a part is nobody's target. */
-static sw_status scan_marks_of(const struct part *part, uint8_t *buffer, XXH3_state_t *hash) {
-    const int64_t end = part->first + part->tokens;
+static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const struct part *part, XXH3_state_t *hash) {
+    struct sw_data_digests *digests = &data->mark_digests[index];
+    uint8_t *buffer = (uint8_t *)data->block;
+    const int64_t start = part->first + 1, end = part->first + part->tokens;
     int64_t learnt = 0;
-    for (int64_t first = part->first + 1; first < end; first += SCAN_TOKENS) {
-        const int64_t count = sw_min_i64(SCAN_TOKENS, end - first);
-        SW_TRY(sw_token_stream_read_marks(part->stream, first, count, buffer));
+    SW_TRY(sw_data_digests_alloc(digests, start, end));
+    for (int64_t first = start; first < end; first += SW_DATA_BLOCK) {
+        const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
+        SW_TRY(sw_token_stream_read_marks(sw_data_part_stream(data, index), first, count, buffer));
         for (int64_t i = 0; i < count; i++)
             learnt += buffer[i] == SW_TOKEN_LEARNT;
         XXH3_64bits_update(hash, buffer, (size_t)count);
+        digests->block[(first - start) / SW_DATA_BLOCK] = XXH3_64bits(buffer, (size_t)count);
     }
     return learnt > 0 ? SW_OK
                       : sw_fail(SW_ERR_ARG,
@@ -120,37 +105,35 @@ static sw_status scan_marks_of(const struct part *part, uint8_t *buffer, XXH3_st
                                 part->name);
 }
 
-static sw_status scan_marks(struct sw_data *data, uint8_t *buffer, XXH3_state_t *hash) {
-    const struct part parts[] = {
-        {"training", data->stream, 0, data->train_tokens},
-        {"validation", sw_data_validation_stream(data), data->validation_first, data->validation_tokens}};
-    for (int i = 0; i < 2; i++)
-        if (parts[i].tokens > 1 && sw_token_stream_marked(parts[i].stream))
-            SW_TRY(scan_marks_of(&parts[i], buffer, hash));
+static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
+    const struct part parts[SW_DATA_PARTS] = {{"training", 0, data->train_tokens},
+                                              {"validation", data->validation_first, data->validation_tokens}};
+    for (int i = 0; i < SW_DATA_PARTS; i++)
+        if (parts[i].tokens > 1 && sw_token_stream_marked(sw_data_part_stream(data, (sw_data_part)i)))
+            SW_TRY(scan_marks_of(data, (sw_data_part)i, &parts[i], hash));
     return SW_OK;
 }
 
 /* Checks every token and takes the digest of all of them, and of where validation begins. */
 static sw_status scan(struct sw_data *data) {
-    int32_t *buffer = malloc(SCAN_TOKENS * sizeof *buffer);
     XXH3_state_t *hash = XXH3_createState();
     sw_status status = SW_OK;
-    if (buffer == NULL || hash == NULL) {
+    data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
+    if (data->block == NULL || hash == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory to read the data");
         goto done;
     }
     XXH3_64bits_reset(hash);
     if (data->stream != NULL)
-        SW_TRY_GOTO(scan_stream(data->stream, data->vocab, buffer, hash), done);
+        SW_TRY_GOTO(scan_stream(data, data->stream, &data->token_digests[SW_DATA_TRAINING], hash), done);
     if (data->validation_stream != NULL)
-        SW_TRY_GOTO(scan_stream(data->validation_stream, data->vocab, buffer, hash), done);
-    SW_TRY_GOTO(scan_marks(data, (uint8_t *)buffer, hash), done);
+        SW_TRY_GOTO(scan_stream(data, data->validation_stream, &data->token_digests[SW_DATA_VALIDATION], hash), done);
+    SW_TRY_GOTO(scan_marks(data, hash), done);
     const int64_t lengths[] = {data->train_tokens, data->validation_tokens};
     XXH3_64bits_update(hash, lengths, sizeof lengths);
     data->digest = XXH3_64bits_digest(hash);
 done:
     XXH3_freeState(hash);
-    free(buffer);
     return status;
 }
 
@@ -186,6 +169,11 @@ void sw_data_close(struct sw_data *data) {
     sw_token_stream_close(data->validation_stream);
     free(data->window);
     free(data->marks);
+    free(data->block);
+    for (int i = 0; i < SW_DATA_PARTS; i++) {
+        free(data->token_digests[i].block);
+        free(data->mark_digests[i].block);
+    }
     free(data);
 }
 
@@ -218,22 +206,27 @@ static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
 }
 
 /* count inputs from a token on, and the targets after them. */
-static sw_status read_window(struct sw_data *data, struct sw_token_stream *stream, int64_t first, int64_t count,
+static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t first, int64_t count,
                              struct sw_tokens out) {
-    SW_TRY(sw_token_stream_read(stream, first, count + 1, data->window));
+    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    const sw_status status = sw_token_stream_read(stream, first, count + 1, data->window);
+    if (status == SW_ERR_ARG)
+        return sw_fail_while(status, "reading data that were right when they were opened, and were changed since");
+    SW_TRY(status);
     memcpy(out.inputs, data->window, (size_t)count * sizeof *out.inputs);
     memcpy(out.targets, data->window + 1, (size_t)count * sizeof *out.targets);
     if (out.document_start != NULL)
         memset(out.document_start, 0, (size_t)count * sizeof *out.document_start);
-    if (!sw_token_stream_marked(stream))
-        return SW_OK;
-    SW_TRY(sw_token_stream_read_marks(stream, first + 1, count, data->marks));
-    for (int64_t i = 0; i < count; i++)
-        if (data->marks[i] != SW_TOKEN_LEARNT)
-            out.targets[i] = -1;
-    if (out.document_start != NULL)
-        find_starts(data->marks, count, out.document_start);
-    return SW_OK;
+    if (sw_token_stream_marked(stream)) {
+        SW_TRY(sw_token_stream_read_marks(stream, first + 1, count, data->marks));
+        for (int64_t i = 0; i < count; i++)
+            if (data->marks[i] != SW_TOKEN_LEARNT)
+                out.targets[i] = -1;
+        if (out.document_start != NULL)
+            find_starts(data->marks, count, out.document_start);
+    }
+    /* Afterwards, so that a change while this read is seen. */
+    return sw_data_check_unchanged(data, part, first, count + 1);
 }
 
 /* Where the window at a position of the endless training stream begins. */
@@ -245,7 +238,7 @@ static int64_t first_token(const struct sw_data *data, uint64_t position) {
 }
 
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {
-    return read_window(data, data->stream, first_token(data, position), data->seq, out);
+    return read_window(data, SW_DATA_TRAINING, first_token(data, position), data->seq, out);
 }
 
 sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out) {
@@ -259,15 +252,15 @@ sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t
     return SW_OK;
 }
 
-struct sw_token_stream *sw_data_validation_stream(const struct sw_data *data) {
-    return data->validation_stream != NULL ? data->validation_stream : data->stream;
+struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
+    return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
 }
 
 sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out) {
     assert(window >= 0 && window < sw_data_validation_windows(data));
     const int64_t first = window * data->seq;
     const int64_t count = sw_min_i64(data->seq, data->validation_tokens - 1 - first);
-    SW_TRY(read_window(data, sw_data_validation_stream(data), data->validation_first + first, count, out));
+    SW_TRY(read_window(data, SW_DATA_VALIDATION, data->validation_first + first, count, out));
     for (int64_t i = count; i < data->seq; i++) {
         out.inputs[i] = 0;
         out.targets[i] = -1;

@@ -34,11 +34,14 @@ int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
 /* Of training or of validation. */
 bool sw_data_has_documents(const struct sw_data *data);
-/* XXH3 of all tokens, masks and document starts: a resumed run must see the same data. */
+/* XXH3 of all tokens, masks and document starts. */
 uint64_t sw_data_digest(const struct sw_data *data);
+/* Refuses data of another digest, because a resumed run must see the same, and names the file that was written last. */
+sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest);
 
 /* The window at a position of the endless training stream: seq inputs, and as targets the tokens after them, -1 where
- * these have no loss. A document that the window cuts begins with it.
+ * these have no loss. A document that the window cuts begins with it. Refuses what was changed in place since the
+ * opening, by file and position.
  * Windows are disjoint but for one token; each epoch visits every window once, in a new order. */
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
 /* How many of that window's targets have a loss, without reading its tokens. */

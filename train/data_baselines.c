@@ -75,8 +75,8 @@ static sw_status measure(const struct counts *counts, const struct sw_data *data
     int32_t before = -1;
     for (int64_t first = 0; first < data->validation_tokens; first += PIECE_TOKENS) {
         const int64_t piece = sw_min_i64(PIECE_TOKENS, data->validation_tokens - first);
-        SW_TRY(sw_token_stream_read(sw_data_validation_stream(data), data->validation_first + first, piece,
-                                    counts->piece));
+        SW_TRY(sw_token_stream_read(sw_data_part_stream(data, SW_DATA_VALIDATION), data->validation_first + first,
+                                    piece, counts->piece));
         for (int64_t i = 0; i < piece; i++) {
             const int32_t token = counts->piece[i];
             if (before >= 0) {
@@ -97,7 +97,7 @@ sw_status sw_data_baselines(struct sw_data *data, double *out_unigram_bits, doub
                        BASELINE_MAX_VOCAB, (long long)data->vocab);
     if (data->validation_tokens < 2)
         return sw_fail(SW_ERR_ARG, "baselines need validation data; give a part or a file of it");
-    if (sw_token_stream_marked(data->stream) || sw_token_stream_marked(sw_data_validation_stream(data)))
+    if (sw_token_stream_marked(data->stream) || sw_token_stream_marked(sw_data_part_stream(data, SW_DATA_VALIDATION)))
         return sw_fail(SW_ERR_UNSUPPORTED, "baselines count every token, but the data have a mask or documents");
     struct counts counts;
     sw_status status = counts_allocate(&counts, data->vocab);

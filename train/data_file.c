@@ -21,6 +21,12 @@ static sw_status open_at(const char *path, const char *suffix, int *out_fd) {
     return status;
 }
 
+static void take(const struct stat *info, struct sw_data_file *out) {
+    out->bytes = info->st_size;
+    out->written = info->st_mtim;
+    out->altered = info->st_ctim;
+}
+
 sw_status sw_data_file_open(const char *path, const char *suffix, struct sw_data_file *out) {
     struct stat info;
     *out = (struct sw_data_file){.path = path, .suffix = suffix, .fd = -1};
@@ -31,7 +37,7 @@ sw_status sw_data_file_open(const char *path, const char *suffix, struct sw_data
         return sw_fail(SW_ERR_IO, "the data file %s%s cannot be read: %s", path, suffix, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "the data file %s%s is not a regular file; give one", path, suffix);
-    out->bytes = info.st_size;
+    take(&info, out);
     return SW_OK;
 }
 
@@ -39,6 +45,20 @@ void sw_data_file_close(struct sw_data_file *file) {
     if (sw_data_file_is_there(file))
         close(file->fd);
     *file = SW_DATA_FILE_CLOSED;
+}
+
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+bool sw_data_file_changed(const struct sw_data_file *file, struct sw_data_file *out) {
+    struct stat info;
+    *out = *file;
+    if (!sw_data_file_is_there(file) || fstat(file->fd, &info) != 0)
+        return false;
+    take(&info, out);
+    return out->bytes != file->bytes || !is_same_time(&out->written, &file->written) ||
+           !is_same_time(&out->altered, &file->altered);
 }
 
 sw_status sw_data_file_read(const struct sw_data_file *file, int64_t offset_bytes, int64_t bytes, void *out) {

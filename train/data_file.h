@@ -7,12 +7,14 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 struct sw_data_file {
     const char *path;   /* of the data; must outlive this */
     const char *suffix; /* "" of the data themselves; likewise */
     int fd;             /* -1: there is no such file */
     int64_t bytes;
+    struct timespec written, altered; /* the times of its last writing and last change, as of the opening */
 };
 
 /* Data must be there, what is beside them need not. The caller closes it, also after a failure; zeroed memory is not a
@@ -24,6 +26,10 @@ void sw_data_file_close(struct sw_data_file *file);
 static inline bool sw_data_file_is_there(const struct sw_data_file *file) {
     return file->fd >= 0;
 }
+
+/* Whether its size or its times are no longer those of the opening. A file that is not there has not changed. *out
+ * describes it as it is now. */
+bool sw_data_file_changed(const struct sw_data_file *file, struct sw_data_file *out);
 
 /* All of the bytes, or an error. */
 sw_status sw_data_file_read(const struct sw_data_file *file, int64_t offset_bytes, int64_t bytes, void *out);

@@ -3,10 +3,11 @@
 #include "train/json_file.h"
 #include "train/rates_json.h"
 
+#include <math.h>
 #include <string.h>
 
 #define FILE_LIMIT_BYTES ((size_t)1 << 20)
-enum { VERSION = 1 };
+enum { VERSION = 2, MOST_TILE_ROWS = 1 << 16 };
 
 static sw_status read_bytes(const json_t *object, const char *name, const char *path, int64_t *out) {
     static const double most = 0x1p62;
@@ -24,6 +25,7 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
         return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of 1 to %zu characters", path,
                        sizeof out->name - 1);
     strcpy(out->name, name);
+    double tile_rows = 0.0;
     const struct {
         const char *name;
         double *value;
@@ -33,11 +35,17 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
                    {"tf32_flops_per_s", &out->tf32_flops_per_s, false},
                    {"bf16_flops_per_s", &out->product_flops_per_s[SW_BF16], false},
                    {"fp16_flops_per_s", &out->product_flops_per_s[SW_F16], false},
-                   {"attention_flops_per_s", &out->attention_flops_per_s, false},
+                   {"attention_forward_flops_per_s", &out->attention_forward_flops_per_s, false},
+                   {"attention_backward_flops_per_s", &out->attention_backward_flops_per_s, false},
+                   {"attention_tile_rows", &tile_rows, true},
                    {"op_s", &out->op_s, true}};
     SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
+    if (tile_rows > MOST_TILE_ROWS || tile_rows != floor(tile_rows))
+        return sw_fail(SW_ERR_ARG, "%s: attention_tile_rows must be a whole number of at most %d", path,
+                       (int)MOST_TILE_ROWS);
+    out->attention_tile_rows = (int64_t)tile_rows;
     return SW_OK;
 }
 

@@ -14,6 +14,7 @@ struct sw_doctor {
     const char *const *folders;
     int folder_count;
     bool json;
+    bool measures; /* what takes seconds may run */
     bool machine_known;
     struct sw_machine machine;
     const char *what, *folder; /* of the check at hand; no folder: of the machine */
@@ -44,6 +45,7 @@ void sw_doctor_memlock(struct sw_doctor *doctor);
 void sw_doctor_huge_pages(struct sw_doctor *doctor);
 void sw_doctor_device(struct sw_doctor *doctor);
 void sw_doctor_gpu(struct sw_doctor *doctor);
+void sw_doctor_self_test(struct sw_doctor *doctor);
 void sw_doctor_io_uring(struct sw_doctor *doctor);
 /* Of a folder. */
 void sw_doctor_space(struct sw_doctor *doctor);

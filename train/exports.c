@@ -8,15 +8,18 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define INDEX_LIMIT_BYTES ((size_t)1 << 20)
 
 struct export {
     int64_t step;
-    double loss; /* NAN: not known */
+    double loss;   /* NAN: not known */
+    bool unlisted; /* being written, or removed: whatever is there of it goes, also after a kill */
 };
 
 struct exports {
@@ -41,21 +44,23 @@ static sw_status parse_index(const char *text, const char *path, struct exports 
         if (exports->count < SW_EXPORTS_MOST)
             exports->kept[exports->count++] =
                 (struct export){.step = json_integer_value(json_object_get(entry, "step")),
-                                .loss = json_is_number(loss) ? json_number_value(loss) : NAN};
+                                .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
+                                .unlisted = json_is_true(json_object_get(entry, "unlisted"))};
     }
     const bool sound = json_is_array(root);
     json_decref(root);
     return sound ? SW_OK : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
 }
 
-static sw_status read_index(const struct sw_trainer *trainer, struct exports *exports) {
+static sw_status read_index(const char *run_folder, struct exports *exports) {
     char path[SW_RUN_PATH_CHARS], *text;
-    SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, trainer->folder, "exports"));
-    SW_TRY(sw_folder_make(exports->folder, 0755));
+    SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
+    SW_TRY(sw_folder_make_own(exports->folder, 0700));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
-    if (access(path, F_OK) != 0)
+    struct stat info;
+    if (lstat(path, &info) != 0)
         return SW_OK;
-    SW_TRY(sw_file_read_text(path, INDEX_LIMIT_BYTES, &text));
+    SW_TRY(sw_file_read_own_text(path, INDEX_LIMIT_BYTES, &text));
     const sw_status status = parse_index(text, path, exports);
     free(text);
     return status;
@@ -67,13 +72,16 @@ static sw_status write_index(const struct exports *exports) {
     for (int i = 0; i < exports->count; i++) {
         const struct export *kept = &exports->kept[i];
         json_t *loss = isfinite(kept->loss) ? json_real(kept->loss) : json_null();
-        json_array_append_new(root, json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss));
+        json_t *entry = json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss);
+        if (kept->unlisted)
+            json_object_set_new(entry, "unlisted", json_true());
+        json_array_append_new(root, entry);
     }
     char *text = json_dumps(root, JSON_INDENT(2));
     sw_status status = sw_path_join(path, sizeof path, exports->folder, "index.json");
     if (status == SW_OK)
         status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
-                              : sw_file_replace(path, text, strlen(text));
+                              : sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
     free(text);
     json_decref(root);
     return status;
@@ -89,19 +97,61 @@ static bool is_worse(const struct export *a, const struct export *b) {
     return a->step < b->step;
 }
 
-static sw_status remove_worst(struct exports *exports) {
+static int count_listed(const struct exports *exports) {
+    int count = 0;
+    for (int i = 0; i < exports->count; i++)
+        count += !exports->kept[i].unlisted;
+    return count;
+}
+
+static void unlist_worst(struct exports *exports) {
+    struct export *worst = NULL;
+    for (int i = 0; i < exports->count; i++)
+        if (!exports->kept[i].unlisted && (worst == NULL || is_worse(&exports->kept[i], worst)))
+            worst = &exports->kept[i];
+    if (worst != NULL)
+        worst->unlisted = true;
+}
+
+static sw_status remove_one(const struct exports *exports, int64_t step) {
+    char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(exports, step, path));
+    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    SW_TRY(sw_folder_remove(path));
+    return sw_folder_remove(partial);
+}
+
+/* The list says what goes before it goes, and forgets it after, so that a kill between leaves it to the next start. No
+ * training ends because an old export is in its way. */
+static sw_status remove_unlisted(struct exports *exports) {
+    const int before = exports->count;
+    int kept = 0;
+    for (int i = 0; i < before; i++) {
+        const sw_status status = exports->kept[i].unlisted ? remove_one(exports, exports->kept[i].step) : SW_OK;
+        if (status != SW_OK)
+            sw_log_warn("an export that is no longer kept stays: %s", sw_error_message(status));
+        if (status != SW_OK)
+            sw_error_clear();
+        if (!exports->kept[i].unlisted || status != SW_OK)
+            exports->kept[kept++] = exports->kept[i];
+    }
+    exports->count = kept;
+    return kept < before ? write_index(exports) : SW_OK;
+}
+
+sw_status sw_exports_tidy(const char *run_folder) {
     char path[SW_RUN_PATH_CHARS];
-    int worst = 0;
-    for (int i = 1; i < exports->count; i++)
-        worst = is_worse(&exports->kept[i], &exports->kept[worst]) ? i : worst;
-    SW_TRY(path_of(exports, exports->kept[worst].step, path));
-    memmove(&exports->kept[worst], &exports->kept[worst + 1],
-            (size_t)(exports->count - worst - 1) * sizeof exports->kept[0]);
-    exports->count--;
-    /* The list first: a folder too many harms nobody, one too few would. */
-    SW_TRY(write_index(exports));
-    sw_folder_remove(path);
-    return SW_OK;
+    SW_TRY(sw_path_join(path, sizeof path, run_folder, "exports/index.json"));
+    if (access(path, F_OK) != 0)
+        return SW_OK;
+    struct exports *exports = calloc(1, sizeof *exports);
+    sw_status status =
+        exports != NULL ? read_index(run_folder, exports) : sw_fail(SW_ERR_NOMEM, "no memory to list the exports");
+    if (status == SW_OK)
+        status = remove_unlisted(exports);
+    free(exports);
+    return status;
 }
 
 /* Masters out of the engines of all ranks, a run of grains at a time. */
@@ -148,14 +198,14 @@ static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_ma
 
 static bool has(const struct exports *exports, int64_t step) {
     for (int i = 0; i < exports->count; i++)
-        if (exports->kept[i].step == step)
+        if (exports->kept[i].step == step && !exports->kept[i].unlisted)
             return true;
     return false;
 }
 
 static bool list_has(struct sw_trainer *trainer, int64_t step) {
     struct exports *exports = calloc(1, sizeof *exports);
-    const bool found = exports != NULL && read_index(trainer, exports) == SW_OK && has(exports, step);
+    const bool found = exports != NULL && read_index(trainer->folder, exports) == SW_OK && has(exports, step);
     sw_error_clear();
     free(exports);
     return found;
@@ -173,17 +223,20 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     sw_status status = SW_OK;
     if (exports == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to export");
-    SW_TRY_GOTO(read_index(trainer, exports), end);
+    SW_TRY_GOTO(read_index(trainer->folder, exports), end);
     SW_TRY_GOTO(path_of(exports, step, path), end);
     if (has(exports, step))
         goto end; /* of before a kill: the same bits */
-    sw_folder_remove(path);
+    SW_TRY_GOTO(remove_unlisted(exports), end);
+    exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
+    SW_TRY_GOTO(write_index(exports), end);
     SW_TRY_GOTO(write_weights(trainer, masters, path), end);
-    exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss};
+    exports->kept[exports->count - 1].unlisted = false;
+    while (count_listed(exports) > trainer->run.settings.keep)
+        unlist_worst(exports);
     SW_TRY_GOTO(write_index(exports), end);
     sw_log_info("wrote %s", path);
-    while (exports->count > trainer->run.settings.keep && status == SW_OK)
-        status = remove_worst(exports);
+    status = remove_unlisted(exports);
 end:
     free(exports);
     return status;

@@ -16,7 +16,13 @@ const char *sw_family_names(void) {
     return "gpt2, llama, mistral, qwen2, qwen3";
 }
 
-/* Dropout is among them because training here has none. */
+const char *const sw_dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
+
+/* What conversion scripts, quantizers and web runtimes leave in the file. */
+const char *const sw_passed_over_fields[] = {
+    "is_llama_config", "max_sequence_length", "transformers.js_config", "unsloth_fixed", "unsloth_version", NULL,
+};
+
 const char *const sw_harmless_fields[] = {
     "_name_or_path",
     "transformers_version",
@@ -24,7 +30,6 @@ const char *const sw_harmless_fields[] = {
     "dtype",
     "use_cache",
     "gradient_checkpointing",
-    "attention_dropout",
     "task_specific_params",
     "finetuning_task",
     "problem_type",

@@ -21,10 +21,11 @@ struct sw_config_field {
     double real_min, real_max;
 };
 
-/* A field that changes what is computed, in ways that are not supported. */
+/* A field that changes what is computed, in ways that are not supported. SW_ONLY_FULL_ATTENTION allows a list of which
+ * each entry is "full_attention". */
 struct sw_config_fixed {
     const char *name;
-    enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY } allowed;
+    enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY, SW_ONLY_ONE, SW_ONLY_FULL_ATTENTION } allowed;
 };
 
 /* The first name of an activation is the one written. */
@@ -72,6 +73,7 @@ struct sw_family {
     const char *title;
     const char *architecture;
     struct sw_model_config defaults;
+    int64_t absent_kv_heads; /* Key-value heads where the field is absent; 0: as many as heads, as null always means. */
     const struct sw_config_field *fields;
     const char *activation_field;
     const struct sw_config_activation *activations;
@@ -88,8 +90,11 @@ struct sw_family {
 const struct sw_family *sw_family_find(const char *name);
 /* "gpt2, llama, ..." */
 const char *sw_family_names(void);
-/* Fields of config.json that never change what is trained; ends with NULL. */
-extern const char *const sw_harmless_fields[];
+/* Fields of config.json that never change what is trained; each list ends with NULL. The fields that are passed over
+ * come from other programs, and the user is told that they have no effect. */
+extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
+/* Dropout rates: training here has no dropout, and the user is told so where a rate is above 0. */
+extern const char *const sw_dropout_fields[];
 
 /* What the families' own functions share: null means absent, as it does in transformers. */
 const json_t *sw_config_field_of(const json_t *root, const char *name);

@@ -41,18 +41,9 @@ static const struct sw_config_fixed fixed[] = {
 
 static const char *const special[] = {NULL};
 static const char *const harmless[] = {
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_first_dropout",
-    "n_special",
-    "summary_proj_to_labels",
-    "predict_special_tokens",
-    "output_past",
-    NULL,
+    "summary_type",           "summary_use_proj", "summary_activation",
+    "summary_first_dropout",  "n_special",        "summary_proj_to_labels",
+    "predict_special_tokens", "output_past",      NULL,
 };
 
 static sw_status derive(const json_t *root, const char *origin, struct sw_model_config *out) {

@@ -4,7 +4,14 @@
 
 #include <string.h>
 
-enum { DEFAULT_WINDOW = 4096, DEFAULT_FULL_LAYERS = 28, QWEN3_HEAD_DIM = 128 };
+/* The defaults of transformers' configuration classes for what config.json leaves out. */
+enum {
+    DEFAULT_WINDOW = 4096,
+    DEFAULT_FULL_LAYERS = 28,
+    QWEN3_HEAD_DIM = 128,
+    MISTRAL_KV_HEADS = 8,
+    QWEN_KV_HEADS = 32
+};
 
 #define INTO(member) .offset = offsetof(struct sw_model_config, member)
 #define WHOLE(most) .kind = SW_FIELD_INT, .int_min = 1, .int_max = (most)
@@ -43,17 +50,16 @@ static const struct sw_config_activation activations[] = {
     {0},
 };
 
-static const struct sw_config_fixed fixed[] = {
-    {"is_encoder_decoder", SW_ONLY_FALSE},
-    {"tie_encoder_decoder", SW_ONLY_FALSE},
-    {"add_cross_attention", SW_ONLY_FALSE},
-    {"use_mrope", SW_ONLY_FALSE},
-    {"pruned_heads", SW_ONLY_EMPTY},
-    {"quantization_config", SW_ONLY_EMPTY},
-    {"auto_map", SW_ONLY_EMPTY},
-    {"cross_attention_hidden_size", SW_ONLY_EMPTY},
-    {0},
-};
+#define SHARED_FIXED                                                                                                   \
+    {"is_encoder_decoder", SW_ONLY_FALSE}, {"tie_encoder_decoder", SW_ONLY_FALSE},                                     \
+        {"add_cross_attention", SW_ONLY_FALSE}, {"use_mrope", SW_ONLY_FALSE}, {"rope_interleaved", SW_ONLY_FALSE},     \
+        {"partial_rotary_factor", SW_ONLY_ONE}, {"pruned_heads", SW_ONLY_EMPTY},                                       \
+        {"quantization_config", SW_ONLY_EMPTY}, {"auto_map", SW_ONLY_EMPTY}, {                                         \
+        "cross_attention_hidden_size", SW_ONLY_EMPTY                                                                   \
+    }
+static const struct sw_config_fixed fixed[] = {SHARED_FIXED, {0}};
+/* Llama's own code knows no windows, so that its list of layers can only say what is so anyway. */
+static const struct sw_config_fixed llama_fixed[] = {SHARED_FIXED, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
 
 #define ROPE_NAMES "rope_theta", "rope_scaling", "rope_parameters"
 static const char *const llama_special[] = {ROPE_NAMES, NULL};
@@ -63,9 +69,10 @@ static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window"
 /* Slices of the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
 
-static sw_status derive_heads(const char *origin, struct sw_model_config *out) {
+static sw_status derive_heads(const json_t *root, const char *origin, struct sw_model_config *out) {
+    const int64_t absent = sw_family_find(out->family)->absent_kv_heads;
     if (out->kv_heads == 0)
-        out->kv_heads = out->heads;
+        out->kv_heads = absent > 0 && json_object_get(root, "num_key_value_heads") == NULL ? absent : out->heads;
     if (out->heads % out->kv_heads != 0)
         return sw_fail(SW_ERR_ARG, "%s: 'num_key_value_heads' %lld does not divide 'num_attention_heads' %lld; it must",
                        origin, (long long)out->kv_heads, (long long)out->heads);
@@ -81,7 +88,7 @@ static sw_status derive_heads(const char *origin, struct sw_model_config *out) {
 }
 
 static sw_status derive_llama(const json_t *root, const char *origin, struct sw_model_config *out) {
-    SW_TRY(derive_heads(origin, out));
+    SW_TRY(derive_heads(root, origin, out));
     return sw_config_read_rope(root, origin, out);
 }
 
@@ -232,8 +239,7 @@ static const struct sw_tensor_names names = {
 #define SHARED_DEFAULTS                                                                                                \
     .norm_epsilon = 1e-6, .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS,                                \
     .positions = SW_POSITIONS_ROTARY, .gated = true, .out_first = true
-#define SHARED_PARTS                                                                                                   \
-    .activation_field = "hidden_act", .activations = activations, .fixed = fixed, .harmless = harmless, .names = &names
+#define SHARED_PARTS .activation_field = "hidden_act", .activations = activations, .harmless = harmless, .names = &names
 
 const struct sw_family sw_llama_family = {
     .name = "llama",
@@ -241,6 +247,7 @@ const struct sw_family sw_llama_family = {
     .architecture = "LlamaForCausalLM",
     .defaults = {.family = "llama", SHARED_DEFAULTS},
     .fields = llama_fields,
+    .fixed = llama_fixed,
     .special = llama_special,
     .derive = derive_llama,
     .write = write_llama,
@@ -252,7 +259,9 @@ const struct sw_family sw_mistral_family = {
     .title = "Mistral",
     .architecture = "MistralForCausalLM",
     .defaults = {.family = "mistral", SHARED_DEFAULTS},
+    .absent_kv_heads = MISTRAL_KV_HEADS,
     .fields = shared_fields,
+    .fixed = fixed,
     .special = mistral_special,
     .derive = derive_mistral,
     .write = write_mistral,
@@ -264,7 +273,9 @@ const struct sw_family sw_qwen2_family = {
     .title = "Qwen2",
     .architecture = "Qwen2ForCausalLM",
     .defaults = {.family = "qwen2", SHARED_DEFAULTS, .qkv_bias = true},
+    .absent_kv_heads = QWEN_KV_HEADS,
     .fields = shared_fields,
+    .fixed = fixed,
     .special = qwen_special,
     .derive = derive_qwen,
     .write = write_qwen,
@@ -276,7 +287,9 @@ const struct sw_family sw_qwen3_family = {
     .title = "Qwen3",
     .architecture = "Qwen3ForCausalLM",
     .defaults = {.family = "qwen3", SHARED_DEFAULTS, .qk_norm = true, .head_dim = QWEN3_HEAD_DIM},
+    .absent_kv_heads = QWEN_KV_HEADS,
     .fields = qwen3_fields,
+    .fixed = fixed,
     .special = qwen_special,
     .derive = derive_qwen,
     .write = write_qwen,

@@ -32,7 +32,7 @@ static sw_status write_all(int file, const char *path, const char *text, size_t 
     return SW_OK;
 }
 
-void sw_file_flush_folder_of(const char *path) {
+sw_status sw_file_flush_folder_of(const char *path) {
     char folder[PATH_CHARS];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -41,18 +41,31 @@ void sw_file_flush_folder_of(const char *path) {
     else
         slash[slash == folder ? 1 : 0] = '\0';
     const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0)
-        return;
-    fsync(directory);
-    close(directory);
+    /* Some file systems cannot flush a folder, and a folder may be written in and not read. */
+    const bool flushed = directory < 0 || fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
+    const int error = errno;
+    if (directory >= 0)
+        close(directory);
+    return flushed ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
-sw_status sw_file_replace(const char *path, const char *text, size_t bytes) {
+/* What a link or another name of a file of somebody else's is goes, and not what it leads to. */
+static int open_new(const char *path, sw_file_readers readers) {
+    if (unlink(path) != 0 && errno != ENOENT)
+        return -1;
+    const int file =
+        open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, readers == SW_FILE_PRIVATE ? 0600 : 0644);
+    if (file >= 0 && readers == SW_FILE_PRIVATE)
+        (void)fchmod(file, 0600);
+    return file;
+}
+
+sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers) {
     char beside[PATH_CHARS];
     const int used = snprintf(beside, sizeof beside, "%s.partial", path);
     if (used < 0 || (size_t)used >= sizeof beside)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
-    const int file = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const int file = open_new(beside, readers);
     if (file < 0)
         return sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
     sw_status status = write_all(file, beside, text, bytes);
@@ -62,17 +75,31 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes) {
         status = sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
     if (status == SW_OK && rename(beside, path) != 0)
         status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
-    if (status != SW_OK)
+    if (status != SW_OK) {
         unlink(beside);
-    else
-        sw_file_flush_folder_of(path);
-    return status;
+        return status;
+    }
+    return sw_file_flush_folder_of(path);
 }
 
-sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
-    FILE *file = fopen(path, "re");
+/* A FIFO would keep whoever opens or reads it waiting. */
+static FILE *open_regular(const char *path, int flags) {
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+    if (fd < 0)
+        return NULL;
+    errno = EINVAL;
+    FILE *file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
     if (file == NULL)
-        return sw_fail(SW_ERR_ARG, "cannot open %s: %s", path, strerror(errno));
+        close(fd);
+    return file;
+}
+
+static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out) {
+    FILE *file = open_regular(path, flags);
+    if (file == NULL)
+        return errno == ELOOP || errno == EINVAL ? sw_fail(SW_ERR_ARG, "%s is not a regular file", path)
+                                                 : sw_fail(SW_ERR_ARG, "cannot open %s: %s", path, strerror(errno));
     sw_status status = SW_OK;
     char *text = malloc(limit_bytes + 1);
     const size_t bytes = text == NULL ? 0 : fread(text, 1, limit_bytes, file);
@@ -92,11 +119,20 @@ sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
     return SW_OK;
 }
 
+sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
+    return read_text(path, 0, limit_bytes, out);
+}
+
+sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out) {
+    return read_text(path, O_NOFOLLOW, limit_bytes, out);
+}
+
 sw_status sw_file_copy(const char *from, const char *to) {
     sw_status status = SW_OK;
     char *buffer = malloc(COPY_BYTES);
-    const int source = open(from, O_RDONLY | O_CLOEXEC);
-    const int target = source < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    FILE *regular = open_regular(from, 0);
+    const int source = regular == NULL ? -1 : fileno(regular);
+    const int target = source < 0 ? -1 : open_new(to, SW_FILE_SHARED);
     if (buffer == NULL || source < 0 || target < 0)
         status = sw_fail(SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
     while (status == SW_OK) {
@@ -110,8 +146,8 @@ sw_status sw_file_copy(const char *from, const char *to) {
     }
     if (target >= 0 && (fsync(target) != 0 || close(target) != 0) && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "cannot write %s: %s", to, strerror(errno));
-    if (source >= 0)
-        close(source);
+    if (regular != NULL)
+        fclose(regular);
     free(buffer);
     return status;
 }
@@ -120,32 +156,56 @@ static bool is_dot(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-sw_status sw_folder_must_be_free(const char *folder) {
+sw_status sw_folder_must_be_free(const char *folder, const char *but) {
     DIR *directory = opendir(folder);
     if (directory == NULL)
         return errno == ENOENT ? SW_OK
                                : sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
     bool empty = true;
     for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
-        empty = empty && is_dot(entry->d_name);
+        empty = empty && (is_dot(entry->d_name) || (but != NULL && strcmp(entry->d_name, but) == 0));
     closedir(directory);
     return empty ? SW_OK : sw_fail(SW_ERR_ARG, "the folder %s is not empty; name a new one", folder);
 }
 
 sw_status sw_folder_make(const char *folder, mode_t mode) {
-    if (mkdir(folder, mode) != 0 && errno != EEXIST)
-        return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s", folder,
-                       strerror(errno));
+    if (mkdir(folder, mode) != 0)
+        return errno == EEXIST ? SW_OK
+                               : sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s",
+                                         folder, strerror(errno));
+    /* A umask takes nothing from a folder that is its user's alone. */
+    if (mode == 0700 && chmod(folder, mode) != 0)
+        return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
     return SW_OK;
 }
 
-void sw_folder_remove(const char *folder) {
-    DIR *directory = opendir(folder);
-    if (directory == NULL)
-        return;
+sw_status sw_folder_make_own(const char *folder, mode_t mode) {
+    struct stat info;
+    SW_TRY(sw_folder_make(folder, mode));
+    if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is not a folder: move it away", folder);
+    return SW_OK;
+}
+
+sw_status sw_folder_empty(const char *folder, const char *but) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return error == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be emptied: %s", folder, strerror(error));
+    }
     for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
-        if (!is_dot(entry->d_name))
-            unlinkat(dirfd(directory), entry->d_name, 0);
+        if (!is_dot(entry->d_name) && (but == NULL || strcmp(entry->d_name, but) != 0))
+            unlinkat(fd, entry->d_name, 0);
     closedir(directory);
-    rmdir(folder);
+    return SW_OK;
+}
+
+sw_status sw_folder_remove(const char *folder) {
+    SW_TRY(sw_folder_empty(folder, NULL));
+    if (rmdir(folder) == 0 || errno == ENOENT)
+        return SW_OK;
+    return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", folder, strerror(errno));
 }

@@ -10,19 +10,27 @@
 /* "folder/name". */
 sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name);
 
-/* Writes beside the path, flushes, renames. */
-sw_status sw_file_replace(const char *path, const char *text, size_t bytes);
+/* Who may read a new file: its user alone, whatever the umask, or whom the umask allows. */
+typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
+/* Writes beside the path, flushes, renames. What lies beside it under that name goes, and no link is followed. */
+sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers);
 /* Makes names that came or went in the folder of a file last, where the file system can. */
-void sw_file_flush_folder_of(const char *path);
-/* The whole file, zero-terminated, malloc'ed, at most limit bytes. */
+sw_status sw_file_flush_folder_of(const char *path);
+/* Reads a whole regular file: zero-terminated, malloc'ed, at most limit bytes. */
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
+/* The same of a file that belongs to a folder of ours, so that a link in its place is refused. */
+sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_copy(const char *from, const char *to);
 
-/* Fails where something other than an empty folder is at the path. */
-sw_status sw_folder_must_be_free(const char *folder);
+/* Fails where something other than an empty folder is at the path. `but` (NULL: none) is a name that may be in it. */
+sw_status sw_folder_must_be_free(const char *folder, const char *but);
 /* Makes it where it is not there (its parent must be). */
 sw_status sw_folder_make(const char *folder, mode_t mode);
-/* Removes a folder of plain files, as far as it is there; errors are ignored. */
-void sw_folder_remove(const char *folder);
+/* The same of a folder below one of ours: a link in its place is refused. */
+sw_status sw_folder_make_own(const char *folder, mode_t mode);
+/* Removes the files of a folder but one. Folders and links in it are left, or go unfollowed. */
+sw_status sw_folder_empty(const char *folder, const char *but);
+/* Removes a folder of files, as far as it is there. A link is refused, and so are folders in it. */
+sw_status sw_folder_remove(const char *folder);
 
 #endif

@@ -4,6 +4,8 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "offload/scratch.h"
+#include "train/algorithms.h"
+#include "train/gpu_verdict.h"
 #include "train/settings.h"
 
 #include <stdlib.h>
@@ -18,6 +20,8 @@ static sw_status open_devices(const struct sw_inference_options *options, struct
                               sw_dtype *out_type) {
     const int threads = options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)options->threads;
     SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, 0, &out->devices));
+    SW_TRY(sw_gpu_verdict_require(&out->devices));
+    SW_TRY(sw_algorithms_begin(out->devices.compute, &(struct sw_algorithm_record){0}));
     const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_devices_info(&out->devices).bf16_fast ? SW_BF16 : SW_F32,
                               [SW_PRECISION_BF16] = SW_BF16,
                               [SW_PRECISION_FP16] = SW_F16,
@@ -44,11 +48,19 @@ static void choose_budgets(const struct sw_inference_options *options, const str
     budget_bytes[SW_HOST] = given_or(options->host_memory, (gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE) * available);
 }
 
-/* A GPU's memory refuses by itself what it has no room for. */
-static sw_status check_memory(const struct sw_plan *plan, const struct sw_device_info *device,
-                              const struct sw_machine *machine) {
+/* A GPU's memory refuses by itself what it has no room for. Of named budgets only a cgroup's limit is known for certain
+ * (train/room.h). */
+static sw_status check_memory(const struct sw_inference_options *options, const struct sw_plan *plan,
+                              const struct sw_device_info *device, const struct sw_machine *machine) {
     const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    const bool named =
+        options->host_memory != SW_OPTION_AUTO || (device->host_memory && options->device_memory != SW_OPTION_AUTO);
+    if (named && need_bytes > machine->available_bytes && need_bytes <= machine->limit.room_bytes) {
+        sw_log_info("taking %s of memory, as the named budgets allow, where the system calls %s available",
+                    sw_format_size(need_bytes, need), sw_format_size(machine->available_bytes, have));
+        return SW_OK;
+    }
     return need_bytes <= machine->available_bytes
                ? SW_OK
                : sw_fail(SW_ERR_BUDGET,
@@ -101,7 +113,7 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
     SW_TRY(sw_placement_parse("auto", &plan.place));
     SW_TRY(explain(sw_plan_create(&plan, &inference->plan), spec, inference->model));
     SW_TRY(sw_plan_check(inference->plan));
-    return check_memory(inference->plan, &device, &machine);
+    return check_memory(spec->options, inference->plan, &device, &machine);
 }
 
 /* Files without a name, so that nothing is left of them, however the process ends. A store holds at least one grain;
@@ -149,6 +161,7 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                          .context = spec->context,
                                          .forward_only = true};
     SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->devices.compute, &out->model));
+    sw_algorithms_keep(out->devices.compute);
     SW_TRY(make_plan(spec, type, out));
     SW_TRY(make_store(spec, out));
     const struct sw_engine_spec engine = {.plan = out->plan,

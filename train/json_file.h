@@ -9,5 +9,7 @@
 /* Reads a file of at most limit bytes, without members of one name. What is no JSON is `bad`, with its line. The caller
  * drops the reference. */
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
+/* The same of a file in a folder of ours, where a link is refused. */
+sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
 #endif

@@ -326,6 +326,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     int64_t step;
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
+    SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(run_steps(loop, &step));
     SW_TRY(finish(loop, step, out_end));

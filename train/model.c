@@ -247,8 +247,9 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     const double std =
         into_residual ? init->config->init_std / sqrt(2.0 * (double)init->config->layers) : init->config->init_std;
     const uint64_t stream = stream_of(tensor->name);
+    sw_rng_normals(init->seed, stream, (uint64_t)whole, run, out);
     for (int64_t i = 0; i < run; i++)
-        out[i] = (float)std * sw_rng_normal(init->seed, stream, (uint64_t)(whole + i));
+        out[i] *= (float)std;
     return SW_OK;
 }
 

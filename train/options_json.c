@@ -116,7 +116,8 @@ static sw_status value_from_json(const struct sw_option *option, const json_t *v
         *(bool *)sw_option_member(option, target) = json_is_true(value);
         return SW_OK;
     }
-    if (option->kind == SW_OPTION_STRING && json_is_null(value)) {
+    /* A text that has a default is never without one. */
+    if (option->kind == SW_OPTION_STRING && json_is_null(value) && !option->required && option->initial == NULL) {
         sw_option_clear(option, target);
         return SW_OK;
     }

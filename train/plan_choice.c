@@ -238,16 +238,19 @@ static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *
 static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_settings *settings, struct sw_model *model,
                                  const struct sw_devices *devices, const char *folder, const struct sw_plan *plan,
                                  struct sw_machine_rates *out, bool *out_known) {
+    bool stopped = false;
     *out_known = true;
     if (sw_ranks_rank(ranks) == 0) {
         sw_ranks_enter(ranks, "measuring", 0);
         const sw_status status = measure(settings, model, devices, folder, ranks, plan, out);
         sw_ranks_leave(ranks);
         *out_known = status == SW_OK;
-        if (status != SW_OK)
+        stopped = status == SW_ERR_STOPPED;
+        if (status != SW_OK && !stopped)
             sw_log_warn("the plan stays as it was made, as nothing is priced: %s", sw_error_message(status));
         sw_error_clear();
     }
+    SW_TRY(sw_ranks_gate(ranks, stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
     if (!*out_known)
         return SW_OK;

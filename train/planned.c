@@ -1,6 +1,7 @@
 #include "train/planned.h"
 
 #include "core/log.h"
+#include "train/algorithms.h"
 #include "train/plan_choice.h"
 
 /* This machine's, or those of the one that is described, with its memory. */
@@ -27,7 +28,9 @@ sw_status sw_planned_open(struct sw_planned *p) {
                                          .batch = p->settings.micro_batch,
                                          .seq = p->settings.seq,
                                          .tiles = p->settings.tiles};
-    return sw_model_create(&p->config, &shape, p->devices.compute, &p->model);
+    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
+    sw_algorithms_keep(p->devices.compute);
+    return SW_OK;
 }
 
 sw_status sw_planned_make(struct sw_planned *p) {
@@ -75,13 +78,23 @@ static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates
     return SW_OK;
 }
 
+static struct sw_rates_target target_of(const struct sw_planned *p) {
+    return (struct sw_rates_target){.settings = &p->settings,
+                                    .model = p->model,
+                                    .devices = &p->devices,
+                                    .ring_chunks = p->plan->spec.ring_chunks,
+                                    .directories = p->places.path,
+                                    .directory_count = p->places.count};
+}
+
+sw_status sw_planned_keep_rates(const struct sw_planned *p) {
+    const struct sw_rates_target target = target_of(p);
+    const bool keeps = p->settings.rates != NULL && sw_ranks_rank(p->ranks) == 0;
+    return keeps ? sw_rates_keep(p->settings.rates, &target, &p->rates) : SW_OK;
+}
+
 sw_status sw_planned_predict(struct sw_planned *p) {
-    const struct sw_rates_target target = {.settings = &p->settings,
-                                           .model = p->model,
-                                           .devices = &p->devices,
-                                           .ring_chunks = p->plan->spec.ring_chunks,
-                                           .directories = p->places.path,
-                                           .directory_count = p->places.count};
+    const struct sw_rates_target target = target_of(p);
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));

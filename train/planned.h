@@ -36,6 +36,9 @@ sw_status sw_planned_make(struct sw_planned *planned);
  * those of rank 0. */
 sw_status sw_planned_predict(struct sw_planned *planned);
 
+/* Writes the rates again where --rates says, with what was measured since. */
+sw_status sw_planned_keep_rates(const struct sw_planned *planned);
+
 /* Whether anything of the plan is on NVMe. */
 bool sw_plan_uses_nvme(const struct sw_plan *plan);
 

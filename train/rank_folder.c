@@ -24,7 +24,7 @@ static sw_status look(const char *folder, struct sight *out) {
         return SW_OK;
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
-    SW_TRY(sw_file_read_text(path, RUN_JSON_MOST_BYTES, &text));
+    SW_TRY(sw_file_read_own_text(path, RUN_JSON_MOST_BYTES, &text));
     out->digest = sw_checksum(text, (int64_t)strlen(text));
     free(text);
     return SW_OK;

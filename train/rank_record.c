@@ -1,4 +1,4 @@
-/* What run.json says of the ranks' stores, gathered from all ranks; and what a change of them leaves behind. */
+/* What run.json says of the ranks' stores, gathered from all ranks. */
 #include "core/size.h"
 #include "train/rank_store_private.h"
 #include "train/run_stores.h"
@@ -90,25 +90,5 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
     self->run->store = stores;
     self->run->ranks = owner.ranks;
     self->run->whole = owner.whole;
-    return SW_OK;
-}
-
-static const char *from_folder(const char *folder, const char *path) {
-    const size_t chars = strlen(folder);
-    if (strncmp(path, folder, chars) != 0 || (path[chars] != '/' && path[chars] != '\0'))
-        return path;
-    return path[chars] == '\0' ? "." : path + chars + 1;
-}
-
-sw_status sw_rank_leave(const char *folder, const struct sw_run *of, struct sw_option_list *left) {
-    for (int64_t rank = 0; rank < of->ranks; rank++) {
-        struct sw_places places;
-        SW_TRY(sw_run_places(folder, of, rank, NULL, &places));
-        sw_status status = SW_OK;
-        for (int i = 0; status == SW_OK && i < places.count; i++)
-            status = sw_option_list_add(left, from_folder(folder, places.path[i]));
-        sw_places_release(&places);
-        SW_TRY(status);
-    }
     return SW_OK;
 }

@@ -11,31 +11,31 @@ sw_status sw_rank_own_places(const struct sw_rank_stores *self, struct sw_places
     return sw_places_of_rank(&self->run->settings.nvme, self->folder, &owner, out);
 }
 
-static sw_status make_in(const struct sw_rank_stores *self, const struct sw_places *places, struct sw_store **out) {
+static sw_status make_in(const struct sw_rank_stores *self, const struct sw_places *places, const char *id,
+                         struct sw_store **out) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     sw_status status = sw_places_make(places, &owner);
     if (status == SW_OK)
-        status = self->make(self->context, places, out);
+        status = self->make(self->context, places, id, out);
     if (status != SW_OK)
         sw_places_unmake(places, &owner);
     return status;
 }
 
-sw_status sw_rank_make(const struct sw_rank_stores *self, struct sw_store **out) {
+sw_status sw_rank_make(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
     struct sw_places places;
     SW_TRY(sw_rank_own_places(self, &places));
-    const sw_status status = make_in(self, &places, out);
+    const sw_status status = make_in(self, &places, id, out);
     sw_places_release(&places);
     return status;
 }
 
-sw_status sw_rank_store_create(const struct sw_rank_stores *self, struct sw_store **out) {
+sw_status sw_rank_store_create(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
     struct sw_places places;
-    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, out)));
-    char id[SW_STORE_ID_CHARS];
+    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, id, out)));
     sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
-        status = sw_rank_record(self, sw_store_id(*out, id), &places);
+        status = sw_rank_record(self, id, &places);
     sw_places_release(&places);
     return status;
 }
@@ -89,8 +89,7 @@ static void tick(void *ranks, int64_t done_bytes, int64_t total_bytes) {
     sw_ranks_tick(ranks);
 }
 
-/* What the rank goes back to must be whole before anything later is given up. */
-static sw_status check_whole(struct sw_ranks *ranks, struct sw_store *store) {
+sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store) {
     int64_t grains, bad;
     const long long step = (long long)sw_store_last_commit(store)->step;
     const struct sw_store_verifier verifier = {.progress = tick, .context = ranks};
@@ -101,7 +100,7 @@ static sw_status check_whole(struct sw_ranks *ranks, struct sw_store *store) {
     return bad == 0 ? SW_OK
                     : sw_fail(SW_ERR_CORRUPT,
                               "%lld grains of step %lld, the newest that every rank has, are bad: go back to an export "
-                              "or another copy",
+                              "or another copy; what other steps and stores the run has is kept",
                               (long long)bad, step);
 }
 
@@ -122,10 +121,12 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     const bool back = newest > step;
     SW_TRY(sw_ranks_gate(ranks, back ? open_at(self, places, step, out) : SW_OK));
     SW_TRY(sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out)));
-    SW_TRY(sw_ranks_gate(ranks, back ? check_whole(ranks, *out) : SW_OK));
+    /* What the rank goes on with must be whole before anything else is given up. */
+    SW_TRY(sw_ranks_gate(ranks, back || self->run->left_count > 0 ? sw_rank_check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
     char id[SW_STORE_ID_CHARS];
-    return sw_rank_record(self, sw_store_id(*out, id), places);
+    SW_TRY(sw_rank_record(self, sw_store_id(*out, id), places));
+    return sw_rank_remove_left(self);
 }
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {
@@ -141,7 +142,6 @@ sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store 
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
     *out = NULL;
-    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_remove_left(self)));
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole;
     const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);
     if (status != SW_OK) {

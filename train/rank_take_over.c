@@ -1,26 +1,23 @@
 /* A run that goes on with another number of ranks. Its state is copied grain by grain from the stores that it has into
  * new ones, which then commit the same step. Stores can be open once at a time, so the ranks go round the old ones. */
-#include "core/log.h"
 #include "core/size.h"
 #include "offload/shard.h"
-#include "train/files.h"
 #include "train/rank_store_private.h"
 #include "train/run_stores.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { BOX_GRAINS = 16, BOXES = 2, IO_DEPTH = 32 };
 
 /* What a change of ranks goes through. */
 struct change {
     const struct sw_rank_stores *self;
     struct sw_ranks *ranks;
-    struct sw_run before; /* its stores only */
+    struct sw_run before, after; /* their stores only; the starts are borrowed */
     struct sw_store *store;
     int64_t step;                   /* the newest that all old stores have */
+    int64_t newest;                 /* that any of them has */
+    char id[SW_STORE_ID_CHARS];     /* of this rank's new store */
+    bool announced;                 /* run.json lists the new stores as left behind, until they are the run's */
     int64_t grains;                 /* copied so far */
     struct sw_store_commit *commit; /* of that step; NULL: not read yet */
 };
@@ -35,17 +32,53 @@ static sw_status open_old(const struct change *change, int64_t owner, int64_t mo
                                            (long long)change->before.ranks);
 }
 
-/* Each old store is asked by one rank. */
+/* Each old store is asked by one rank. A run.json that does not say what it is, is of a single store. */
 static sw_status find_own_step(struct change *change) {
     change->step = SW_STORE_NEWEST;
+    change->newest = -1;
     for (int64_t owner = sw_ranks_rank(change->ranks); owner < change->before.ranks;
          owner += sw_ranks_count(change->ranks)) {
         struct sw_store *old;
         SW_TRY(open_old(change, owner, SW_STORE_NEWEST, &old));
-        change->step = sw_min_i64(change->step, sw_store_last_commit(old)->step);
+        const int64_t step = sw_store_last_commit(old)->step;
+        change->step = sw_min_i64(change->step, step);
+        change->newest = sw_max_i64(change->newest, step);
+        sw_store_id(old, change->before.store[owner].id);
         sw_store_close(old);
     }
     return SW_OK;
+}
+
+static sw_status find_step(struct change *change) {
+    struct sw_ranks *ranks = change->ranks;
+    struct sw_run_store *first = &change->before.store[0];
+    SW_TRY(sw_ranks_gate(ranks, find_own_step(change)));
+    SW_TRY(sw_ranks_spread(ranks, "identity of the store", first->id, sizeof first->id));
+    int64_t steps[] = {change->step, -change->newest};
+    SW_TRY(sw_ranks_least(ranks, steps, 2));
+    change->step = steps[0];
+    change->newest = -steps[1];
+    return SW_OK;
+}
+
+static sw_status check_old(struct change *change) {
+    for (int64_t owner = sw_ranks_rank(change->ranks); owner < change->before.ranks;
+         owner += sw_ranks_count(change->ranks)) {
+        struct sw_store *old;
+        SW_TRY(open_old(change, owner, change->step, &old));
+        const sw_status status = sw_rank_check_whole(change->ranks, old);
+        sw_store_close(old);
+        SW_TRY(status);
+    }
+    return SW_OK;
+}
+
+/* What an earlier change has left may be whole where the run's stores are not. */
+static sw_status remove_left(struct change *change) {
+    if (change->self->run->left_count == 0)
+        return SW_OK;
+    SW_TRY(sw_ranks_gate(change->ranks, check_old(change)));
+    return sw_rank_remove_left(change->self);
 }
 
 /* Whether a rank takes grains of an old store, or at least its commit. */
@@ -62,74 +95,6 @@ static bool needs(const struct change *change, int64_t owner) {
             return true;
     }
     return false;
-}
-
-/* Reads a box while the one before is written. */
-static sw_status copy_run(struct sw_store_lane *from, struct sw_store_lane *to, const struct sw_store_transfer *run,
-                          char *const boxes[BOXES], struct sw_ranks *ranks) {
-    for (int64_t done = 0, turn = 0; done < run->grains; done += BOX_GRAINS, turn++) {
-        struct sw_store_transfer box = *run;
-        box.first_grain += done;
-        box.grains = sw_min_i64(BOX_GRAINS, run->grains - done);
-        box.buf = boxes[turn % BOXES];
-        SW_TRY(sw_store_transfer(from, &box));
-        while (sw_store_outstanding(to) > 0) {
-            uint64_t tag;
-            int count;
-            SW_TRY(sw_store_reap(to, true, &tag, 1, &count));
-        }
-        box.write = true;
-        box.generation = 0;
-        SW_TRY(sw_store_submit(to, &box));
-        sw_ranks_tick(ranks);
-    }
-    while (sw_store_outstanding(to) > 0) {
-        uint64_t tag;
-        int count;
-        SW_TRY(sw_store_reap(to, true, &tag, 1, &count));
-    }
-    return SW_OK;
-}
-
-static sw_status copy_units(struct sw_store *from, struct sw_store *to, struct sw_store_lane *const lanes[2],
-                            char *const boxes[BOXES], struct sw_ranks *ranks, int64_t *grains) {
-    const struct sw_store_commit *commit = sw_store_last_commit(from);
-    for (int64_t unit = 0; unit < sw_store_unit_count(to); unit++) {
-        if (sw_store_unit_whole_grains(from, unit) != sw_store_unit_whole_grains(to, unit))
-            return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-        const int64_t first = sw_max_i64(sw_store_unit_first(from, unit), sw_store_unit_first(to, unit));
-        const int64_t end = sw_min_i64(sw_store_unit_first(from, unit) + sw_store_unit_grains(from, unit),
-                                       sw_store_unit_first(to, unit) + sw_store_unit_grains(to, unit));
-        if (end <= first)
-            continue;
-        const struct sw_store_transfer run = {.generation = commit->generation,
-                                              .unit = unit,
-                                              .first_grain = first,
-                                              .grains = end - first,
-                                              .step = commit->step};
-        SW_TRY(copy_run(lanes[0], lanes[1], &run, boxes, ranks));
-        *grains += end - first;
-    }
-    return SW_OK;
-}
-
-sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains) {
-    struct sw_store_lane *lanes[2] = {NULL, NULL};
-    void *memory = NULL;
-    sw_status status = SW_OK;
-    if (sw_store_unit_count(from) != sw_store_unit_count(to))
-        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-    if (posix_memalign(&memory, SW_BUFFER_ALIGN_BYTES, (size_t)BOXES * BOX_GRAINS * SW_RECORD_BYTES) != 0)
-        return sw_fail(SW_ERR_NOMEM, "no memory to copy a store");
-    char *const boxes[BOXES] = {memory, (char *)memory + (ptrdiff_t)BOX_GRAINS * SW_RECORD_BYTES};
-    SW_TRY_GOTO(sw_store_lane_open(from, IO_DEPTH, &lanes[0]), end);
-    SW_TRY_GOTO(sw_store_lane_open(to, IO_DEPTH, &lanes[1]), end);
-    status = copy_units(from, to, lanes, boxes, ranks, grains);
-end:
-    sw_store_lane_close(lanes[0]);
-    sw_store_lane_close(lanes[1]);
-    free(memory);
-    return status;
 }
 
 static sw_status take_from(struct change *change, int64_t owner) {
@@ -181,11 +146,15 @@ static sw_status write_run(const struct change *change) {
 /* The run stays what it is, with the settings that it had. */
 static sw_status write_left(const struct sw_rank_stores *self) {
     struct sw_run run = {0};
-    SW_TRY(sw_run_read(self->folder, &run));
-    sw_option_list_release(&run.left);
-    run.left = self->run->left;
-    const sw_status status = sw_run_write(self->folder, &run);
-    run.left = (struct sw_option_list){0};
+    sw_status status = sw_run_read(self->folder, &run);
+    if (status == SW_OK) {
+        sw_run_stores_release(run.left, run.left_count);
+        run.left = self->run->left;
+        run.left_count = self->run->left_count;
+        status = sw_run_write(self->folder, &run);
+        run.left = NULL;
+        run.left_count = 0;
+    }
     sw_run_release(&run);
     return status;
 }
@@ -196,41 +165,96 @@ static sw_status announce_new(struct change *change) {
     struct sw_run after = {.settings = self->run->settings};
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
     struct sw_places places;
+    SW_TRY(sw_ranks_gate(change->ranks, sw_store_new_id(change->id)));
     sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
         status = sw_ranks_gate(change->ranks, sw_rank_refuse_taken(&places));
     if (status == SW_OK)
-        status = sw_rank_record(&like, "", &places);
+        status = sw_rank_record(&like, change->id, &places);
     sw_places_release(&places);
     if (status == SW_OK)
-        status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, &self->run->left));
-    sw_run_stores_release(after.store, after.ranks);
-    SW_TRY(status);
-    return sw_ranks_first(change->ranks, write_left(self));
+        status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, change->step, self->run));
+    if (status == SW_OK)
+        status = sw_ranks_first(change->ranks, write_left(self));
+    change->after = after;
+    change->after.settings = (struct sw_settings){0};
+    change->announced = after.store != NULL;
+    return status;
 }
 
 /* The new stores are the run's from the moment that run.json says so. */
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_places places;
-    char id[SW_STORE_ID_CHARS];
     sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK)
-        status = sw_rank_record(self, sw_store_id(change->store, id), &places);
+        status = sw_rank_record(self, change->id, &places);
     sw_places_release(&places);
     SW_TRY(status);
-    sw_option_list_release(&self->run->left);
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &change->before, &self->run->left)));
+    sw_rank_forget_left(self->run, &change->after);
+    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &change->before, change->newest, self->run)));
     SW_TRY(write_run(change));
-    return sw_ranks_gate(change->ranks, sw_rank_remove_left(self));
+    return sw_rank_remove_left(self);
+}
+
+/* Whether run.json names the new stores after all, or cannot be read: then they are not to be touched. */
+static sw_status refuse_taken_up(const struct change *change) {
+    struct sw_run run = {0};
+    sw_status status = sw_run_read(change->self->folder, &run);
+    if (status == SW_OK && strcmp(run.store[0].id, change->after.store[0].id) == 0)
+        status = sw_fail(SW_ERR_BUSY, "the new stores are the run's");
+    sw_run_release(&run);
+    return status;
+}
+
+static sw_status remove_new(struct change *change) {
+    const struct sw_rank_stores *self = change->self;
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    struct sw_places places;
+    sw_store_close(change->store);
+    change->store = NULL;
+    SW_TRY(sw_rank_own_places(self, &places));
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < places.count; i++)
+        status = sw_store_remove(places.path[i], change->id, change->step);
+    if (status == SW_OK)
+        sw_places_unmake(&places, &owner);
+    sw_places_release(&places);
+    return status;
+}
+
+static sw_status forget_new(const struct change *change) {
+    sw_rank_forget_left(change->self->run, &change->after);
+    sw_rank_forget_left(change->self->run, &change->before);
+    return write_left(change->self);
+}
+
+/* Takes back what was announced, where all ranks know of the failure: else another rank may be taking the new stores
+ * up, and the next resume sees which are the run's. The failure itself is what is told. */
+static void withdraw(struct change *change, sw_status failure) {
+    struct sw_ranks *ranks = change->ranks;
+    const bool told = ranks->told;
+    if (!change->announced || (sw_ranks_count(ranks) > 1 && !told))
+        return;
+    char *message = strdup(sw_error_message(failure));
+    sw_error_clear();
+    sw_status status = sw_ranks_gate(ranks, refuse_taken_up(change));
+    if (status == SW_OK)
+        status = sw_ranks_gate(ranks, remove_new(change));
+    if (status == SW_OK)
+        (void)sw_ranks_first(ranks, forget_new(change));
+    sw_error_clear();
+    (void)sw_fail(failure, "%s", message != NULL ? message : sw_status_name(failure));
+    free(message);
+    ranks->told = told;
 }
 
 static sw_status go_through(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
-    SW_TRY(sw_ranks_gate(ranks, find_own_step(change)));
-    SW_TRY(sw_ranks_least(ranks, &change->step, 1));
+    SW_TRY(find_step(change));
+    SW_TRY(remove_left(change));
     SW_TRY(announce_new(change));
-    SW_TRY(sw_ranks_gate(ranks, sw_rank_make(change->self, &change->store)));
+    SW_TRY(sw_ranks_gate(ranks, sw_rank_make(change->self, change->id, &change->store)));
     SW_TRY(fill(change));
     SW_TRY(sw_ranks_gate(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
     return replace(change);
@@ -240,8 +264,10 @@ static sw_status begin(struct change *change) {
     const struct sw_run *run = change->self->run;
     change->commit = calloc(1, sizeof *change->commit);
     struct sw_run_store *stores = calloc((size_t)run->ranks, sizeof *stores);
-    change->before = (struct sw_run){
-        .settings = {.allow_buffered = run->settings.allow_buffered}, .ranks = run->ranks, .whole = run->whole};
+    change->before = (struct sw_run){.settings = {.allow_buffered = run->settings.allow_buffered},
+                                     .ranks = run->ranks,
+                                     .whole = run->whole,
+                                     .starts = run->starts};
     change->before.store = stores;
     if (change->commit == NULL || stores == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)run->ranks);
@@ -295,36 +321,11 @@ sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store *
         status = follow_move(&change);
     if (status == SW_OK)
         status = go_through(&change);
+    if (status != SW_OK)
+        withdraw(&change, status);
     sw_run_stores_release(change.before.store, change.before.ranks);
+    sw_run_stores_release(change.after.store, change.after.ranks);
     free(change.commit);
     *out = change.store;
     return status;
-}
-
-/* As far as this rank sees it: what lies on another machine is removed by the ranks there. */
-static sw_status remove_one(const char *folder, const char *left) {
-    char path[SW_RUN_PATH_CHARS];
-    if (left[0] == '/')
-        SW_TRY(sw_path_join(path, sizeof path, "", left + 1));
-    else
-        SW_TRY(sw_path_join(path, sizeof path, folder, left));
-    SW_TRY(sw_store_remove(path));
-    /* A folder that was made for it. */
-    const char *name = strrchr(path, '/') + 1;
-    int rank, ranks;
-    if (sscanf(name, "rank-%d-of-%d", &rank, &ranks) == 2)
-        rmdir(path);
-    return SW_OK;
-}
-
-sw_status sw_rank_remove_left(const struct sw_rank_stores *self) {
-    for (int i = 0; i < self->run->left.count; i++) {
-        const sw_status status = remove_one(self->folder, self->run->left.items[i]);
-        if (status != SW_OK)
-            sw_log_warn("%s, which the run no longer needs, is not removed: %s", self->run->left.items[i],
-                        sw_error_message(status));
-        sw_error_clear();
-    }
-    sw_option_list_release(&self->run->left);
-    return SW_OK;
 }

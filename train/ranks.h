@@ -71,8 +71,11 @@ sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
  * memory and measure. */
 void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient);
 
-/* Where GPUs compute, NCCL is to move what they hold; the devices then belong to the ranks. */
+/* Where GPUs compute, NCCL is to move what they hold; the devices then belong to the ranks. Refused where NCCL's
+ * collectives give wrong results. */
 sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
+/* Compares NCCL's collectives on small buffers with what they should give. All ranks, on an idle comm. */
+sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices);
 /* Once the comm is closed. */
 void sw_ranks_release_gpu(struct sw_ranks *ranks);

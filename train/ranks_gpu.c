@@ -13,7 +13,8 @@ sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devi
         return SW_OK;
     ranks->gpu.devices = *devices;
     SW_TRY(sw_ranks_gate(ranks, open_stream(&ranks->gpu, devices)));
-    return sw_comm_use_nccl(ranks->comm, &ranks->gpu.comm);
+    SW_TRY(sw_comm_use_nccl(ranks->comm, &ranks->gpu.comm));
+    return sw_ranks_check_gpu(ranks, devices);
 }
 
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices) {

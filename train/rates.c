@@ -1,5 +1,6 @@
 #include "train/rates.h"
 
+#include "core/long_work.h"
 #include "core/machine.h"
 #include "core/size.h"
 #include "offload/measure.h"
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 4, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 5, SHAPE_CHARS = 512 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -100,15 +101,19 @@ static void assume_ranks(struct sw_rates *rates) {
 
 static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
     struct sw_rates *rates = &out->rates;
+    struct sw_long_work progress =
+        sw_long_work_begin("measuring this machine", target->settings->json ? SW_LONG_WORK_SILENT : 0);
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(measure_memory(target, rates));
-    SW_TRY(
-        sw_measure_units(target->model, target->devices->compute, target->ranks, &out->units, &rates->compute_cores));
+    SW_TRY(sw_measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
+                            &rates->compute_cores));
     SW_TRY(measure_memory(target, rates));
+    SW_TRY(sw_long_work_at(&progress, 0));
     if (store)
         SW_TRY(measure_drives(target, rates));
     sw_ranks_tick(target->ranks);
+    SW_TRY(sw_long_work_at(&progress, 0));
     SW_TRY(measure_memory(target, rates));
     assume_ranks(rates);
     return SW_OK;
@@ -125,9 +130,10 @@ sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, str
 sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,
                             struct sw_machine_rates *out) {
     *out = (struct sw_machine_rates){0};
+    struct sw_long_work progress = sw_long_work_begin("counting what the units take", SW_LONG_WORK_SILENT);
     sw_status status = allocate_units(sw_model_get_units(model)->count, out);
     if (status == SW_OK)
-        status = sw_measure_units(model, device, NULL, &out->units, &out->rates.compute_cores);
+        status = sw_measure_units(model, device, NULL, &progress, &out->units, &out->rates.compute_cores);
     out->rates = *described;
     use_units(out);
     if (status != SW_OK)
@@ -145,6 +151,8 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
     const bool receives = sw_ranks_rank(ranks) != 0;
     SW_TRY(sw_ranks_gate(ranks, receives ? allocate_units(units, rates) : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
+    SW_TRY(
+        sw_ranks_spread(ranks, "rate of products", &rates->products_flops_per_s, sizeof rates->products_flops_per_s));
     use_units(rates);
     double *const arrays[] = {rates->units.forward, rates->units.backward, rates->units.recompute, rates->units.derive};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
@@ -173,14 +181,18 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     const struct sw_model_config *c = sw_model_get_config(target->model);
     const struct sw_settings *s = target->settings;
     const struct sw_device_info info = sw_devices_info(target->devices);
+    struct sw_machine machine = {.cpu = "unknown"};
+    if (sw_machine_read(&machine) != SW_OK)
+        sw_error_clear();
     snprintf(text, SHAPE_CHARS,
              "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "
-             "%s %s with %d threads, chunks of %lld grains",
+             "%s %s with %d threads, %s%s%s, chunks of %lld grains",
              c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
              (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
              (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
-             info.threads, (long long)s->chunk_grains);
+             info.threads, info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
+             (long long)s->chunk_grains);
 }
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
@@ -201,6 +213,8 @@ static double *array_of(const struct sw_machine_rates *rates, const struct unit_
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
     sw_rates_to_json(&rates->rates, root);
+    if (rates->products_flops_per_s > 0.0)
+        json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
     for (size_t i = 0; i < COUNT(unit_arrays); i++) {
         json_t *array = json_array();
         for (int64_t u = 0; u < units; u++)
@@ -213,8 +227,8 @@ static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, 
 static sw_status write_file(const char *path, const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = to_json(rates, shape, units);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    sw_status status =
-        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : sw_file_replace(path, text, strlen(text));
+    sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
+                                    : sw_file_replace(path, text, strlen(text), SW_FILE_SHARED);
     free(text);
     json_decref(root);
     return status;
@@ -245,6 +259,8 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
         return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
     SW_TRY(allocate_units(units, out));
     SW_TRY(sw_rates_from_json(root, path, &out->rates));
+    if (json_object_get(root, "products_flops_per_s") != NULL)
+        SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
     for (size_t i = 0; i < COUNT(unit_arrays); i++)
         SW_TRY(read_units(root, &unit_arrays[i], path, units, array_of(out, &unit_arrays[i])));
     return SW_OK;
@@ -256,6 +272,12 @@ static sw_status read_file(const char *path, const char *shape, int64_t units, s
     const sw_status status = from_json(root, path, shape, units, out);
     json_decref(root);
     return status;
+}
+
+sw_status sw_rates_keep(const char *path, const struct sw_rates_target *target, const struct sw_machine_rates *rates) {
+    char shape[SHAPE_CHARS];
+    describe(target, shape);
+    return write_file(path, rates, shape, sw_model_get_units(target->model)->count);
 }
 
 sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out) {

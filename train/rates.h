@@ -18,12 +18,14 @@ void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
 
 /* Runs one unit of each shape on random weights, in memory taken for that time. ranks: who may wait meanwhile (NULL:
  * nobody). out_cores: busy meanwhile. A described device's seconds are those that it counts. */
+struct sw_long_work;
 sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
-                           struct sw_unit_seconds *out, double *out_cores);
+                           struct sw_long_work *progress, struct sw_unit_seconds *out, double *out_cores);
 
 struct sw_machine_rates {
     struct sw_rates rates; /* its unit arrays are those of `units` */
     struct sw_unit_seconds units;
+    double products_flops_per_s; /* of the model's matrix products, one after the other; 0: not measured */
 };
 
 /* Where rates are measured for. Settings are resolved. */
@@ -41,6 +43,9 @@ struct sw_rates_target {
  * The caller releases the rates. */
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
 void sw_rates_release(struct sw_machine_rates *rates);
+
+/* Writes rates to the file that sw_rates_load reads. */
+sw_status sw_rates_keep(const char *path, const struct sw_rates_target *target, const struct sw_machine_rates *rates);
 
 /* The rates of a described machine, with what its device (kernels/described.h) counts for the units of the model. */
 sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,

@@ -30,11 +30,29 @@ void sw_rates_to_json(const struct sw_rates *rates, json_t *object) {
     }
 }
 
+static bool is_amount(const json_t *value, bool may_be_zero) {
+    const double number = json_number_value(value);
+    return json_is_number(value) && isfinite(number) && (number > 0.0 || (may_be_zero && number == 0.0));
+}
+
+/* Whether an assumed number says how far off it may be, and why it is what it is. */
+static bool is_assumption(const json_t *value, bool may_be_zero) {
+    const json_t *low = json_object_get(value, "low"), *high = json_object_get(value, "high");
+    const json_t *expected = json_object_get(value, "expected");
+    return is_amount(low, may_be_zero) && is_amount(expected, may_be_zero) && is_amount(high, may_be_zero) &&
+           json_number_value(low) <= json_number_value(expected) &&
+           json_number_value(expected) <= json_number_value(high) &&
+           json_string_length(json_object_get(value, "why")) > 0;
+}
+
 sw_status sw_json_positive(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out) {
     const json_t *value = json_object_get(object, name);
-    *out = json_number_value(value);
-    if (json_is_number(value) && isfinite(*out) && (*out > 0.0 || (may_be_zero && *out == 0.0)))
+    const bool assumed = json_is_object(value);
+    *out = json_number_value(assumed ? json_object_get(value, "expected") : value);
+    if (assumed ? is_assumption(value, may_be_zero) : is_amount(value, may_be_zero))
         return SW_OK;
+    if (assumed)
+        return sw_fail(SW_ERR_ARG, "%s: %s must have positive numbers low <= expected <= high, and why", path, name);
     return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
 }
 

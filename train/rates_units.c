@@ -1,5 +1,6 @@
 /* How long a model's units take: one of each shape runs alone, or is counted. */
 #include "core/clock.h"
+#include "core/long_work.h"
 #include "kernels/described.h"
 #include "offload/measure.h"
 #include "train/rates.h"
@@ -19,6 +20,7 @@ struct bench {
     const struct sw_device *device;
     const struct sw_units *units;
     struct sw_ranks *ranks;
+    struct sw_long_work *progress;
     double cpu_s, wall_s;
 };
 
@@ -38,6 +40,7 @@ static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s
         const int64_t start_ns = sw_now_ns();
         SW_TRY(sw_unit_run_pass(bench->run, pass));
         sw_ranks_tick(bench->ranks);
+        SW_TRY(sw_long_work_at(bench->progress, 0));
         seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
         /* The first touches memory and fills caches, which matters only where it is short. */
         if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
@@ -107,8 +110,8 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
 }
 
 sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
-                           struct sw_unit_seconds *out, double *out_cores) {
-    struct bench bench = {.device = device, .units = sw_model_get_units(model), .ranks = ranks};
+                           struct sw_long_work *progress, struct sw_unit_seconds *out, double *out_cores) {
+    struct bench bench = {.device = device, .units = sw_model_get_units(model), .ranks = ranks, .progress = progress};
     sw_status status = sw_unit_run_open(model, device, &bench.run);
     if (status == SW_OK)
         status = measure_all(&bench, out);

@@ -4,9 +4,17 @@
 
 #include "kernels/device.h"
 #include "offload/plan.h"
+#include "train/settings.h"
 
-/* The host tier, and a CPU's device tier too, are this machine's memory, which may be less than the budgets allow; a
- * GPU's is what others have left of it. So many ranks of this machine take as much. */
-sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device, int local_ranks);
+/* Checks the host tier, and a CPU's device tier too, against this machine's memory, and a GPU's tier against what
+ * others have left of it. All ranks of the machine take as much. Beyond what the system calls available a budget is
+ * believed that the user has named, since a virtual machine's memory may grow as it is used; memory cgroups limit it
+ * for certain.
+ */
+sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device,
+                        const struct sw_settings *settings);
+/* Prints a line where the plan takes more than the system calls available. */
+sw_status sw_room_say(const struct sw_plan *plan, const struct sw_device_info *device,
+                      const struct sw_settings *settings);
 
 #endif

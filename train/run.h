@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "io/store.h"
 #include "offload/engine.h"
+#include "train/algorithms.h"
 #include "train/config.h"
 #include "train/options.h"
 #include "train/settings.h"
@@ -18,6 +19,7 @@ struct sw_run_store {
     char id[SW_STORE_ID_CHARS]; /* empty where run.json is of a version that did not keep it */
     int64_t local_rank;
     struct sw_option_list places; /* of its files; none: in the folder of the run, by the owner's name (places.h) */
+    int64_t last_step; /* of a store that is left: the newest step that it may hold and be removed with; else 0 */
 };
 
 /* What run.json holds beside the settings. */
@@ -29,9 +31,12 @@ struct sw_run {
     bool whole;                 /* each holds the whole optimizer */
     struct sw_run_store *store; /* of every rank; NULL before they have been made */
     struct sw_option_list nvme; /* as run.json has it, whatever the settings have become since */
-    /* Places of stores that are not the run's any more, or not yet: they are removed when it goes on. From the folder
-     * of the run where they are in it. */
-    struct sw_option_list left;
+    /* Stores that are not the run's any more, or not yet: a resume removes them, by their ids, once its own are open.
+     * Their places are relative to the folder of the run where they lie in it. */
+    struct sw_run_store *left;
+    int64_t left_count;
+    struct sw_option_list starts;        /* ids of the processes that trained the run, the newest last (run_starts.h) */
+    struct sw_algorithm_record products; /* the algorithms of its GPU's matrix products; empty on a CPU */
 };
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run);
@@ -55,6 +60,8 @@ enum { SW_RUN_RECENT_STEPS = SW_ENGINE_STEPS_AHEAD };
 struct sw_run_position {
     int64_t step, applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale;
+    char
+        start[SW_STORE_ID_CHARS]; /* of the process that committed (run_starts.h); empty in commits of older versions */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* the last ones, oldest first */
 };
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/size.h"
+#include "train/run_starts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +70,7 @@ sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run
     for (int i = 0; i < places->count; i++)
         SW_TRY_GOTO(sw_store_limit(store, places->path[i], places->most_bytes[i]), failed);
     SW_TRY_GOTO(check_id(store, places, run, rank), failed);
+    SW_TRY_GOTO(sw_run_check_start(run, store, places->path[0]), failed);
     warn_of_bad_records(store);
     *out = store;
     return SW_OK;

@@ -28,7 +28,8 @@ void sw_store_set_close(struct sw_store_set *set);
 
 /* What run.json says of them. */
 json_t *sw_run_list_to_json(const struct sw_option_list *list);
-json_t *sw_run_stores_to_json(const struct sw_run *run);
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
+json_t *sw_run_left_to_json(const struct sw_run *run);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
 
 #endif

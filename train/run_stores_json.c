@@ -1,4 +1,5 @@
 /* What run.json says of a run's stores. */
+#include "core/log.h"
 #include "train/run_stores.h"
 
 #include <stdio.h>
@@ -15,11 +16,24 @@ json_t *sw_run_list_to_json(const struct sw_option_list *list) {
     return array;
 }
 
-json_t *sw_run_stores_to_json(const struct sw_run *run) {
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count) {
     json_t *array = json_array();
-    for (int64_t rank = 0; run->store != NULL && rank < run->ranks; rank++) {
-        const struct sw_run_store *store = &run->store[rank];
-        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, "local_rank", (json_int_t)store->local_rank,
+    for (int64_t i = 0; stores != NULL && i < count; i++) {
+        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", stores[i].id, "local_rank", (json_int_t)stores[i].local_rank,
+                                  "places", sw_run_list_to_json(&stores[i].places));
+        if (json_array_append_new(array, entry) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+json_t *sw_run_left_to_json(const struct sw_run *run) {
+    json_t *array = json_array();
+    for (int64_t i = 0; i < run->left_count; i++) {
+        const struct sw_run_store *store = &run->left[i];
+        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, "last_step", (json_int_t)store->last_step,
                                   "places", sw_run_list_to_json(&store->places));
         if (json_array_append_new(array, entry) != 0) {
             json_decref(array);
@@ -34,7 +48,7 @@ static sw_status list_from_json(const json_t *array, const char *path, struct sw
     const json_t *item;
     json_array_foreach((json_t *)array, i, item) {
         if (!json_is_string(item))
-            return sw_fail(SW_ERR_CORRUPT, "%s names a place of a store that is no text", path);
+            return sw_fail(SW_ERR_CORRUPT, "%s has a place of a store, or a start, that is no text", path);
         SW_TRY(sw_option_list_add(out, json_string_value(item)));
     }
     return SW_OK;
@@ -48,6 +62,33 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
     snprintf(out->id, sizeof out->id, "%s", id);
     out->local_rank = json_integer_value(local_rank);
     return list_from_json(places, path, &out->places);
+}
+
+/* A run.json from before these entries had ids names a path alone: what lies there now may be another run's. */
+static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
+    const size_t count = json_array_size(array);
+    run->left = calloc(count + 1, sizeof *run->left);
+    if (run->left == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = json_array_get(array, i), *places = json_object_get(entry, "places");
+        const json_t *last_step = json_object_get(entry, "last_step");
+        const char *id = json_string_value(json_object_get(entry, "id"));
+        if (json_is_string(entry)) {
+            sw_log_warn("%s lists %s as no longer needed, without saying which store that is: it stays, remove it "
+                        "yourself where it is this run's",
+                        path, json_string_value(entry));
+            continue;
+        }
+        if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))
+            return sw_fail(SW_ERR_CORRUPT, "%s does not say of each store that is left its id, last_step and places",
+                           path);
+        struct sw_run_store *left = &run->left[run->left_count++];
+        memcpy(left->id, id, SW_STORE_ID_CHARS);
+        left->last_step = json_integer_value(last_step);
+        SW_TRY(list_from_json(places, path, &left->places));
+    }
+    return SW_OK;
 }
 
 /* A run.json from before runs had several stores. */
@@ -86,7 +127,8 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     run->whole = json_is_true(json_object_get(root, "whole"));
     for (int64_t rank = 0; rank < ranks; rank++)
         SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
-    return list_from_json(json_object_get(root, "left"), path, &run->left);
+    SW_TRY(list_from_json(json_object_get(root, "starts"), path, &run->starts));
+    return left_from_json(json_object_get(root, "left"), path, run);
 }
 
 void sw_run_stores_release(struct sw_run_store *store, int64_t ranks) {

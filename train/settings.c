@@ -96,7 +96,8 @@
          AT(host_memory),                                                                                              \
          .initial = "auto",                                                                                            \
          .value = "SIZE",                                                                                              \
-         .what = "budget of the host tier, of each rank",                                                              \
+         .what =                                                                                                       \
+             "budget of the host tier, of each rank; one that is named may exceed what the system calls available",    \
          .allow_auto = true,                                                                                           \
          .own = true},                                                                                                 \
         {.name = "--zero",                                                                                             \
@@ -227,7 +228,7 @@
         {.name = "--allow-shared-gpu",                                                                                 \
          .kind = SW_OPTION_FLAG,                                                                                       \
          AT(allow_shared_gpu),                                                                                         \
-         .what = "let several ranks of a machine compute on one GPU, where its NCCL can do that",                      \
+         .what = "let several ranks of a machine compute on one GPU, which NVIDIA's NCCL refuses",                     \
          .transient = true},                                                                                           \
     {                                                                                                                  \
         .name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),                                        \
@@ -393,6 +394,11 @@ static const struct sw_option resume_options[] = {
      .value = "N",
      .what = "total steps; the schedule keeps its length",
      .int_min = 1},
+    {.name = "--previous",
+     .kind = SW_OPTION_FLAG,
+     AT(previous),
+     .what = "give up the last commit, which is damaged, and go on from the one before if that is still whole",
+     .transient = true},
     BUDGET_OPTIONS,
     RUNNING_OPTIONS,
 };

@@ -42,6 +42,7 @@ struct sw_settings {
     int64_t most_memory[SW_TIERS]; /* 0: no more than the budgets say */
     int reduce;
     int64_t device_memory, host_memory;
+    bool memory_named[SW_TIERS]; /* the command line names the tier's budget */
     struct sw_option_list nvme;
     char *place;
     char *val;
@@ -51,6 +52,7 @@ struct sw_settings {
     char *machine;    /* file of a described one to plan for; NULL: this */
     double endurance; /* terabytes that the drives are rated for; 0: not known */
     bool allow_buffered, allow_overwrite_device;
+    bool previous;  /* of a resume: give up the last commit */
     int64_t rounds; /* of bench step */
     bool json;
 };

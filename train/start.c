@@ -4,6 +4,7 @@
 #include "io/lock.h"
 #include "train/files.h"
 #include "train/rank_store_private.h"
+#include "train/run_lock.h"
 #include "train/start_left.h"
 
 #include <errno.h>
@@ -35,7 +36,8 @@ static sw_status take(int file, const char *folder) {
 sw_status sw_start_check(const char *folder) {
     struct sw_start_left left;
     SW_TRY(sw_start_left_read(folder, &left));
-    const sw_status status = left.found ? sw_start_left_check(folder, &left) : sw_folder_must_be_free(folder);
+    const sw_status status =
+        left.found ? sw_start_left_check(folder, &left) : sw_folder_must_be_free(folder, SW_RUN_LOCK_NAME);
     sw_start_left_release(&left);
     return status;
 }
@@ -75,7 +77,7 @@ static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const
 static sw_status open_and_check(const char *folder, int *out) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(folder, path));
-    *out = open(path, O_RDWR | O_CLOEXEC);
+    *out = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (*out >= 0)
         SW_TRY(take(*out, folder));
     return sw_start_check(folder);
@@ -154,8 +156,7 @@ static sw_status finish(const char *folder) {
     if (unlink(path) != 0 && errno != ENOENT)
         return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
     /* Were it back after a power loss, it would speak of a store that has learnt something since. */
-    sw_file_flush_folder_of(path);
-    return SW_OK;
+    return sw_file_flush_folder_of(path);
 }
 
 static void forget(struct sw_start *start) {

@@ -2,6 +2,7 @@
 
 #include "io/block.h"
 #include "train/files.h"
+#include "train/run_lock.h"
 #include "train/run_stores.h"
 
 #include <dirent.h>
@@ -28,7 +29,7 @@ static sw_status write_all(int file, const char *path, const char *text) {
 
 sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
     json_t *root = json_pack("{s:i, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
-                             "whole", run->whole, "stores", sw_run_stores_to_json(run));
+                             "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     const sw_status status =
         text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_all(file, path, text);
@@ -61,7 +62,7 @@ sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
     out->found = access(path, F_OK) == 0;
     if (!out->found)
         return SW_OK;
-    SW_TRY(sw_file_read_text(path, START_LIMIT_BYTES, &text));
+    SW_TRY(sw_file_read_own_text(path, START_LIMIT_BYTES, &text));
     const sw_status status = parse(text, path, out);
     free(text);
     return status;
@@ -132,13 +133,15 @@ static sw_status check_names(const char *folder, const char *const *names, const
 }
 
 sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left) {
-    static const char *const alone[] = {SW_START_FILE_NAME, NULL};
-    static const char *const made[] = {SW_START_FILE_NAME, SW_STORE_FILE_NAME, "run.json", "run.json.partial", NULL};
+    static const char *const alone[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, NULL};
+    static const char *const made[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME,   SW_STORE_FILE_NAME,
+                                       "run.json",         "run.json.partial", NULL};
     return left->whole ? check_names(folder, made, &left->run) : check_names(folder, alone, NULL);
 }
 
 static sw_status remove_store(void *context, const char *place, const char *id) {
-    SW_TRY(sw_store_remove_begun(place, id));
+    /* Its first commit is that of step 0. */
+    SW_TRY(sw_store_remove(place, id, 0));
     const struct sw_run *run = context;
     const char *slash = strrchr(place, '/');
     if (slash != NULL && is_of_rank(slash + 1, run))

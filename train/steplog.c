@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct sw_steplog {
@@ -63,7 +64,10 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
 static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
     off_t kept = 0;
     if (last_step > 0) {
-        FILE *file = fopen(log->path, "re");
+        const int fd = open(log->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+        if (file == NULL && fd >= 0)
+            close(fd);
         if (file == NULL)
             return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
         const sw_status status = measure_kept(file, log, last_step, &kept);
@@ -73,6 +77,20 @@ static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
     }
     if (ftruncate(log->fd, kept) != 0)
         return sw_fail(SW_ERR_IO, "%s cannot be cut to its resumed step: %s", log->path, strerror(errno));
+    return SW_OK;
+}
+
+/* A link, or another name of a file, would have lines cut off and added outside the folder of the run. */
+static sw_status open_own(struct sw_steplog *log) {
+    struct stat info;
+    log->fd = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (log->fd < 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", log->path, strerror(errno));
+    if (fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1)
+        return sw_fail(SW_ERR_ARG, "%s is not a regular file with this one name: put a copy of it in its place",
+                       log->path);
+    if (fchmod(log->fd, 0600) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be kept for its user alone: %s", log->path, strerror(errno));
     return SW_OK;
 }
 
@@ -89,11 +107,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
         status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
         goto failed;
     }
-    log->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (log->fd < 0) {
-        status = sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
-        goto failed;
-    }
+    SW_TRY_GOTO(open_own(log), failed);
     SW_TRY_GOTO(remove_beyond(log, last_step), failed);
     *out = log;
     return SW_OK;

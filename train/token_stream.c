@@ -23,7 +23,7 @@ struct source {
 struct sw_token_stream {
     struct source *sources;
     int source_count;
-    int64_t tokens;
+    int64_t tokens, vocab;
     unsigned char bounce[BOUNCE_BYTES];
 };
 
@@ -85,6 +85,7 @@ sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t
         return sw_fail(SW_ERR_NOMEM, "no memory to open %d data files", file_count);
     }
     stream->sources = sources;
+    stream->vocab = vocab;
     for (int i = 0; i < file_count; i++) {
         sources[i].file = sources[i].mask = sources[i].documents.file = SW_DATA_FILE_CLOSED;
         stream->source_count = i + 1;
@@ -149,6 +150,22 @@ static void widen(const unsigned char *from, int width_bytes, int64_t count, int
     }
 }
 
+static sw_status check_vocabulary(const struct sw_token_stream *stream, const struct source *source, int64_t index,
+                                  const int32_t *tokens, int64_t count) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = largest > (uint32_t)tokens[i] ? largest : (uint32_t)tokens[i];
+    if (largest < stream->vocab)
+        return SW_OK;
+    int64_t i = 0;
+    while ((uint32_t)tokens[i] < stream->vocab)
+        i++;
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s has the token %u at index %lld, outside the model's vocabulary of %lld; "
+                   "tokenize it with the model's own tokenizer",
+                   source->path, (uint32_t)tokens[i], (long long)(index + i), (long long)stream->vocab);
+}
+
 sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out) {
     assert(first >= 0 && count >= 0 && count <= stream->tokens - first);
     while (count > 0) {
@@ -158,11 +175,41 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
         SW_TRY(
             sw_data_file_read(&source->file, index * source->width_bytes, piece * source->width_bytes, stream->bounce));
         widen(stream->bounce, source->width_bytes, piece, out);
+        SW_TRY(check_vocabulary(stream, source, index, out, piece));
         first += piece;
         count -= piece;
         out += piece;
     }
     return SW_OK;
+}
+
+/* The files of a source: its tokens and what is beside them. */
+enum { SOURCE_FILES = 3 };
+static const struct sw_data_file *file_of(const struct source *source, int which) {
+    const struct sw_data_file *files[SOURCE_FILES] = {&source->file, &source->mask, &source->documents.file};
+    return files[which];
+}
+
+bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,
+                             struct sw_data_file *out) {
+    const struct source *end = stream->sources + stream->source_count;
+    for (const struct source *source = source_of(stream, first); source < end && source->first < first + count;
+         source++)
+        for (int which = 0; which < SOURCE_FILES; which++)
+            if (sw_data_file_changed(file_of(source, which), out))
+                return true;
+    return false;
+}
+
+const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_stream *stream) {
+    const struct sw_data_file *newest = &stream->sources[0].file;
+    for (int i = 0; i < stream->source_count; i++)
+        for (int which = 0; which < SOURCE_FILES; which++) {
+            const struct sw_data_file *file = file_of(&stream->sources[i], which);
+            if (sw_data_file_is_there(file) && file->written.tv_sec > newest->written.tv_sec)
+                newest = file;
+        }
+    return newest;
 }
 
 bool sw_token_stream_has_documents(const struct sw_token_stream *stream) {

@@ -3,6 +3,7 @@
 #define SW_TRAIN_TOKEN_STREAM_H
 
 #include "core/status.h"
+#include "train/data_file.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +18,8 @@ void sw_token_stream_close(struct sw_token_stream *stream);
 
 int64_t sw_token_stream_tokens(const struct sw_token_stream *stream);
 
-/* Reads count tokens from first on; the range must lie within the stream. Allocates nothing. */
+/* Reads count tokens from first on; the range must lie within the stream. Refuses what is outside the vocabulary, also
+ * where a file was changed in place after it was opened. Allocates nothing. */
 sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out);
 
 /* What is said of a token beside the data. Without a mask it is learnt. The first of a document is not, whatever its
@@ -29,6 +31,13 @@ bool sw_token_stream_has_documents(const struct sw_token_stream *stream);
 bool sw_token_stream_marked(const struct sw_token_stream *stream);
 /* The marks of a range, as sw_token_stream_read. */
 sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
+
+/* Whether a file that a range lies in, or one beside it, has another size or other times than at its opening; *out gets
+ * the first such file as it is now. */
+bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,
+                             struct sw_data_file *out);
+/* The file of the stream, or beside one, that was written to last. */
+const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_stream *stream);
 
 /* Where a token stands in the files: for messages. */
 struct sw_token_place {

@@ -2,15 +2,21 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/long_work.h"
 #include "core/machine.h"
 #include "train/agreement.h"
+#include "train/algorithms.h"
 #include "train/files.h"
+#include "train/gpu_verdict.h"
 #include "train/loading.h"
 #include "train/new_store.h"
 #include "train/plan_choice.h"
 #include "train/progress.h"
+#include "train/rank_previous.h"
 #include "train/rank_store.h"
 #include "train/room.h"
+#include "train/run_lock.h"
+#include "train/run_starts.h"
 #include "train/trace_file.h"
 
 #include <stdio.h>
@@ -21,7 +27,8 @@
 sw_status sw_trainer_devices(const struct sw_settings *settings, struct sw_devices *out) {
     const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
     SW_TRY(sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out));
-    return sw_settings_prepare_device(settings, out->compute);
+    SW_TRY(sw_settings_prepare_device(settings, out->compute));
+    return sw_gpu_as_in_training(out);
 }
 
 static sw_status open_data(struct sw_trainer *trainer) {
@@ -60,6 +67,8 @@ static sw_status share_cores(struct sw_trainer *trainer) {
 static sw_status open_inputs(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_trainer_devices(settings, &trainer->devices));
+    SW_TRY(sw_gpu_verdict_require(&trainer->devices));
+    SW_TRY(sw_algorithms_begin(trainer->devices.compute, &trainer->run.products));
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     sw_ranks_keep_to_node(trainer->ranks, info.bus);
     SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
@@ -68,17 +77,21 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
     return open_data(trainer);
 }
 
-static sw_status make_model_and_plan(struct sw_trainer *trainer) {
-    struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+static sw_status make_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_model_shape shape = {.type = sw_settings_type(settings),
                                          .batch = settings->micro_batch,
                                          .seq = settings->seq,
                                          .tiles = settings->tiles,
                                          .documents = sw_data_has_documents(trainer->data)};
-    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
+    return sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model);
+}
+
+static sw_status make_plan(struct sw_trainer *trainer) {
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_plan_fit(settings, trainer->model, &trainer->plan));
-    return sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks));
+    return sw_room_check(trainer->plan, &info, settings);
 }
 
 /* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
@@ -94,7 +107,11 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
-    return sw_ranks_gate(ranks, make_model_and_plan(trainer));
+    /* Rank 0 prepares its products first, and the others by its algorithms. */
+    SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
+    SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));
+    SW_TRY(sw_ranks_gate(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
+    return sw_ranks_gate(ranks, make_plan(trainer));
 }
 
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
@@ -112,6 +129,7 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
                                        .applied_steps = result->applied_steps,
                                        .skipped_steps = result->skipped_steps,
                                        .loss_scale = result->next_scale};
+    snprintf(position.start, sizeof position.start, "%s", sw_run_last_start(&trainer->run));
     if (result->by_plan)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
@@ -154,11 +172,11 @@ static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) 
 }
 
 /* Every byte of a new store is written once, which takes a while where it is large. */
-static sw_status make_store(void *context, const struct sw_places *places, struct sw_store **out) {
+static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     struct sw_trainer *trainer = context;
     const struct sw_new_store wanted = {.plan = trainer->plan,
                                         .places = places,
-                                        .id = trainer->start.announced ? trainer->start.id : NULL,
+                                        .id = id,
                                         .allow_buffered = trainer->run.settings.allow_buffered,
                                         .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
     struct making making = {
@@ -188,15 +206,17 @@ static sw_status create_store(struct sw_trainer *trainer) {
     const struct sw_rank_stores stores = stores_of(trainer);
     SW_TRY(sw_rank_places_agree(&stores));
     SW_TRY(sw_start_announce(&stores, &trainer->start));
-    return sw_rank_store_create(&stores, &trainer->store);
+    return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
 }
 
 /* The cheapest plan may take more of the device than the one that was checked. */
 static sw_status choose_by_price(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    SW_TRY(sw_plan_choose_at_start(&trainer->run.settings, trainer->model, &trainer->devices, trainer->folder,
-                                   trainer->ranks, &trainer->plan));
-    return sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, sw_ranks_local_count(trainer->ranks)));
+    SW_TRY(sw_plan_choose_at_start(settings, trainer->model, &trainer->devices, trainer->folder, trainer->ranks,
+                                   &trainer->plan));
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
+    return sw_room_say(trainer->plan, &info, settings);
 }
 
 static sw_status open_model(struct sw_trainer *trainer) {
@@ -215,6 +235,15 @@ static sw_status make_folder(struct sw_trainer *trainer) {
                            sizeof trainer->made_folder);
 }
 
+/* Each commit of this process carries an id that run.json lists before the first one. */
+static sw_status add_start(struct sw_trainer *trainer) {
+    struct sw_ranks *ranks = trainer->ranks;
+    char id[SW_STORE_ID_CHARS];
+    SW_TRY(sw_ranks_gate(ranks, sw_store_new_id(id)));
+    SW_TRY(sw_ranks_spread(ranks, "identity of the start", id, sizeof id));
+    return sw_ranks_gate(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
+}
+
 static sw_status begin_run(struct sw_trainer *trainer) {
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
@@ -228,12 +257,14 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
-    SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(make_folder(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
+    SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(choose_by_price(trainer));
     SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(create_store(trainer));
+    SW_TRY(add_start(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(open_engine(trainer));
@@ -253,6 +284,8 @@ static void undo_create(struct sw_trainer *trainer) {
         trainer->store = NULL;
     }
     sw_start_undo(&stores, &trainer->start);
+    if (trainer->lock >= 0)
+        sw_run_lock_remove(trainer->folder);
     if (trainer->made_folder)
         rmdir(trainer->folder);
 }
@@ -265,6 +298,7 @@ static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trai
     trainer->ranks = ranks;
     trainer->start_ns = sw_now_ns();
     trainer->start = (struct sw_start)SW_START_NONE;
+    trainer->lock = -1;
     *out = trainer;
     return SW_OK;
 }
@@ -275,8 +309,12 @@ sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks
     SW_TRY(make(settings->run, ranks, &trainer));
     trainer->stop = stop;
     trainer->run.settings = *settings;
+    trainer->run.settings.memory_named[SW_DEVICE] = settings->device_memory != SW_OPTION_AUTO;
+    trainer->run.settings.memory_named[SW_HOST] = settings->host_memory != SW_OPTION_AUTO;
     *settings = (struct sw_settings){0};
+    sw_long_work_stop_by(stop);
     const sw_status status = create(trainer);
+    sw_long_work_stop_by(NULL);
     if (status != SW_OK) {
         undo_create(trainer);
         sw_trainer_close(trainer);
@@ -304,26 +342,35 @@ struct change {
     void *context;
 };
 
+/* Budgets that the run began with are not those that its user names now: what was there then may not be any more. */
+static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
+    enum { UNNAMED = INT32_MIN };
+    const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
+    int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
+    settings->device_memory = settings->host_memory = UNNAMED;
+    const sw_status status = change->apply(change->context, settings);
+    for (int tier = SW_DEVICE; tier <= SW_HOST; tier++) {
+        settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
+        *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
+    }
+    return status;
+}
+
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
         sw_settings_regroup(settings, trainer->run.ranks);
     if (change->apply != NULL)
-        SW_TRY(change->apply(change->context, settings));
+        SW_TRY(apply_change(change, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
-}
-
-static sw_status check_data(const struct sw_trainer *trainer) {
-    return sw_data_digest(trainer->data) == trainer->run.data_digest
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG, "the data files are not those that the run began with");
 }
 
 static sw_status open_store(struct sw_trainer *trainer) {
     const struct sw_rank_stores stores = stores_of(trainer);
     SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
     SW_TRY(sw_rank_places_agree(&stores));
+    SW_TRY(sw_rank_go_to_previous(&stores, trainer->run.settings.previous));
     return sw_rank_store_open(&stores, &trainer->store);
 }
 
@@ -333,16 +380,23 @@ static sw_status read_position(struct sw_trainer *trainer) {
                                 &trainer->position);
 }
 
+/* A folder without a run is refused when it is read, and nothing is made in it. */
+static sw_status lock_run(struct sw_trainer *trainer) {
+    return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
+}
+
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
     SW_TRY(prepare(trainer));
-    SW_TRY(sw_ranks_gate(ranks, check_data(trainer)));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(choose_by_price(trainer));
     SW_TRY(sw_agree_on_plan(trainer));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
+    SW_TRY(add_start(trainer));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
     SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
     sw_ranks_keep(ranks);
@@ -356,7 +410,9 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
     struct sw_trainer *trainer = NULL;
     SW_TRY(make(folder, ranks, &trainer));
     trainer->stop = stop;
+    sw_long_work_stop_by(stop);
     const sw_status status = resume(trainer, &(struct change){change, context});
+    sw_long_work_stop_by(NULL);
     if (status != SW_OK) {
         sw_trainer_close(trainer);
         return status;
@@ -379,5 +435,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
     sw_run_release(&trainer->run);
+    if (trainer->lock >= 0)
+        close(trainer->lock);
     free(trainer);
 }

@@ -35,6 +35,7 @@ struct sw_trainer {
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
     struct sw_start start;
+    int lock; /* on the run, held by rank 0; else -1 */
     bool made_folder, made_store;
 };
 

@@ -1,8 +1,13 @@
 #include "train/unit_run.h"
 
+#include "core/machine.h"
 #include "core/size.h"
+#include "offload/team.h"
 
 #include <stdlib.h>
+
+/* Host memory that weights are made in, half of it while the other half is copied. */
+enum { BOX_GRAINS = 64, BOXES = 2 };
 
 /* The memory of any unit, and its call. */
 struct sw_unit_run {
@@ -16,6 +21,7 @@ struct sw_unit_run {
     void *weights, *table;
     double loss;
     struct sw_model_init init;
+    struct sw_team *team; /* makes random weights */
 };
 
 static int64_t most_elems(const struct sw_units *units) {
@@ -99,9 +105,9 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     int64_t bytes[AREAS], taken_bytes = 0;
     const int64_t all_bytes = size_areas(run->model, bytes);
     SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, all_bytes, &run->memory));
+    const int64_t boxes_bytes = (int64_t)BOXES * BOX_GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_HOST,
-                          sw_max_i64(sw_max_i64(bytes[IN], bytes[TOKENS]), SW_GRAIN_ELEMS * (int64_t)sizeof(float)),
-                          &run->host));
+                          sw_max_i64(sw_max_i64(bytes[IN], bytes[TOKENS]), boxes_bytes), &run->host));
     for (int i = 0; i < AREAS; i++) {
         area[i] = (char *)sw_memory_base(run->memory) + taken_bytes;
         taken_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
@@ -121,15 +127,40 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     return fill_inputs(run, bytes);
 }
 
-/* Random weights, likewise. On their way they are where gradients will be. */
-static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
-    enum { AT_ONCE = SW_GRAIN_ELEMS };
+/* A job of the team: the random weights of some grains of a unit. */
+struct box {
+    struct sw_unit_run *run;
+    int64_t unit, first, elems;
+    float *to;
+};
+
+/* Random weights have no errors to report. */
+static void fill_grain(void *context, int64_t g) {
+    const struct box *box = context;
+    const int64_t at = g * SW_GRAIN_ELEMS;
+    (void)sw_model_fill_random(&box->run->init, box->unit, box->first + at, SW_GRAIN_ELEMS, box->to + at);
+}
+
+static sw_status send_box(const struct box *box, void *to) {
+    struct sw_unit_run *run = box->run;
+    float *fp32 = (float *)run->call.acc + box->first;
     const sw_dtype type = sw_model_type(run->model);
+    /* The copy before this one has read the half that the team fills next. */
+    SW_TRY(sw_stream_synchronize(run->stream));
+    SW_TRY(sw_copy_to_device(run->stream, fp32, box->to, box->elems * (int64_t)sizeof(float)));
+    return sw_cast_from_f32(run->stream, type, box->elems, fp32, (char *)to + box->first * sw_dtype_bytes(type));
+}
+
+/* Brings a unit's random weights; their fp32 numbers lie where gradients will be. */
+static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
-    for (int64_t first = 0; first < elems; first += AT_ONCE) {
-        SW_TRY(sw_model_fill_random(&run->init, unit, first, AT_ONCE, sw_memory_base(run->host)));
-        SW_TRY(bring(run, run->call.acc, AT_ONCE * (int64_t)sizeof(float)));
-        SW_TRY(sw_cast_from_f32(run->stream, type, AT_ONCE, run->call.acc, (char *)to + first * sw_dtype_bytes(type)));
+    const int64_t box_elems = BOX_GRAINS * SW_GRAIN_ELEMS;
+    for (int64_t first = 0; first < elems; first += box_elems) {
+        struct box box = {.run = run, .unit = unit, .first = first, .elems = sw_min_i64(box_elems, elems - first)};
+        box.to = (float *)sw_memory_base(run->host) + first / box_elems % BOXES * box_elems;
+        sw_team_begin(run->team, fill_grain, &box, box.elems / SW_GRAIN_ELEMS);
+        sw_team_finish(run->team);
+        SW_TRY(send_box(&box, to));
     }
     return sw_stream_synchronize(run->stream);
 }
@@ -147,6 +178,8 @@ sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, str
     sw_status status = sw_stream_open(device, &run->stream);
     run->call.stream = run->stream;
     if (status == SW_OK)
+        status = sw_team_open(sw_machine_cores(), &run->team);
+    if (status == SW_OK)
         status = take_areas(run, device);
     run->call.loss = &run->loss;
     run->call.loss_scale = 1.0f;
@@ -162,6 +195,7 @@ sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, str
 void sw_unit_run_close(struct sw_unit_run *run) {
     if (run == NULL)
         return;
+    sw_team_close(run->team);
     sw_stream_close(run->stream);
     sw_memory_close(run->memory);
     sw_memory_close(run->host);
@@ -172,7 +206,11 @@ sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
     const bool head = unit + 1 == run->units->count;
     run->call.unit = unit;
     run->call.table = head && run->units->tied ? run->table : NULL;
-    return fill_weights(run, unit, run->weights);
+    if (unit > 0 || run->described)
+        return fill_weights(run, unit, run->weights);
+    const int64_t bytes = run->units->unit[unit].elems * sw_dtype_bytes(sw_model_type(run->model));
+    SW_TRY(sw_copy_on_device(run->stream, run->weights, run->table, bytes));
+    return sw_stream_synchronize(run->stream);
 }
 
 static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass pass) {

@@ -12,17 +12,30 @@
 /* That a block may have on every GPU of 8.0 or newer. */
 enum { SW_MOST_SHARED_BYTES = 99 << 10 };
 
-/* Rows of tiles, by the bytes of a row. `stages` tiles of the streamed side are in shared memory at once. */
+/* Tiles by the bytes of a row. A warp has `warp_tiles` times 16 rows: two where its sums of 128 columns fit in
+ * registers, so that each fragment of the streamed side which it loads feeds two products. Every kernel takes at most
+ * 255 registers a thread, so two blocks of four warps share a multiprocessor, and one computes while the other waits.
+ * Rows are padded: a swizzle would save a sixteenth of the shared memory, which does not limit the blocks, for more
+ * address arithmetic. */
 template <typename T, int DIM> struct sw_attention_tiles {
     static constexpr int row_bytes = DIM * (int)sizeof(T);
     static constexpr int stride = DIM + 16 / (int)sizeof(T); /* in elements; rows begin in different banks */
-    static constexpr int forward_rows = 64;
+    static constexpr int warp_tiles = sizeof(T) == 2 && DIM <= 128 ? 2 : 1;
+    static constexpr int warp_rows = warp_tiles * SW_FRAGMENT_ROWS;
+    /* Forward: queries are rows, keys are streamed. */
+    static constexpr int forward_rows = 4 * warp_rows;
+    static constexpr int forward_threads = 4 * SW_WARP;
     static constexpr int forward_streamed = row_bytes <= 256 ? 64 : row_bytes <= 512 ? 32 : 16;
-    static constexpr int backward_rows = row_bytes <= 512 ? 64 : 32;
-    static constexpr int backward_streamed = row_bytes <= 128 ? 64 : row_bytes <= 256 ? 32 : 16;
-    static constexpr int stages = row_bytes <= 256 ? 2 : 1;
-    /* Columns of the key gradients that a block makes: more would not stay in registers. */
-    static constexpr int slice = DIM <= 128 ? DIM : 128;
+    /* The gradients of queries: queries are rows, keys are streamed. */
+    static constexpr int queries_warps = row_bytes <= 512 ? 4 : 2;
+    static constexpr int queries_rows = queries_warps * warp_rows;
+    static constexpr int queries_threads = queries_warps * SW_WARP;
+    static constexpr int queries_streamed = row_bytes <= 256 ? 32 : 16;
+    /* The gradients of keys and values: keys are rows, which two warps share, and queries are streamed. */
+    static constexpr int keys_pairs = row_bytes <= 512 ? 2 : 1;
+    static constexpr int keys_rows = keys_pairs * warp_rows;
+    static constexpr int keys_threads = keys_pairs * 2 * SW_WARP;
+    static constexpr int keys_streamed = row_bytes <= 256 ? 32 : 16;
 };
 
 /* One head of one sequence: where its rows begin. */
@@ -46,26 +59,60 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
     return rows;
 }
 
-/* Starts to bring rows [first, first + ROWS) into a tile, zeros where there are none, for sw_wait_copies to finish. */
+/* Where a block's rows are. */
+struct sw_place {
+    int first, head, batch;
+};
+
+/* The block's tile of `rows` queries of one of `heads`. The last queries see the most keys, so those of all heads and
+ * sequences start first, and the short ones fill up what the long ones leave. A grid has less than 2^31 blocks. */
+static __device__ __forceinline__ sw_place sw_last_rows_first(const sw_attention &shape, int64_t heads, int rows) {
+    const unsigned tiles = (unsigned)((shape.seq + rows - 1) / rows), each = (unsigned)(heads * shape.batch);
+    const unsigned tile = tiles - 1 - blockIdx.x / each, row = blockIdx.x % each;
+    const sw_place place = {(int)tile * rows, (int)(row % (unsigned)heads), (int)(row / (unsigned)heads)};
+    return place;
+}
+
+/* How the threads of a block share a tile that is brought: 16 bytes of a row each. */
+template <typename T, int DIM, int THREADS> struct sw_pieces {
+    static constexpr int elems = 16 / (int)sizeof(T), row = DIM / elems, rows = THREADS / row;
+    static_assert(THREADS % row == 0, "a thread brings pieces of one column");
+};
+
+/* Where the thread's piece of row `first` is, for sw_bring to go on from. */
+template <typename T, int DIM, int THREADS>
+static __device__ __forceinline__ const T *sw_piece_of(const sw_head_rows<T> &rows, int64_t first) {
+    typedef sw_pieces<T, DIM, THREADS> pieces;
+    const int begin = (int)(threadIdx.x / pieces::row), column = (int)(threadIdx.x % pieces::row) * pieces::elems;
+    return rows.from + (first + begin) * rows.stride + column;
+}
+
+/* Starts to bring the next ROWS rows into a tile, for sw_wait_copies to finish: `count` of them, and zeros after those.
+ * `next` moves on to the rows after them. */
 template <typename T, int DIM, int ROWS, int THREADS>
-static __device__ __forceinline__ void sw_bring_tile(T *tile, const sw_head_rows<T> &rows, int64_t first) {
-    enum { PIECE = 16 / (int)sizeof(T), PIECES = DIM / PIECE, STEP = THREADS / PIECES };
-    static_assert(THREADS % PIECES == 0 && ROWS % STEP == 0, "a thread brings pieces of one column, as many as any");
-    const int begin = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
-    const int there = rows.seq - first < ROWS ? (int)(rows.seq - first) : ROWS, columns = rows.head_dim - column;
-    const T *from = rows.from + (first + begin) * rows.stride + column;
+static __device__ __forceinline__ void sw_bring(T *tile, const T **next, const sw_head_rows<T> &rows, int count) {
+    typedef sw_pieces<T, DIM, THREADS> pieces;
+    static_assert(ROWS % pieces::rows == 0, "every thread brings as many pieces");
+    const int begin = (int)(threadIdx.x / pieces::row), column = (int)(threadIdx.x % pieces::row) * pieces::elems;
+    const int own = column < rows.head_dim ? count - begin : 0;
+    const int64_t step = pieces::rows * rows.stride;
     T *to = tile + begin * sw_attention_tiles<T, DIM>::stride + column;
+    const T *from = *next;
     if (rows.aligned) {
         SW_UNROLL
-        for (int row = 0; row < ROWS; row += STEP)
-            sw_copy16_later(to + row * sw_attention_tiles<T, DIM>::stride, from + row * rows.stride,
-                            row + begin >= there || columns <= 0);
-        return;
+        for (int row = 0; row < ROWS; row += pieces::rows, from += step)
+            sw_copy16_later(to + row * sw_attention_tiles<T, DIM>::stride, from, row >= own);
+    } else {
+        for (int row = 0; row < ROWS; row += pieces::rows, from += step)
+            for (int e = 0; e < pieces::elems; e++)
+                to[row * sw_attention_tiles<T, DIM>::stride + e] =
+                    row < own && column + e < rows.head_dim ? from[e] : T{};
     }
-    for (int row = 0; row < ROWS; row += STEP)
-        for (int e = 0; e < PIECE; e++)
-            to[row * sw_attention_tiles<T, DIM>::stride + e] =
-                row + begin < there && e < columns ? from[row * rows.stride + e] : T{};
+    *next = from;
+}
+
+static __device__ __forceinline__ int64_t sw_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
 /* The first key that the query at place t sees. Like t itself it never decreases, so tiles of keys and queries see each
@@ -94,6 +141,55 @@ static __device__ __forceinline__ sw_seen sw_keys_seen(const sw_attention &shape
 
 static __device__ __forceinline__ bool sw_sees(sw_seen seen, int key) {
     return key >= seen.first && key <= seen.last;
+}
+
+/* The keys that the queries of a warp see, counted from a key: the first query sees none after `last`, and each query
+ * one more than the one before; every query sees the keys of [all_from, last]. */
+struct sw_warp_keys {
+    int all_from, last;
+};
+
+/* The queries are [first, first + rows) of the sequence, keys are counted from the key `from`. */
+static __device__ __forceinline__ sw_warp_keys sw_warp_keys_of(const sw_attention &shape, int64_t batch, int64_t first,
+                                                               int rows, int64_t from) {
+    sw_warp_keys keys = {0, -rows};
+    if (first < shape.seq) {
+        const int64_t end = sw_least(first + rows, shape.seq);
+        keys.all_from = (int)(sw_first_key(shape, batch, shape.past + end - 1) - from);
+        keys.last = (int)(shape.past + first - from);
+    }
+    return keys;
+}
+
+/* Returns whether one of the warp's `rows` queries may see a key of the tile that begins at `at`. */
+static __device__ __forceinline__ bool sw_some_seen(const sw_warp_keys &keys, int rows, int at) {
+    return at < keys.last + rows;
+}
+
+/* Returns whether every query sees every key of the tile of `count` keys, so that nothing is masked. */
+static __device__ __forceinline__ bool sw_all_seen(const sw_warp_keys &keys, int at, int count) {
+    return at >= keys.all_from && at + count <= keys.last + 1;
+}
+
+/* Hides the scores of a tile that are not seen. For each of the warp's queries first_keys has the first key that it
+ * sees; the warp's first query sees the keys up to `last`. Both are counted from the key of which the tile is `at`. */
+template <int KEYS, int TILES>
+static __device__ __forceinline__ void sw_hide_scores(const int *first_keys, int last, int at,
+                                                      sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS]) {
+    const int column = at + sw_lane() % 4 * 2;
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        SW_UNROLL
+        for (int r = 0; r < 2; r++) {
+            const int row = m * SW_FRAGMENT_ROWS + r * 8 + sw_lane() / 4;
+            const sw_seen seen = {first_keys[row] - column, last + row - column};
+            SW_UNROLL
+            for (int i = 0; i < KEYS / SW_FRAGMENT_COLS * 2; i++) {
+                if (!sw_sees(seen, i / 2 * SW_FRAGMENT_COLS + i % 2))
+                    scores[m][i / 2].values[2 * r + i % 2] = -INFINITY;
+            }
+        }
+    }
 }
 
 static __device__ __forceinline__ float sw_quad_max(float value) {

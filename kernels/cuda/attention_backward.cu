@@ -2,46 +2,29 @@
  * and values, a block for each tile of keys over the queries that see it; another those of queries. Both work out the
  * scores again. No sum is shared between blocks, so the bits are the same in every run. */
 #include "kernels/cuda/attention_delta.cuh"
+#include "kernels/tiling.h"
 
 namespace {
-/* What is known of a query: its log-sum-exp in units of log2(e), delta, and the keys that it sees. */
-struct query {
-    float lse_log2, delta;
-    sw_seen seen;
-};
-
 template <typename T> struct tensors {
     const T *q, *k, *v, *d_o;
     const float *log_sum_exp, *delta;
     T *dq, *dk, *dv;
-    bool q_aligned, kv_aligned, d_o_aligned, q_paired, kv_paired;
+    float *dk_parts, *dv_parts; /* [parts][batch, seq, kv_heads, head_dim]; unused where there is one part */
+    int parts;
+    bool q_aligned, kv_aligned, d_o_aligned, q_paired, kv_paired, parts_paired;
 };
 
-/* A block's place: its tile of rows, head and sequence. */
-struct place {
-    int64_t first, head, batch;
+/* The queries of a tile: log-sum-exp in units of log2(e), delta, and the first key that each sees. */
+template <int QUERIES> struct query_tile {
+    float lse_log2[QUERIES], delta[QUERIES];
+    int first_key[QUERIES];
+};
+
+/* A walk over the query tiles that see a tile of keys, for one head after the other. */
+struct query_walk {
+    int head, last_head, query, begin, end;
 };
 } // namespace
-
-/* What it sees is counted from the key `from`. */
-static __device__ __forceinline__ query query_of(const sw_attention &shape, const float *log_sum_exp,
-                                                 const float *delta, int64_t batch, int64_t head, int64_t t,
-                                                 int64_t from) {
-    query found = {0.0f, 0.0f, sw_keys_seen(shape, batch, t, from)};
-    if (t < shape.seq) {
-        const int64_t at = (batch * shape.heads + head) * shape.seq + t;
-        found.lse_log2 = log_sum_exp[at] * SW_LOG2_E;
-        found.delta = delta[at];
-    }
-    return found;
-}
-
-/* A score becomes a probability, and the gradient of the probability that of the score (but for the scale). */
-static __device__ __forceinline__ void take_score(const query &of, int key, float scale_log2, float *score,
-                                                  float *gradient) {
-    *score = sw_sees(of.seen, key) ? sw_exp2(fmaf(*score, scale_log2, -of.lse_log2)) : 0.0f;
-    *gradient = *score * (*gradient - of.delta);
-}
 
 /* The end of the run of query tiles that see a tile of keys, the last of which is last_key. */
 static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape, int64_t batch, int64_t begin,
@@ -57,193 +40,366 @@ static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape,
     return low * step;
 }
 
-/* A tile of queries, and of d_o behind it, meets the warp's 16 keys. Keys are rows here, so the transposed scores and
- * their gradients become left operands where they are. The gradients are those of a slice of columns. */
-template <typename T, int DIM>
-static __device__ __forceinline__ void keys_step(const T *k_rows, const T *v_rows, const T *q_tile, const query *of,
-                                                 int first_key, int64_t column, float scale_log2, sw_fragment_c *dk,
-                                                 sw_fragment_c *dv) {
-    typedef sw_attention_tiles<T, DIM> tiles;
-    enum { QUERIES = tiles::backward_streamed };
-    const T *d_o_tile = q_tile + QUERIES * tiles::stride;
-    sw_fragment_c p[QUERIES / SW_FRAGMENT_COLS] = {}, ds[QUERIES / SW_FRAGMENT_COLS] = {};
-    sw_multiply_rows<T, DIM, QUERIES>(p, k_rows, q_tile, tiles::stride);
-    sw_multiply_rows<T, DIM, QUERIES>(ds, v_rows, d_o_tile, tiles::stride);
+/* The block's tile of keys, of one key head for a part of the query heads that use it. The first keys are seen by the
+ * most queries, so those of all heads and sequences start first. */
+static __device__ __forceinline__ sw_place keys_place(const sw_attention &shape, int parts, int rows, int *part) {
+    const unsigned heads = (unsigned)shape.kv_heads, each = heads * (unsigned)shape.batch * (unsigned)parts;
+    const unsigned row = blockIdx.x % each;
+    const sw_place place = {(int)(blockIdx.x / each) * rows, (int)(row / (unsigned)parts % heads),
+                            (int)(row / (unsigned)parts / heads)};
+    *part = (int)(row % (unsigned)parts);
+    return place;
+}
+
+/* The walk's tiles, and what to bring of them next. */
+template <typename T> struct query_rows {
+    sw_head_rows<T> q, d_o;
+    const T *next_q, *next_d_o;
+};
+
+template <typename T, int DIM, int THREADS>
+static __device__ __forceinline__ query_rows<T> rows_of_head(const sw_attention &shape, const tensors<T> &t, int batch,
+                                                             int head, int first) {
+    query_rows<T> rows;
+    rows.q = sw_head_of(t.q, shape.q_stride, shape.seq, batch, head, shape, t.q_aligned);
+    rows.d_o = sw_head_of(t.d_o, shape.o_stride, shape.seq, batch, head, shape, t.d_o_aligned);
+    rows.next_q = sw_piece_of<T, DIM, THREADS>(rows.q, first);
+    rows.next_d_o = sw_piece_of<T, DIM, THREADS>(rows.d_o, first);
+    return rows;
+}
+
+/* What is known of the walk's next tile of queries. Queries after the last have zeros in all tensors, so they add none:
+ * only their first key has to be in order. */
+template <typename T, int QUERIES>
+static __device__ __forceinline__ void bring_queries(const sw_attention &shape, const tensors<T> &t,
+                                                     const sw_place &own, const query_walk &walk,
+                                                     query_tile<QUERIES> *to) {
+    if (threadIdx.x >= QUERIES)
+        return;
+    const int64_t query = walk.query + (int)threadIdx.x, last = sw_least(query, shape.seq - 1);
+    const int64_t at = ((int64_t)own.batch * shape.heads + walk.head) * shape.seq + last;
+    to->lse_log2[threadIdx.x] = query < shape.seq ? t.log_sum_exp[at] * SW_LOG2_E : 0.0f;
+    to->delta[threadIdx.x] = query < shape.seq ? t.delta[at] : 0.0f;
+    to->first_key[threadIdx.x] = (int)(sw_first_key(shape, own.batch, last) - own.first);
+}
+
+/* Scores become probabilities. Keys are rows here. Counted from the block's first key, the warp's keys begin at
+ * first_key and the queries at first_query, and key j is seen by the queries from j on whose first key is not after it;
+ * most tiles are seen whole. */
+template <int QUERIES, int TILES>
+static __device__ __forceinline__ void take_scores(const query_tile<QUERIES> &of, int first_key, int first_query,
+                                                   float scale_log2, sw_fragment_c (*p)[QUERIES / SW_FRAGMENT_COLS]) {
+    const int column = sw_lane() % 4 * 2, row = sw_lane() / 4;
     SW_UNROLL
     for (int n = 0; n < QUERIES / SW_FRAGMENT_COLS; n++) {
-        for (int i = 0; i < 4; i++)
-            take_score(of[n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2], first_key + sw_lane() / 4 + i / 2 * 8,
-                       scale_log2, &p[n].values[i], &ds[n].values[i]);
+        SW_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const float lse = of.lse_log2[n * SW_FRAGMENT_COLS + column + i];
+            SW_UNROLL
+            for (int m = 0; m < TILES * 2; m++) {
+                float *score = &p[m / 2][n].values[m % 2 * 2 + i];
+                *score = sw_exp2(fmaf(*score, scale_log2, -lse));
+            }
+        }
     }
-    sw_multiply_columns<T, QUERIES, tiles::slice>(dv, p, d_o_tile + column, tiles::stride);
-    sw_multiply_columns<T, QUERIES, tiles::slice>(dk, ds, q_tile + column, tiles::stride);
+    if (first_query >= first_key + TILES * SW_FRAGMENT_ROWS - 1 && of.first_key[QUERIES - 1] <= first_key)
+        return;
+    SW_UNROLL
+    for (int n = 0; n < QUERIES / SW_FRAGMENT_COLS; n++) {
+        SW_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const int query = n * SW_FRAGMENT_COLS + column + i;
+            const sw_seen seen = {of.first_key[query], first_query + query};
+            SW_UNROLL
+            for (int m = 0; m < TILES * 2; m++) {
+                if (!sw_sees(seen, first_key + row + m * 8))
+                    p[m / 2][n].values[m % 2 * 2 + i] = 0.0f;
+            }
+        }
+    }
 }
 
-template <typename T, int SLICE>
-static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t, const place &own,
-                                                  int warp_row, int64_t column, const sw_fragment_c *dk,
-                                                  const sw_fragment_c *dv) {
-    const int64_t row = own.batch * shape.seq + own.first + warp_row, col = own.head * shape.head_dim + column;
-    const int64_t rows = shape.seq - own.first - warp_row;
-    const int columns = (int)(shape.head_dim - column);
-    const float whole[2] = {1.0f, 1.0f}, scaled[2] = {shape.scale, shape.scale};
-    const sw_rows_to<T> dv_rows = {t.dv + row * shape.v_stride + col, shape.v_stride, rows, columns, t.kv_paired};
-    const sw_rows_to<T> dk_rows = {t.dk + row * shape.k_stride + col, shape.k_stride, rows, columns, t.kv_paired};
-    sw_write_rows<T, SLICE>(dv, whole, dv_rows);
-    sw_write_rows<T, SLICE>(dk, scaled, dk_rows);
+/* The gradients of probabilities become those of the scores (but for the scale). */
+template <int QUERIES, int TILES>
+static __device__ __forceinline__ void take_gradients(const query_tile<QUERIES> &of, const sw_vector16 *p,
+                                                      sw_fragment_c (*ds)[QUERIES / SW_FRAGMENT_COLS]) {
+    SW_UNROLL
+    for (int n = 0; n < QUERIES / SW_FRAGMENT_COLS; n++) {
+        const float *delta = of.delta + n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2;
+        SW_UNROLL
+        for (int m = 0; m < TILES; m++) {
+            const sw_fragment_c probability = sw_vector_fragment(p[(m * (QUERIES / SW_FRAGMENT_COLS) + n) * SW_WARP]);
+            SW_UNROLL
+            for (int i = 0; i < 4; i++)
+                ds[m][n].values[i] = probability.values[i] * (ds[m][n].values[i] - delta[i % 2]);
+        }
+    }
 }
 
+/* Writes a warp's sums for its keys: of the values' gradients or of the keys', as they are or as a part. */
+template <typename T, int DIM, int TILES>
+static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t, const sw_place &own,
+                                                  int part, bool of_values, int warp_row,
+                                                  const sw_fragment_c (*sums)[DIM / SW_FRAGMENT_COLS]) {
+    const float factor = of_values ? 1.0f : shape.scale, factors[2] = {factor, factor};
+    const int64_t column = own.head * shape.head_dim, width = shape.kv_heads * shape.head_dim;
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        const int64_t first = own.first + warp_row + m * SW_FRAGMENT_ROWS, row = own.batch * shape.seq + first;
+        if (t.parts > 1) {
+            const int64_t at = (part * shape.batch * shape.seq + row) * width + column;
+            const sw_rows_to<float> rows = {(of_values ? t.dv_parts : t.dk_parts) + at, width, shape.seq - first,
+                                            (int)shape.head_dim, t.parts_paired};
+            sw_write_rows<float, DIM>(sums[m], factors, rows);
+        } else {
+            const int64_t stride = of_values ? shape.v_stride : shape.k_stride;
+            const sw_rows_to<T> rows = {(of_values ? t.dv : t.dk) + row * stride + column, stride, shape.seq - first,
+                                        (int)shape.head_dim, t.kv_paired};
+            sw_write_rows<T, DIM>(sums[m], factors, rows);
+        }
+    }
+}
+
+/* Two warps share the same keys, so that the sums of each fit in its registers: one works out probabilities and sums
+ * the gradients of values; the other works out the gradients of probabilities, makes them those of scores by the
+ * probabilities that the first left in shared memory, and sums the gradients of keys. Keys are rows, so what a warp has
+ * worked out is its left operand where it is. */
 template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_rows * 2)
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_threads, 2)
     keys_kernel(sw_attention shape, tensors<T> t) {
     typedef sw_attention_tiles<T, DIM> tiles;
-    enum { KEYS = tiles::backward_rows, QUERIES = tiles::backward_streamed, STAGES = tiles::stages };
-    enum { THREADS = KEYS * 2, SLICE = tiles::slice, SLICES = DIM / SLICE, STAGE_ELEMS = 2 * QUERIES * tiles::stride };
+    enum { KEYS = tiles::keys_rows, QUERIES = tiles::keys_streamed, THREADS = tiles::keys_threads };
+    enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS, QUERY_COLS = QUERIES / SW_FRAGMENT_COLS };
+    enum { TILE = QUERIES * tiles::stride, STAGE = 2 * TILE };
     SW_DYNAMIC_SHARED(shared);
     T *k_tile = (T *)shared, *v_tile = k_tile + KEYS * tiles::stride, *streamed = v_tile + KEYS * tiles::stride;
-    query *queries = (query *)(streamed + STAGES * STAGE_ELEMS);
-    const int64_t tile_count = (shape.seq + KEYS - 1) / KEYS, group = shape.heads / shape.kv_heads;
-    const int64_t item = blockIdx.x / SLICES, column = blockIdx.x % SLICES * SLICE;
-    const place own = {item % tile_count * KEYS, item / tile_count % shape.kv_heads,
-                       item / tile_count / shape.kv_heads};
-    const int64_t begin = own.first / QUERIES * QUERIES;
-    const int64_t end = queries_end(shape, own.batch, begin, QUERIES, own.first + KEYS - 1);
-    const int64_t per_head = (end - begin) / QUERIES, steps = group * per_head;
-    const int warp_row = (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
-    sw_fragment_c dk[SLICE / SW_FRAGMENT_COLS] = {}, dv[SLICE / SW_FRAGMENT_COLS] = {};
-    auto bring = [&](int64_t step) {
-        if (step < steps) {
-            const int64_t head = own.head * group + step / per_head, first = begin + step % per_head * QUERIES;
-            T *tile = streamed + step % STAGES * STAGE_ELEMS;
-            sw_bring_tile<T, DIM, QUERIES, THREADS>(
-                tile, sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, head, shape, t.q_aligned), first);
-            sw_bring_tile<T, DIM, QUERIES, THREADS>(
-                tile + QUERIES * tiles::stride,
-                sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, head, shape, t.d_o_aligned), first);
-            if (threadIdx.x < QUERIES)
-                queries[step % STAGES * QUERIES + threadIdx.x] =
-                    query_of(shape, t.log_sum_exp, t.delta, own.batch, head, first + threadIdx.x, own.first);
+    sw_vector16 *exchanged = (sw_vector16 *)(streamed + 2 * STAGE);
+    query_tile<QUERIES> *known = (query_tile<QUERIES> *)(exchanged + tiles::keys_pairs * TILES * QUERY_COLS * SW_WARP);
+    int part;
+    const sw_place own = keys_place(shape, t.parts, KEYS, &part);
+    const int group = (int)(shape.heads / shape.kv_heads), warp = (int)(threadIdx.x / SW_WARP);
+    const int pair_row = warp / 2 * tiles::warp_rows;
+    const bool of_values = warp % 2 == 0;
+    sw_vector16 *probabilities = exchanged + warp / 2 * (TILES * QUERY_COLS * SW_WARP) + sw_lane();
+    query_walk walk;
+    walk.head = own.head * group + group * part / t.parts;
+    walk.last_head = own.head * group + group * (part + 1) / t.parts - 1;
+    walk.begin = own.first / QUERIES * QUERIES;
+    walk.end = (int)queries_end(shape, own.batch, walk.begin, QUERIES, own.first + KEYS - 1);
+    walk.query = walk.begin;
+    query_rows<T> rows = rows_of_head<T, DIM, THREADS>(shape, t, own.batch, walk.head, walk.begin);
+    int stage = 0, left = (walk.end - walk.begin) / QUERIES * (walk.last_head - walk.head + 1);
+    auto bring = [&](int to) {
+        sw_bring<T, DIM, QUERIES, THREADS>(streamed + to * STAGE, &rows.next_q, rows.q, (int)shape.seq - walk.query);
+        sw_bring<T, DIM, QUERIES, THREADS>(streamed + to * STAGE + TILE, &rows.next_d_o, rows.d_o,
+                                           (int)shape.seq - walk.query);
+        bring_queries<T, QUERIES>(shape, t, own, walk, known + to);
+        walk.query += QUERIES;
+        if (walk.query == walk.end && walk.head < walk.last_head) {
+            walk.head++;
+            walk.query = walk.begin;
+            rows = rows_of_head<T, DIM, THREADS>(shape, t, own.batch, walk.head, walk.begin);
         }
-        sw_commit_copies();
     };
-    sw_bring_tile<T, DIM, KEYS, THREADS>(
-        k_tile, sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned), own.first);
-    sw_bring_tile<T, DIM, KEYS, THREADS>(
-        v_tile, sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned), own.first);
+    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
+    const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, own.first);
+    const T *next_values = sw_piece_of<T, DIM, THREADS>(values, own.first);
+    sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, (int)shape.seq - own.first);
+    sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, (int)shape.seq - own.first);
     bring(0);
-    for (int64_t step = 0; step < steps; step++) {
-        if (STAGES == 2)
-            bring(step + 1);
-        sw_wait_copies<STAGES - 1>();
+    sw_commit_copies();
+    sw_fragment_c sums[TILES][COLS] = {};
+    int at = walk.begin - own.first;
+    for (; left > 0; left--, stage ^= 1) {
+        const T *q_tile = streamed + stage * STAGE, *d_o_tile = q_tile + TILE;
+        sw_fragment_c scores[TILES][QUERY_COLS] = {};
+        sw_wait_copies<0>();
         __syncthreads();
-        keys_step<T, DIM>(k_tile + warp_row * tiles::stride, v_tile + warp_row * tiles::stride,
-                          streamed + step % STAGES * STAGE_ELEMS, queries + step % STAGES * QUERIES, warp_row, column,
-                          shape.scale * SW_LOG2_E, dk, dv);
+        if (left > 1)
+            bring(stage ^ 1);
+        sw_commit_copies();
+        sw_multiply_rows<T, TILES, DIM, QUERIES>(scores, (of_values ? k_tile : v_tile) + pair_row * tiles::stride,
+                                                 of_values ? q_tile : d_o_tile, tiles::stride);
+        if (of_values) {
+            take_scores<QUERIES, TILES>(known[stage], pair_row, at, shape.scale * SW_LOG2_E, scores);
+            SW_UNROLL
+            for (int i = 0; i < TILES * QUERY_COLS; i++)
+                sw_store16(probabilities + i * SW_WARP, sw_fragment_vector(scores[i / QUERY_COLS][i % QUERY_COLS]));
+        }
         __syncthreads();
-        if (STAGES == 1)
-            bring(step + 1);
+        if (!of_values)
+            take_gradients<QUERIES, TILES>(known[stage], probabilities, scores);
+        sw_multiply_columns<T, TILES, QUERIES, DIM>(sums, scores, of_values ? d_o_tile : q_tile, tiles::stride);
+        at = at + QUERIES == walk.end - own.first ? walk.begin - own.first : at + QUERIES;
     }
-    write_keys<T, tiles::slice>(shape, t, own, warp_row, column, dk, dv);
+    write_keys<T, DIM, TILES>(shape, t, own, part, of_values, pair_row, sums);
 }
 
-/* A tile of keys and values meets the warp's 16 queries. */
-template <typename T, int DIM>
-static __device__ __forceinline__ void queries_step(const T *q_rows, const T *d_o_rows, const T *k_tile, query of[2],
-                                                    float scale_log2, sw_fragment_c dq[DIM / SW_FRAGMENT_COLS]) {
-    typedef sw_attention_tiles<T, DIM> tiles;
-    enum { KEYS = tiles::backward_streamed };
-    sw_fragment_c p[KEYS / SW_FRAGMENT_COLS] = {}, ds[KEYS / SW_FRAGMENT_COLS] = {};
-    sw_multiply_rows<T, DIM, KEYS>(p, q_rows, k_tile, tiles::stride);
-    sw_multiply_rows<T, DIM, KEYS>(ds, d_o_rows, k_tile + KEYS * tiles::stride, tiles::stride);
+/* What a lane keeps of its queries, rows g and g+8 of each 16 of the warp. */
+template <int TILES> struct query_state { float lse_log2[TILES][2], delta[TILES][2]; };
+
+template <int TILES>
+static __device__ __forceinline__ query_state<TILES> state_of(const sw_attention &shape, const float *log_sum_exp,
+                                                              const float *delta, const sw_place &own, int first) {
+    query_state<TILES> state;
+    for (int i = 0; i < TILES * 2; i++) {
+        const int64_t query = first + sw_lane() / 4 + i * 8;
+        const int64_t at = ((int64_t)own.batch * shape.heads + own.head) * shape.seq + query;
+        state.lse_log2[i / 2][i % 2] = query < shape.seq ? log_sum_exp[at] * SW_LOG2_E : 0.0f;
+        state.delta[i / 2][i % 2] = query < shape.seq ? delta[at] : 0.0f;
+    }
+    return state;
+}
+
+/* Scores become probabilities, and their gradients those of the scores (but for the scale). */
+template <int KEYS, int TILES>
+static __device__ __forceinline__ void take_pairs(const query_state<TILES> &state, float scale_log2,
+                                                  const sw_fragment_c (*p)[KEYS / SW_FRAGMENT_COLS],
+                                                  sw_fragment_c (*ds)[KEYS / SW_FRAGMENT_COLS]) {
     SW_UNROLL
-    for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
-        for (int i = 0; i < 4; i++)
-            take_score(of[i / 2], n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2, scale_log2, &p[n].values[i],
-                       &ds[n].values[i]);
+    for (int m = 0; m < TILES; m++) {
+        SW_UNROLL
+        for (int i = 0; i < KEYS / SW_FRAGMENT_COLS * 4; i++) {
+            const float score = p[m][i / 4].values[i % 4];
+            float *gradient = &ds[m][i / 4].values[i % 4];
+            *gradient = sw_exp2(fmaf(score, scale_log2, -state.lse_log2[m][i % 4 / 2])) *
+                        (*gradient - state.delta[m][i % 4 / 2]);
+        }
     }
-    for (int r = 0; r < 2; r++) {
-        of[r].seen.first -= KEYS;
-        of[r].seen.last -= KEYS;
-    }
-    sw_multiply_columns<T, KEYS, DIM>(dq, ds, k_tile, tiles::stride);
 }
 
+/* Tiles of values and of keys take turns: one arrives while the other is multiplied. */
 template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::backward_rows * 2)
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::queries_threads, 2)
     queries_kernel(sw_attention shape, tensors<T> t) {
     typedef sw_attention_tiles<T, DIM> tiles;
-    enum { QUERIES = tiles::backward_rows, KEYS = tiles::backward_streamed, STAGES = tiles::stages };
-    enum { THREADS = QUERIES * 2, STAGE_ELEMS = 2 * KEYS * tiles::stride };
+    enum { QUERIES = tiles::queries_rows, KEYS = tiles::queries_streamed, THREADS = tiles::queries_threads };
+    enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS, KEY_COLS = KEYS / SW_FRAGMENT_COLS };
     SW_DYNAMIC_SHARED(shared);
     T *q_tile = (T *)shared, *d_o_tile = q_tile + QUERIES * tiles::stride;
-    T *streamed = d_o_tile + QUERIES * tiles::stride;
-    const int64_t tile_count = (shape.seq + QUERIES - 1) / QUERIES;
-    const place own = {(tile_count - 1 - blockIdx.x % tile_count) * QUERIES, blockIdx.x / tile_count % shape.heads,
-                       blockIdx.x / tile_count / shape.heads};
-    const int64_t kv_head = own.head / (shape.heads / shape.kv_heads);
+    T *k_tile = d_o_tile + QUERIES * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
+    int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
+    const sw_place own = sw_last_rows_first(shape, shape.heads, QUERIES);
+    const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
+    const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
+    const int count = (int)(sw_least(own.first + QUERIES, shape.seq) - begin);
+    const int warp_row = (int)(threadIdx.x / SW_WARP) * tiles::warp_rows;
+    const sw_warp_keys seen = sw_warp_keys_of(shape, own.batch, own.first + warp_row, tiles::warp_rows, begin);
+    const sw_head_rows<T> queries = sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, own.head, shape, t.q_aligned);
+    const sw_head_rows<T> d_os =
+        sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, own.head, shape, t.d_o_aligned);
     const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
     const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
-    const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
-    const int64_t end = own.first + QUERIES < shape.seq ? own.first + QUERIES : shape.seq;
-    const int warp_row = (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
-    const int64_t token = own.first + warp_row + sw_lane() / 4;
-    query of[2];
-    for (int r = 0; r < 2; r++)
-        of[r] = query_of(shape, t.log_sum_exp, t.delta, own.batch, own.head, token + r * 8, begin);
-    sw_fragment_c dq[DIM / SW_FRAGMENT_COLS] = {};
-    auto bring = [&](int64_t key) {
-        T *tile = streamed + key / KEYS % STAGES * STAGE_ELEMS;
-        if (key < end) {
-            sw_bring_tile<T, DIM, KEYS, THREADS>(tile, keys, key);
-            sw_bring_tile<T, DIM, KEYS, THREADS>(tile + KEYS * tiles::stride, values, key);
-        }
+    const T *next_queries = sw_piece_of<T, DIM, THREADS>(queries, own.first);
+    const T *next_d_os = sw_piece_of<T, DIM, THREADS>(d_os, own.first);
+    const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, begin);
+    const T *next_values = sw_piece_of<T, DIM, THREADS>(values, begin);
+    sw_bring<T, DIM, QUERIES, THREADS>(q_tile, &next_queries, queries, (int)shape.seq - own.first);
+    sw_bring<T, DIM, QUERIES, THREADS>(d_o_tile, &next_d_os, d_os, (int)shape.seq - own.first);
+    sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, count);
+    sw_commit_copies();
+    for (int row = (int)threadIdx.x; row < QUERIES; row += THREADS)
+        first_keys[row] = sw_keys_seen(shape, own.batch, own.first + row, begin).first;
+    const query_state<TILES> state = state_of<TILES>(shape, t.log_sum_exp, t.delta, own, own.first + warp_row);
+    sw_fragment_c dq[TILES][COLS] = {};
+    for (int at = 0; at < count; at += KEYS) {
+        const bool some = sw_some_seen(seen, tiles::warp_rows, at);
+        sw_fragment_c p[TILES][KEY_COLS] = {}, ds[TILES][KEY_COLS] = {};
+        sw_wait_copies<0>();
+        __syncthreads();
+        sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, count - at);
         sw_commit_copies();
-    };
-    sw_bring_tile<T, DIM, QUERIES, THREADS>(
-        q_tile, sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, own.head, shape, t.q_aligned), own.first);
-    sw_bring_tile<T, DIM, QUERIES, THREADS>(
-        d_o_tile, sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, own.head, shape, t.d_o_aligned), own.first);
-    bring(begin);
-    for (int64_t key = begin; key < end; key += KEYS) {
-        if (STAGES == 2)
-            bring(key + KEYS);
-        sw_wait_copies<STAGES - 1>();
+        if (some)
+            sw_multiply_rows<T, TILES, DIM, KEYS>(ds, d_o_tile + warp_row * tiles::stride, v_tile, tiles::stride);
+        sw_wait_copies<0>();
         __syncthreads();
-        queries_step<T, DIM>(q_tile + warp_row * tiles::stride, d_o_tile + warp_row * tiles::stride,
-                             streamed + key / KEYS % STAGES * STAGE_ELEMS, of, shape.scale * SW_LOG2_E, dq);
-        __syncthreads();
-        if (STAGES == 1)
-            bring(key + KEYS);
+        if (at + KEYS < count)
+            sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, count - at - KEYS);
+        sw_commit_copies();
+        if (!some)
+            continue;
+        sw_multiply_rows<T, TILES, DIM, KEYS>(p, q_tile + warp_row * tiles::stride, k_tile, tiles::stride);
+        if (!sw_all_seen(seen, at, KEYS))
+            sw_hide_scores<KEYS, TILES>(first_keys + warp_row, seen.last, at, p);
+        take_pairs<KEYS, TILES>(state, shape.scale * SW_LOG2_E, p, ds);
+        sw_multiply_columns<T, TILES, KEYS, DIM>(dq, ds, k_tile, tiles::stride);
     }
     const float scaled[2] = {shape.scale, shape.scale};
-    const sw_rows_to<T> rows = {t.dq + (own.batch * shape.seq + own.first + warp_row) * shape.q_stride +
-                                    own.head * shape.head_dim,
-                                shape.q_stride, shape.seq - own.first - warp_row, (int)shape.head_dim, t.q_paired};
-    sw_write_rows<T, DIM>(dq, scaled, rows);
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        const int64_t first = own.first + warp_row + m * SW_FRAGMENT_ROWS;
+        const sw_rows_to<T> rows = {t.dq + (own.batch * shape.seq + first) * shape.q_stride + own.head * shape.head_dim,
+                                    shape.q_stride, shape.seq - first, (int)shape.head_dim, t.q_paired};
+        sw_write_rows<T, DIM>(dq[m], scaled, rows);
+    }
+}
+
+/* Adds up the parts of a tensor's rows in their order, a warp for each row. */
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    add_parts_kernel(int64_t rows, int64_t cols, int parts, const float *from, T *to, int64_t stride, bool aligned) {
+    const int64_t row = sw_row_of_thread<SW_WARP>();
+    if (row >= rows)
+        return;
+    for (int64_t col = sw_lane() * SW_ELEMS; col < cols; col += SW_WARP * SW_ELEMS) {
+        const float *part = from + row * cols + col;
+        float sum[SW_ELEMS], more[SW_ELEMS];
+        sw_load_elems(part, cols - col, aligned, sum);
+        for (int i = 1; i < parts; i++) {
+            part += rows * cols;
+            sw_load_elems(part, cols - col, aligned, more);
+            SW_UNROLL
+            for (int e = 0; e < SW_ELEMS; e++)
+                sum[e] += more[e];
+        }
+        sw_store_elems(to + row * stride + col, cols - col, aligned, sum);
+    }
+}
+
+template <typename T>
+static void add_parts(cudaStream_t stream, const sw_attention *shape, int parts, const float *from, T *to,
+                      int64_t stride) {
+    const int64_t rows = shape->batch * shape->seq, cols = shape->kv_heads * shape->head_dim;
+    const bool aligned = cols % SW_ELEMS == 0 && stride % SW_ELEMS == 0 && sw_is_aligned(from) && sw_is_aligned(to);
+    SW_LAUNCH(add_parts_kernel<T>, sw_blocks(rows, SW_BLOCK_THREADS / SW_WARP),
+              dim3(SW_WARP, SW_BLOCK_THREADS / SW_WARP), 0, stream, rows, cols, parts, from, to, stride, aligned);
 }
 
 template <typename T, int DIM> static void backward_dim(cudaStream_t stream, const sw_attention *shape, tensors<T> t) {
     typedef sw_attention_tiles<T, DIM> tiles;
     const sw_attention s = *shape;
-    const int64_t row_tiles = sw_blocks(s.seq, tiles::backward_rows) * s.batch;
-    constexpr size_t tile_bytes =
-        (size_t)(2 * tiles::backward_rows + tiles::stages * 2 * tiles::backward_streamed) * tiles::stride * sizeof(T);
-    constexpr size_t query_bytes = (size_t)tiles::stages * tiles::backward_streamed * sizeof(query);
-    static_assert(tile_bytes + query_bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
-    SW_ALLOW_SHARED((keys_kernel<T, DIM>), tile_bytes + query_bytes);
-    SW_LAUNCH((keys_kernel<T, DIM>), (unsigned)(row_tiles * s.kv_heads * (DIM / tiles::slice)),
-              tiles::backward_rows * 2, tile_bytes + query_bytes, stream, s, t);
-    SW_ALLOW_SHARED((queries_kernel<T, DIM>), tile_bytes);
-    SW_LAUNCH((queries_kernel<T, DIM>), (unsigned)(row_tiles * s.heads), tiles::backward_rows * 2, tile_bytes, stream,
-              s, t);
+    constexpr size_t row_bytes = tiles::stride * sizeof(T);
+    constexpr size_t keys_bytes = (2 * tiles::keys_rows + 4 * tiles::keys_streamed) * row_bytes +
+                                  (size_t)tiles::keys_pairs * tiles::warp_rows * tiles::keys_streamed * sizeof(float) +
+                                  2 * sizeof(query_tile<tiles::keys_streamed>);
+    constexpr size_t queries_bytes =
+        (2 * tiles::queries_rows + 2 * tiles::queries_streamed) * row_bytes + tiles::queries_rows * sizeof(int);
+    static_assert(keys_bytes <= SW_MOST_SHARED_BYTES && queries_bytes <= SW_MOST_SHARED_BYTES,
+                  "a GPU refuses the launch otherwise");
+    SW_ALLOW_SHARED((keys_kernel<T, DIM>), keys_bytes);
+    SW_LAUNCH((keys_kernel<T, DIM>), (unsigned)(sw_blocks(s.seq, tiles::keys_rows) * s.batch * s.kv_heads * t.parts),
+              tiles::keys_threads, keys_bytes, stream, s, t);
+    SW_ALLOW_SHARED((queries_kernel<T, DIM>), queries_bytes);
+    SW_LAUNCH((queries_kernel<T, DIM>), (unsigned)(sw_blocks(s.seq, tiles::queries_rows) * s.batch * s.heads),
+              tiles::queries_threads, queries_bytes, stream, s, t);
+    if (t.parts > 1) {
+        add_parts(stream, shape, t.parts, t.dk_parts, t.dk, s.k_stride);
+        add_parts(stream, shape, t.parts, t.dv_parts, t.dv, s.v_stride);
+    }
 }
 
 template <typename T>
 static void backward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
                      const void *o, const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
-                     float *delta) {
+                     char *scratch) {
+    float *delta = (float *)scratch;
     sw_launch_delta(stream, shape, (const T *)o, (const T *)d_o, delta);
     tensors<T> t = {};
+    t.parts = (int)sw_attention_parts(shape);
+    t.dk_parts = (float *)(scratch + sw_attention_delta_bytes(shape));
+    t.dv_parts = t.dk_parts + t.parts * sw_attention_part_elems(shape);
+    t.parts_paired = shape->head_dim % 2 == 0;
     t.q = (const T *)q;
     t.k = (const T *)k;
     t.v = (const T *)v;
@@ -263,11 +419,11 @@ static void backward(cudaStream_t stream, const sw_attention *shape, const void 
 
 int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type) {
     (void)type;
-    return shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float);
+    return sw_attention_parted_bytes(shape);
 }
 
 void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
                                 const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp,
                                 void *dq, void *dk, void *dv, void *scratch) {
-    SW_FOR_TYPE(type, backward, stream, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, (float *)scratch);
+    SW_FOR_TYPE(type, backward, stream, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, (char *)scratch);
 }

@@ -3,145 +3,160 @@
 #include "kernels/cuda/attention.cuh"
 
 namespace {
-/* What a lane keeps of its two queries, rows g and g+8 of the warp's 16. The greatest score is yet to be scaled. */
-struct query_state {
-    sw_seen seen[2];
-    float max[2], sum[2];
-};
+/* What a lane keeps of its queries, rows g and g+8 of each 16 of the warp. The greatest score is yet to be scaled. */
+template <int TILES> struct query_state { float max[TILES][2], sum[TILES][2]; };
 } // namespace
 
-/* The queries from `first` on, and what they see counted from the key `from`. */
-static __device__ __forceinline__ query_state state_of(const sw_attention &shape, int64_t batch, int64_t first,
-                                                       int64_t from) {
-    query_state s;
-    for (int r = 0; r < 2; r++) {
-        s.seen[r] = sw_keys_seen(shape, batch, first + sw_lane() / 4 + r * 8, from);
-        s.max[r] = -INFINITY;
-        s.sum[r] = 0.0f;
-    }
-    return s;
-}
-
-/* Hides the scores of a tile that are not seen, and moves on to the next tile. Most tiles are seen whole by all queries
- * of a warp. */
-template <int KEYS>
-static __device__ __forceinline__ void hide_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS]) {
-    const bool whole =
-        s->seen[0].first <= 0 && s->seen[0].last >= KEYS - 1 && s->seen[1].first <= 0 && s->seen[1].last >= KEYS - 1;
-    if (__ballot_sync(SW_ALL_LANES, whole) != SW_ALL_LANES) {
-        SW_UNROLL
-        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
-            for (int i = 0; i < 4; i++) {
-                const int key = n * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
-                if (!sw_sees(s->seen[i / 2], key))
-                    scores[n].values[i] = -INFINITY;
-            }
-        }
-    }
-    for (int r = 0; r < 2; r++) {
-        s->seen[r].first -= KEYS;
-        s->seen[r].last -= KEYS;
-    }
-}
-
-/* Scores become exponentials, and what was summed before is scaled to the new maximum. */
-template <int KEYS, int DIM>
-static __device__ __forceinline__ void take_scores(query_state *s, sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS],
-                                                   sw_fragment_c out[DIM / SW_FRAGMENT_COLS], float scale_log2) {
+/* The greatest scores with those of a tile among them, and what has to be multiplied by for the new ones' sake. */
+template <int KEYS, int TILES>
+static __device__ __forceinline__ void raise_max(query_state<TILES> *s,
+                                                 const sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS],
+                                                 float scale_log2, float (*rescale)[2]) {
     SW_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float max = s->max[r];
+    for (int m = 0; m < TILES; m++) {
         SW_UNROLL
-        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++)
-            max = fmaxf(max, fmaxf(scores[n].values[2 * r], scores[n].values[2 * r + 1]));
-        max = sw_quad_max(max);
-        const float base = max == -INFINITY ? 0.0f : max * scale_log2;
-        const float rescale = sw_exp2(fmaf(s->max[r], scale_log2, -base));
-        s->max[r] = max;
-        s->sum[r] *= rescale;
-        SW_UNROLL
-        for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++) {
-            for (int i = 2 * r; i < 2 * r + 2; i++) {
-                scores[n].values[i] = sw_exp2(fmaf(scores[n].values[i], scale_log2, -base));
-                s->sum[r] += scores[n].values[i];
-            }
+        for (int r = 0; r < 2; r++) {
+            float max = s->max[m][r];
+            SW_UNROLL
+            for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++)
+                max = fmaxf(max, fmaxf(scores[m][n].values[2 * r], scores[m][n].values[2 * r + 1]));
+            max = sw_quad_max(max);
+            const float base = max == -INFINITY ? 0.0f : max * scale_log2;
+            rescale[m][r] = sw_exp2(fmaf(s->max[m][r], scale_log2, -base));
+            s->max[m][r] = max;
         }
+    }
+}
+
+/* What was summed before is scaled to the new maximum. Most tiles do not raise it for any query of the warp, and then
+ * all factors are 1. */
+template <int DIM, int TILES>
+static __device__ __forceinline__ void rescale_sums(query_state<TILES> *s, sw_fragment_c (*out)[DIM / SW_FRAGMENT_COLS],
+                                                    const float (*rescale)[2]) {
+    bool same = true;
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++)
+        same = same && rescale[m][0] == 1.0f && rescale[m][1] == 1.0f;
+    if (__ballot_sync(SW_ALL_LANES, same) == SW_ALL_LANES)
+        return;
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        s->sum[m][0] *= rescale[m][0];
+        s->sum[m][1] *= rescale[m][1];
         SW_UNROLL
         for (int n = 0; n < DIM / SW_FRAGMENT_COLS; n++) {
-            out[n].values[2 * r] *= rescale;
-            out[n].values[2 * r + 1] *= rescale;
+            SW_UNROLL
+            for (int i = 0; i < 4; i++)
+                out[m][n].values[i] *= rescale[m][i / 2];
         }
     }
 }
 
-/* `first` is the warp's first query. */
-template <typename T, int DIM>
-static __device__ __forceinline__ void
-write_queries(const sw_attention &shape, const query_state &s, const sw_fragment_c out[DIM / SW_FRAGMENT_COLS],
-              int64_t batch, int64_t head, int64_t first, T *o, bool paired, float *log_sum_exp) {
-    const float scale_log2 = shape.scale * SW_LOG2_E;
-    float factors[2];
-    for (int r = 0; r < 2; r++) {
-        const float sum = sw_quad_sum(s.sum[r]);
-        const int64_t token = first + sw_lane() / 4 + r * 8;
-        factors[r] = 1.0f / sum;
-        if (token < shape.seq && sw_lane() % 4 == 0)
-            log_sum_exp[(batch * shape.heads + head) * shape.seq + token] = s.max[r] * scale_log2 * SW_LN_2 + logf(sum);
+/* Scores become exponentials. */
+template <int KEYS, int TILES>
+static __device__ __forceinline__ void take_scores(query_state<TILES> *s,
+                                                   sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS], float scale_log2) {
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        SW_UNROLL
+        for (int r = 0; r < 2; r++) {
+            const float base = s->max[m][r] == -INFINITY ? 0.0f : s->max[m][r] * scale_log2;
+            SW_UNROLL
+            for (int i = 0; i < KEYS / SW_FRAGMENT_COLS * 2; i++) {
+                float *score = &scores[m][i / 2].values[2 * r + i % 2];
+                *score = sw_exp2(fmaf(*score, scale_log2, -base));
+                s->sum[m][r] += *score;
+            }
+        }
     }
-    const sw_rows_to<T> rows = {o + (batch * shape.seq + first) * shape.o_stride + head * shape.head_dim,
-                                shape.o_stride, shape.seq - first, (int)shape.head_dim, paired};
-    sw_write_rows<T, DIM>(out, factors, rows);
 }
 
+template <typename T, int DIM, int TILES>
+static __device__ __forceinline__ void write_queries(const sw_attention &shape, const query_state<TILES> &s,
+                                                     const sw_fragment_c (*out)[DIM / SW_FRAGMENT_COLS],
+                                                     const sw_place &own, int warp_row, T *o, bool paired,
+                                                     float *log_sum_exp) {
+    const float scale_log2 = shape.scale * SW_LOG2_E;
+    const int64_t sequence = own.batch * shape.seq, logs = (own.batch * shape.heads + own.head) * shape.seq;
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        const int64_t first = own.first + warp_row + m * SW_FRAGMENT_ROWS;
+        float factors[2];
+        for (int r = 0; r < 2; r++) {
+            const float sum = sw_quad_sum(s.sum[m][r]);
+            const int64_t token = first + sw_lane() / 4 + r * 8;
+            factors[r] = 1.0f / sum;
+            if (token < shape.seq && sw_lane() % 4 == 0)
+                log_sum_exp[logs + token] = s.max[m][r] * scale_log2 * SW_LN_2 + logf(sum);
+        }
+        const sw_rows_to<T> rows = {o + (sequence + first) * shape.o_stride + own.head * shape.head_dim, shape.o_stride,
+                                    shape.seq - first, (int)shape.head_dim, paired};
+        sw_write_rows<T, DIM>(out[m], factors, rows);
+    }
+}
+
+/* Tiles of keys and of values take turns: one arrives while the other is multiplied. */
 template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_rows * 2)
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_threads, 2)
     forward_kernel(sw_attention shape, const T *q, const T *k, const T *v, T *o, float *log_sum_exp, bool q_aligned,
                    bool kv_aligned, bool o_paired) {
     typedef sw_attention_tiles<T, DIM> tiles;
-    enum { ROWS = tiles::forward_rows, KEYS = tiles::forward_streamed, STAGES = tiles::stages, THREADS = ROWS * 2 };
+    enum { ROWS = tiles::forward_rows, KEYS = tiles::forward_streamed, THREADS = tiles::forward_threads };
+    enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS };
     SW_DYNAMIC_SHARED(shared);
-    T *q_tile = (T *)shared, *kv_tiles = q_tile + ROWS * tiles::stride;
-    const int64_t tile_count = (shape.seq + ROWS - 1) / ROWS;
-    /* The last queries see the most keys, so they start first. */
-    const int64_t first = (tile_count - 1 - blockIdx.x % tile_count) * ROWS;
-    const int64_t head = blockIdx.x / tile_count % shape.heads, batch = blockIdx.x / tile_count / shape.heads;
-    const int64_t kv_head = head / (shape.heads / shape.kv_heads);
-    const int64_t all_keys = shape.past + shape.seq;
-    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, all_keys, batch, kv_head, shape, kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, all_keys, batch, kv_head, shape, kv_aligned);
-    const int64_t warp_first = first + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS;
-    const T *q_rows = q_tile + threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS * tiles::stride;
-    sw_fragment_c out[DIM / SW_FRAGMENT_COLS] = {};
-    const int64_t begin = sw_first_key(shape, batch, shape.past + first) / KEYS * KEYS;
-    const int64_t end = first + ROWS < shape.seq ? shape.past + first + ROWS : all_keys;
-    query_state state = state_of(shape, batch, warp_first, begin);
-    auto bring = [&](int64_t key) {
-        T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
-        if (key < end) {
-            sw_bring_tile<T, DIM, KEYS, THREADS>(tile, keys, key);
-            sw_bring_tile<T, DIM, KEYS, THREADS>(tile + KEYS * tiles::stride, values, key);
-        }
-        sw_commit_copies();
-    };
-    sw_bring_tile<T, DIM, ROWS, THREADS>(
-        q_tile, sw_head_of(q, shape.q_stride, shape.seq, batch, head, shape, q_aligned), first);
-    bring(begin);
-    for (int64_t key = begin; key < end; key += KEYS) {
-        if (STAGES == 2)
-            bring(key + KEYS);
-        sw_wait_copies<STAGES - 1>();
-        __syncthreads();
-        const T *tile = kv_tiles + key / KEYS % STAGES * 2 * KEYS * tiles::stride;
-        sw_fragment_c scores[KEYS / SW_FRAGMENT_COLS] = {};
-        sw_multiply_rows<T, DIM, KEYS>(scores, q_rows, tile, tiles::stride);
-        hide_scores<KEYS>(&state, scores);
-        take_scores<KEYS, DIM>(&state, scores, out, shape.scale * SW_LOG2_E);
-        sw_multiply_columns<T, KEYS, DIM>(out, scores, tile + KEYS * tiles::stride, tiles::stride);
-        __syncthreads();
-        if (STAGES == 1)
-            bring(key + KEYS);
+    T *q_tile = (T *)shared, *k_tile = q_tile + ROWS * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
+    int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
+    sw_place *kept = (sw_place *)(first_keys + ROWS);
+    const sw_place own = sw_last_rows_first(shape, shape.heads, ROWS);
+    const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
+    const int64_t all_keys = shape.past + shape.seq, end = sw_least(shape.past + own.first + ROWS, all_keys);
+    const int64_t begin = sw_first_key(shape, own.batch, shape.past + own.first) / KEYS * KEYS;
+    const int count = (int)(end - begin), warp_row = (int)(threadIdx.x / SW_WARP) * tiles::warp_rows;
+    const sw_warp_keys seen = sw_warp_keys_of(shape, own.batch, own.first + warp_row, tiles::warp_rows, begin);
+    const sw_head_rows<T> queries = sw_head_of(q, shape.q_stride, shape.seq, own.batch, own.head, shape, q_aligned);
+    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
+    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
+    const T *next_queries = sw_piece_of<T, DIM, THREADS>(queries, own.first);
+    const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, begin);
+    const T *next_values = sw_piece_of<T, DIM, THREADS>(values, begin);
+    sw_bring<T, DIM, ROWS, THREADS>(q_tile, &next_queries, queries, (int)shape.seq - own.first);
+    sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, count);
+    sw_commit_copies();
+    for (int row = (int)threadIdx.x; row < ROWS; row += THREADS)
+        first_keys[row] = sw_keys_seen(shape, own.batch, own.first + row, begin).first;
+    if (threadIdx.x == 0)
+        *kept = own; /* the loop has no registers for it */
+    sw_fragment_c out[TILES][COLS] = {};
+    query_state<TILES> state;
+    for (int m = 0; m < TILES; m++) {
+        state.max[m][0] = state.max[m][1] = -INFINITY;
+        state.sum[m][0] = state.sum[m][1] = 0.0f;
     }
-    write_queries<T, DIM>(shape, state, out, batch, head, warp_first, o, o_paired, log_sum_exp);
+    for (int at = 0; at < count; at += KEYS) {
+        const bool some = sw_some_seen(seen, tiles::warp_rows, at);
+        sw_fragment_c scores[TILES][KEYS / SW_FRAGMENT_COLS] = {};
+        sw_wait_copies<0>();
+        __syncthreads();
+        sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, count - at);
+        sw_commit_copies();
+        if (some)
+            sw_multiply_rows<T, TILES, DIM, KEYS>(scores, q_tile + warp_row * tiles::stride, k_tile, tiles::stride);
+        sw_wait_copies<0>();
+        __syncthreads();
+        if (at + KEYS < count)
+            sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, count - at - KEYS);
+        sw_commit_copies();
+        if (!some)
+            continue;
+        float rescale[TILES][2];
+        if (!sw_all_seen(seen, at, KEYS))
+            sw_hide_scores<KEYS, TILES>(first_keys + warp_row, seen.last, at, scores);
+        raise_max<KEYS, TILES>(&state, scores, shape.scale * SW_LOG2_E, rescale);
+        rescale_sums<DIM, TILES>(&state, out, rescale);
+        take_scores<KEYS, TILES>(&state, scores, shape.scale * SW_LOG2_E);
+        sw_multiply_columns<T, TILES, KEYS, DIM>(out, scores, v_tile, tiles::stride);
+    }
+    write_queries<T, DIM, TILES>(shape, state, out, *kept, warp_row, o, o_paired, log_sum_exp);
 }
 
 template <typename T, int DIM>
@@ -150,12 +165,12 @@ static void forward_dim(cudaStream_t stream, const sw_attention *shape, const vo
     typedef sw_attention_tiles<T, DIM> tiles;
     const sw_attention s = *shape;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
-    constexpr size_t bytes =
-        (size_t)(tiles::forward_rows + tiles::stages * 2 * tiles::forward_streamed) * tiles::stride * sizeof(T);
+    constexpr size_t bytes = (size_t)(tiles::forward_rows + 2 * tiles::forward_streamed) * tiles::stride * sizeof(T) +
+                             tiles::forward_rows * sizeof(int) + sizeof(sw_place);
     static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
     const bool kv_aligned = sw_head_aligned<T>(shape, k, s.k_stride) && sw_head_aligned<T>(shape, v, s.v_stride);
     SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
-    SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_rows * 2, bytes, stream, s, (const T *)q,
+    SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_threads, bytes, stream, s, (const T *)q,
               (const T *)k, (const T *)v, (T *)o, log_sum_exp, sw_head_aligned<T>(shape, q, s.q_stride), kv_aligned,
               sw_head_paired<T>(shape, o, s.o_stride));
 }

@@ -15,10 +15,22 @@ enum {
 };
 static_assert(SW_CHUNK_ROWS % SW_BIAS_TILE_ROWS == 0, "a tile of rows lies within a chunk");
 
-/* Adds `rows` terms of a lane's column to an accumulator, one by one. */
+/* Adds `rows` terms of a lane's column to an accumulator, one by one. Terms are read in batches, so that only additions
+ * wait for each other. */
 static __device__ __forceinline__ float sw_add_terms(const float (*terms)[SW_STRIP_COLUMNS], int column, int rows,
                                                      float acc) {
-    for (int row = 0; row < rows; row++)
+    enum { BATCH = 32 };
+    int row = 0;
+    for (; row + BATCH <= rows; row += BATCH) {
+        float held[BATCH];
+        SW_UNROLL
+        for (int i = 0; i < BATCH; i++)
+            held[i] = terms[row + i][column];
+        SW_UNROLL
+        for (int i = 0; i < BATCH; i++)
+            acc += held[i];
+    }
+    for (; row < rows; row++)
         acc += terms[row][column];
     return acc;
 }

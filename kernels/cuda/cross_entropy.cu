@@ -1,20 +1,48 @@
 /* Cross-entropy of whole rows, and in two passes over tiles: a block of threads for each row. */
 #include "kernels/cuda/softmax.cuh"
 
-/* d_logits = scale·(exp(logit - max)/sum - onehot(target)) over a row's columns; zeros where the row has no target. */
+/* A vector of d_logits = scale·(exp(logit - max)/sum - onehot(target)); zeros where the row has no target. */
+struct gradient_row {
+    int64_t target_col; /* outside of the row's columns where its target is not among them */
+    bool ignored;
+    float scale;
+    sw_running sums;
+};
+
 template <typename T>
-static __device__ __forceinline__ void write_gradient(const float *logits, int64_t cols, int64_t target_col,
-                                                      bool ignored, float scale, sw_running row, bool aligned,
-                                                      T *d_logits) {
-    for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += SW_BLOCK_THREADS * SW_ELEMS) {
-        float values[SW_ELEMS] = {0};
-        if (!ignored)
-            sw_load_elems(logits + col, cols - col, aligned, values);
-        for (int i = 0; i < SW_ELEMS; i++) {
-            const float probability = expf(values[i] - row.max) / row.sum;
-            values[i] = ignored ? 0.0f : scale * (col + i == target_col ? probability - 1.0f : probability);
+static __device__ __forceinline__ void write_vector(const gradient_row &row, int64_t col, int64_t count, bool aligned,
+                                                    float values[SW_ELEMS], T *d_logits) {
+    const int64_t target = row.target_col - col;
+    for (int i = 0; i < SW_ELEMS; i++) {
+        const float probability = expf(values[i] - row.sums.max) / row.sums.sum;
+        values[i] = row.ignored ? 0.0f : row.scale * (i == target ? probability - 1.0f : probability);
+    }
+    sw_store_elems(d_logits + col, count, aligned, values);
+}
+
+/* The gradient of a row's columns, from the last to the first: the last are those that the caches still hold of the
+ * pass that summed them. */
+template <typename T>
+static __device__ __forceinline__ void write_gradient(const float *logits, int64_t cols, const gradient_row &row,
+                                                      bool aligned, T *d_logits) {
+    enum { VECTORS = 2, STEP = SW_BLOCK_THREADS * SW_ELEMS };
+    const int64_t turn = VECTORS * STEP;
+    float values[VECTORS][SW_ELEMS] = {};
+    for (int64_t first = (cols - 1) / turn * turn + threadIdx.x * SW_ELEMS; first >= 0; first -= turn) {
+        if (aligned && first + STEP + SW_ELEMS <= cols) {
+            SW_UNROLL
+            for (int i = 0; i < VECTORS && !row.ignored; i++)
+                sw_load_whole(logits + first + i * STEP, values[i]);
+            SW_UNROLL
+            for (int i = 0; i < VECTORS; i++)
+                write_vector(row, first + i * STEP, SW_ELEMS, true, values[i], d_logits);
+            continue;
         }
-        sw_store_elems(d_logits + col, cols - col, aligned, values);
+        for (int64_t col = first; col < cols && col < first + turn; col += STEP) {
+            if (!row.ignored)
+                sw_load_elems(logits + col, cols - col, aligned, values[0]);
+            write_vector(row, col, cols - col, aligned, values[0], d_logits);
+        }
     }
 }
 
@@ -34,7 +62,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     if (threadIdx.x == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, line[target]);
     if (d_logits != NULL)
-        write_gradient(line, vocab, target, target < 0, scale, sums, aligned, d_logits + row * vocab);
+        write_gradient(line, vocab, {target, target < 0, scale, sums}, aligned, d_logits + row * vocab);
 }
 
 template <typename T>
@@ -98,7 +126,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     if (threadIdx.x == 0 && loss != NULL && first_col == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, target_logit[row]);
     if (d_logits != NULL)
-        write_gradient(logits + row * tile_cols, tile_cols, target - first_col, target < 0, scale, sums, aligned,
+        write_gradient(logits + row * tile_cols, tile_cols, {target - first_col, target < 0, scale, sums}, aligned,
                        d_logits + row * tile_cols);
 }
 

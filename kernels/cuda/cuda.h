@@ -2,20 +2,26 @@
 #ifndef SW_KERNELS_CUDA_CUDA_H
 #define SW_KERNELS_CUDA_CUDA_H
 
+#include "kernels/algorithms.h"
 #include "kernels/device_ops.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-enum { SW_CUDA_BUS_CHARS = 32 };
+enum { SW_CUDA_BUS_CHARS = 32, SW_CUDA_LIBRARY_CHARS = 1280 };
 
 struct sw_cuda {
     int number;    /* CUDA's, of the GPU */
     int numa_node; /* that the GPU hangs on; -1: not known */
+    int multiprocessors;
+    int driver; /* the CUDA that the driver is for, as CUDART_VERSION is */
     int64_t total_bytes;
     char name[256], isa[16], bus[SW_CUDA_BUS_CHARS];
+    char library_name[SW_CUDA_LIBRARY_CHARS]; /* version and file of cuBLASLt */
     cublasLtHandle_t lt;
-    bool tf32; /* in products of fp32 */
+    bool tf32;                            /* in products of fp32 */
+    struct sw_gemm_algorithms algorithms; /* that products take where the library accepts them */
+    bool measures_algorithms;             /* of other products: the cheapest is measured */
 };
 
 static inline struct sw_cuda *sw_cuda_of(const struct sw_device *device) {
@@ -36,8 +42,10 @@ static inline sw_status sw_cuda_use(const struct sw_device *device) {
     return sw_cuda_check(cudaSetDevice(sw_cuda_of(device)->number), "choosing a GPU");
 }
 
-/* Before any call of cuBLASLt. */
+/* Must come before any call of cuBLASLt. */
 sw_status sw_cublaslt_load(void);
+/* Returns the version and the file of the library that was loaded, valid until the calling thread's next call. */
+const char *sw_cublaslt_name(void);
 
 void sw_cuda_add_memory(struct sw_device_ops *ops);
 void sw_cuda_add_streams(struct sw_device_ops *ops);

@@ -11,12 +11,24 @@
 
 /* cp.async and bf16 matrix instructions begin with Ampere. */
 enum { LEAST_MAJOR = 8 };
+/* Code for products of warpgroups runs on this GPU, and on none before or after it. */
+#define WARPGROUP_ISA "sm_90"
+
+/* What some errors mean of the machine, beside what CUDA calls them. */
+static const char *meaning_of(cudaError_t error) {
+    switch (error) {
+    case cudaErrorECCUncorrectable: return ": the GPU's memory is damaged, which `nvidia-smi -q -d ECC` shows";
+    case cudaErrorUnknown: return ": the driver may have lost the GPU, which `dmesg` and `nvidia-smi` show";
+    default: return "";
+    }
+}
 
 sw_status sw_cuda_check(cudaError_t error, const char *doing) {
     if (error == cudaSuccess)
         return SW_OK;
     const sw_status status = error == cudaErrorMemoryAllocation ? SW_ERR_NOMEM : SW_ERR_DEVICE;
-    return sw_fail(status, "CUDA: %s (%s), while %s", cudaGetErrorString(error), cudaGetErrorName(error), doing);
+    return sw_fail(status, "CUDA: %s (%s)%s, while %s", cudaGetErrorString(error), cudaGetErrorName(error),
+                   meaning_of(error), doing);
 }
 
 sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
@@ -83,6 +95,9 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
     snprintf(cuda->name, sizeof cuda->name, "%s", gpu.name);
     snprintf(cuda->isa, sizeof cuda->isa, "sm_%d%d", gpu.major, gpu.minor);
     cuda->total_bytes = (int64_t)gpu.totalGlobalMem;
+    cuda->multiprocessors = gpu.multiProcessorCount;
+    if (cudaDriverGetVersion(&cuda->driver) != cudaSuccess)
+        cuda->driver = 0;
     read_bus(cuda);
     cuda->numa_node = sw_machine_node_of_bus(cuda->bus);
     if (gpu.major >= LEAST_MAJOR)
@@ -125,6 +140,7 @@ static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
 static void close_cuda(struct sw_device *device) {
     struct sw_cuda *cuda = sw_cuda_of(device);
     cublasLtDestroy(cuda->lt);
+    sw_gemm_algorithms_release(&cuda->algorithms);
     free(cuda);
 }
 
@@ -132,7 +148,27 @@ static sw_status open_cuda(struct sw_cuda *cuda, const char *number, int64_t *ou
     SW_TRY(choose_gpu(number, &cuda->number));
     SW_TRY(read_gpu(cuda));
     SW_TRY(sw_cublaslt_load());
+    snprintf(cuda->library_name, sizeof cuda->library_name, "%s", sw_cublaslt_name());
     return start_gpu(cuda, out_free_bytes);
+}
+
+static sw_status check_warpgroups(const struct sw_device *device) {
+    static const struct sw_attention usual = {.batch = 1,
+                                              .seq = 1,
+                                              .heads = 1,
+                                              .kv_heads = 1,
+                                              .head_dim = 64,
+                                              .q_stride = 64,
+                                              .k_stride = 64,
+                                              .v_stride = 64,
+                                              .o_stride = 64};
+    const struct sw_cuda *cuda = sw_cuda_of(device);
+    if (strcmp(cuda->isa, WARPGROUP_ISA) != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s (%s) has no products of warpgroups, which are those of %s alone",
+                       cuda->name, cuda->isa, WARPGROUP_ISA);
+    return sw_cuda_hopper_attention_serves(&usual, SW_BF16)
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED, "this program was built without products of warpgroups");
 }
 
 bool sw_device_has_cuda(void) {
@@ -156,6 +192,7 @@ sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     }
     device->backend = cuda;
     device->ops.close = close_cuda;
+    device->ops.check_warpgroups = check_warpgroups;
     sw_cuda_add_memory(&device->ops);
     sw_cuda_add_streams(&device->ops);
     sw_cuda_add_gemm(&device->ops);
@@ -164,7 +201,12 @@ sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
                                            .isa = cuda->isa,
                                            .model = cuda->name,
                                            .bus = cuda->bus,
+                                           .library_name = cuda->library_name,
                                            .threads = 0,
+                                           .number = cuda->number,
+                                           .multiprocessors = cuda->multiprocessors,
+                                           .driver = cuda->driver,
+                                           .library = (int64_t)cublasLtGetVersion(),
                                            .bf16_fast = true,
                                            .asynchronous = true,
                                            .memory_bytes = free_bytes};

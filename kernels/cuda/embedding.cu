@@ -1,5 +1,8 @@
-/* Embeddings. In the backward pass a block owns a row of the gradient for some columns: it looks through all tokens for
- * those that have the row, in order, and adds theirs. So nothing is added by two blocks, and the order is fixed. */
+/* Embeddings. In the backward pass a block owns every table row of a bucket, row number modulo BUCKETS, for a strip of
+ * columns. It looks through all tokens once and adds the rows of d_out that are its own, in order, so nothing is added
+ * by two blocks and the order is fixed. The cost is linear in the tokens: at 3,584 columns the looking reads 8 KiB of
+ * cache a token, where the gradients move 35 KiB of memory. Rows that go to one place are added one after the other,
+ * ROWS_AT_ONCE of them under way, which bounds how fast a text of one token can be. */
 #include "kernels/cuda/grid.cuh"
 
 /* A row's position in its document. */
@@ -7,30 +10,35 @@ static __device__ __forceinline__ int64_t position_of(int64_t row, int64_t seq, 
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    forward_kernel(int64_t rows, int64_t seq, int64_t cols, const int32_t *tokens, const int32_t *document_start,
-                   const T *table, const T *positions, T *out, bool aligned) {
-    const int64_t vectors = (cols + SW_ELEMS - 1) / SW_ELEMS, index = sw_thread_of_grid();
-    const int64_t row = index / vectors, col = index % vectors * SW_ELEMS;
-    if (row >= rows)
-        return;
-    float values[SW_ELEMS], places[SW_ELEMS];
-    sw_load_elems(table + tokens[row] * cols + col, cols - col, aligned, values);
-    if (positions != NULL) {
-        sw_load_elems(positions + position_of(row, seq, document_start) * cols + col, cols - col, aligned, places);
-        for (int i = 0; i < SW_ELEMS; i++)
-            values[i] += places[i];
+namespace {
+template <typename T> struct looking_up {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS], places[SW_ELEMS];
+    };
+    int64_t seq, cols;
+    const int32_t *tokens, *document_start;
+    const T *table, *positions;
+    T *out;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(table + tokens[row] * cols + col, count, aligned, h.values);
+        if (positions != NULL)
+            sw_load_elems(positions + position_of(row, seq, document_start) * cols + col, count, aligned, h.places);
     }
-    sw_store_elems(out + row * cols + col, cols - col, aligned, values);
-}
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        for (int i = 0; i < SW_ELEMS && positions != NULL; i++)
+            h.values[i] += h.places[i];
+        sw_store_elems(out + row * cols + col, count, aligned, h.values);
+    }
+};
+} // namespace
 
 template <typename T>
 static void forward(cudaStream_t stream, int64_t rows, int64_t seq, int64_t cols, const int32_t *tokens,
                     const int32_t *document_start, const void *table, const void *positions, void *out) {
     const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(table) && sw_is_aligned(positions) && sw_is_aligned(out);
-    SW_LAUNCH(forward_kernel<T>, sw_blocks(rows * sw_vectors(cols), SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream,
-              rows, seq, cols, tokens, document_start, (const T *)table, (const T *)positions, (T *)out, aligned);
+    const looking_up<T> op = {seq, cols, tokens, document_start, (const T *)table, (const T *)positions, (T *)out};
+    sw_for_rows(stream, rows, cols, op, aligned);
 }
 
 void sw_cuda_embedding_forward(cudaStream_t stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
@@ -40,85 +48,125 @@ void sw_cuda_embedding_forward(cudaStream_t stream, sw_dtype type, int64_t batch
         SW_FOR_TYPE(type, forward, stream, batch * seq, seq, cols, tokens, document_start, table, positions, out);
 }
 
+enum {
+    BUCKETS = 512,       /* a power of two: with four strips, about as many blocks as a large GPU holds at once */
+    STRIP_THREADS = 128, /* 1,024 columns */
+    STRIP_WARPS = STRIP_THREADS / SW_WARP,
+    LOOKS = 8, /* tokens that a thread looks at before the block adds what was found */
+    WINDOW = LOOKS * STRIP_THREADS,
+    ROWS_AT_ONCE = 4, /* rows of d_out under way */
+    STRIP_BLOCKS = 5  /* as SW_LEAST_BLOCKS: 96 registers a thread */
+};
+
 namespace {
 /* The row of the table, or of the positions, that row i of d_out is added to. */
 struct table_rows {
     const int32_t *tokens;
-    __device__ __forceinline__ int64_t of(int64_t i) const {
+    __device__ __forceinline__ int32_t of(int64_t i) const {
         return tokens[i];
     }
 };
 struct position_rows {
     int64_t seq;
     const int32_t *document_start;
-    __device__ __forceinline__ int64_t of(int64_t i) const {
-        return position_of(i, seq, document_start);
+    __device__ __forceinline__ int32_t of(int64_t i) const {
+        return (int32_t)position_of(i, seq, document_start);
     }
+};
+
+/* What a window holds for the bucket, in order: rows of d_out, counted from the window's first, and where they go. */
+struct window {
+    int32_t from[WINDOW], to[WINDOW];
+    unsigned votes[LOOKS][STRIP_WARPS]; /* the lanes of each warp that found a row */
 };
 } // namespace
 
-/* Whether any row before `end` is added to the same place as row `end`, whose block then has nothing to do. */
-template <typename Rows> static __device__ __forceinline__ bool seen_before(const Rows &rows, int64_t end) {
-    SW_SHARED(unsigned, votes, [SW_BLOCK_THREADS / SW_WARP]);
-    const int64_t wanted = rows.of(end);
-    bool seen = false;
-    for (int64_t first = 0; first < end && !seen; first += SW_BLOCK_THREADS) {
-        const int64_t i = first + threadIdx.x;
-        const unsigned found = __ballot_sync(SW_ALL_LANES, i < end && rows.of(i) == wanted);
-        if (threadIdx.x % SW_WARP == 0)
-            votes[threadIdx.x / SW_WARP] = found;
-        __syncthreads();
-        for (int w = 0; w < SW_BLOCK_THREADS / SW_WARP; w++)
-            seen = seen || votes[w] != 0;
-        __syncthreads();
+/* Finds the bucket's rows among those from `first` on, and returns how many they are. All threads of the block call it,
+ * and may read `found` afterwards until they call it again. */
+template <typename Rows>
+static __device__ __forceinline__ int find_rows(const Rows &rows, int64_t first, int64_t count, window &found) {
+    const int thread = (int)threadIdx.x, lane = thread % SW_WARP, warp = thread / SW_WARP;
+    int32_t to[LOOKS];
+    SW_UNROLL
+    for (int look = 0; look < LOOKS; look++) {
+        const int64_t i = first + look * STRIP_THREADS + thread;
+        to[look] = i < count ? rows.of(i) : -1;
     }
-    return seen;
+    SW_UNROLL
+    for (int look = 0; look < LOOKS; look++) {
+        const unsigned vote = __ballot_sync(SW_ALL_LANES, to[look] >= 0 && to[look] % BUCKETS == (int)blockIdx.x);
+        if (lane == 0)
+            found.votes[look][warp] = vote;
+    }
+    __syncthreads();
+    int total = 0;
+    SW_UNROLL
+    for (int look = 0; look < LOOKS; look++) {
+        for (int w = 0; w < STRIP_WARPS; w++) {
+            const unsigned vote = found.votes[look][w];
+            const int at = total + __popc(vote & ((1u << lane) - 1u));
+            if (w == warp && (vote >> lane & 1u) != 0) {
+                found.from[at] = look * STRIP_THREADS + thread;
+                found.to[at] = to[look];
+            }
+            total += __popc(vote);
+        }
+    }
+    __syncthreads();
+    return total;
 }
 
-/* A block for each row of d_out and SW_BLOCK_THREADS vectors of columns; the block of the first row that goes to a
- * place takes all that go there. */
+namespace {
+/* A vector of the gradient that is being added to: `row` of the accumulator, -1 for none. */
+struct open_row {
+    int64_t row;
+    float sums[SW_ELEMS];
+};
+} // namespace
+
+/* A grid of BUCKETS times strips of columns. Rows that go to the same place one after the other are added in registers;
+ * a row that is left is in memory before the same thread may come to it again. */
 template <typename T, typename Rows>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+static __global__ void __launch_bounds__(STRIP_THREADS, STRIP_BLOCKS)
     gather_kernel(Rows rows, int64_t count, int64_t cols, const T *d_out, float *acc, bool aligned) {
-    SW_SHARED(int64_t, matches, [SW_BLOCK_THREADS]);
-    SW_SHARED(unsigned, votes, [SW_BLOCK_THREADS / SW_WARP]);
-    const int64_t owner = blockIdx.x, wanted = rows.of(owner);
-    if (seen_before(rows, owner))
-        return;
-    const int64_t col = ((int64_t)blockIdx.y * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
-    const int lane = (int)threadIdx.x % SW_WARP, warp = (int)threadIdx.x / SW_WARP;
-    float sums[SW_ELEMS], values[SW_ELEMS];
-    sw_load_elems(acc + wanted * cols + col, cols - col, aligned, sums);
-    for (int64_t first = owner; first < count; first += SW_BLOCK_THREADS) {
-        const int64_t i = first + threadIdx.x;
-        const bool match = i < count && rows.of(i) == wanted;
-        const unsigned found = __ballot_sync(SW_ALL_LANES, match);
-        if (lane == 0)
-            votes[warp] = found;
-        __syncthreads();
-        int before = __popc(found & ((1u << lane) - 1u)), total = 0;
-        for (int w = 0; w < SW_BLOCK_THREADS / SW_WARP; w++) {
-            before += w < warp ? __popc(votes[w]) : 0;
-            total += __popc(votes[w]);
+    SW_SHARED(window, found, [1]);
+    const int64_t col = ((int64_t)blockIdx.y * STRIP_THREADS + threadIdx.x) * SW_ELEMS, left = cols - col;
+    open_row open = {-1, {}};
+    for (int64_t first = 0; first < count; first += WINDOW) {
+        const int total = find_rows(rows, first, count, found[0]);
+        for (int m = 0; m < total; m += ROWS_AT_ONCE) {
+            float values[ROWS_AT_ONCE][SW_ELEMS];
+            SW_UNROLL
+            for (int r = 0; r < ROWS_AT_ONCE; r++) {
+                if (m + r < total)
+                    sw_load_elems(d_out + (first + found[0].from[m + r]) * cols + col, left, aligned, values[r]);
+            }
+            SW_UNROLL
+            for (int r = 0; r < ROWS_AT_ONCE; r++) {
+                if (m + r >= total)
+                    continue;
+                const int64_t row = found[0].to[m + r];
+                if (row != open.row) {
+                    if (open.row >= 0)
+                        sw_store_elems(acc + open.row * cols + col, left, aligned, open.sums);
+                    open.row = row;
+                    sw_load_elems(acc + row * cols + col, left, aligned, open.sums);
+                }
+                for (int e = 0; e < SW_ELEMS; e++)
+                    open.sums[e] += values[r][e];
+            }
         }
-        if (match)
-            matches[before] = i;
-        __syncthreads();
-        for (int m = 0; m < total; m++) {
-            sw_load_elems(d_out + matches[m] * cols + col, cols - col, aligned, values);
-            for (int e = 0; e < SW_ELEMS; e++)
-                sums[e] += values[e];
-        }
-        /* The next votes' barrier comes before the next matches are written. */
+        /* The next window's first barrier comes before its rows are written. */
     }
-    sw_store_elems(acc + wanted * cols + col, cols - col, aligned, sums);
+    if (open.row >= 0)
+        sw_store_elems(acc + open.row * cols + col, left, aligned, open.sums);
 }
 
 template <typename T, typename Rows>
 static void gather(cudaStream_t stream, Rows rows, int64_t count, int64_t cols, const void *d_out, float *acc) {
     const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(d_out) && sw_is_aligned(acc);
-    SW_LAUNCH((gather_kernel<T, Rows>), dim3((unsigned)count, sw_blocks(sw_vectors(cols), SW_BLOCK_THREADS)),
-              SW_BLOCK_THREADS, 0, stream, rows, count, cols, (const T *)d_out, acc, aligned);
+    SW_LAUNCH((gather_kernel<T, Rows>), dim3(BUCKETS, sw_blocks(sw_vectors(cols), STRIP_THREADS)), STRIP_THREADS, 0,
+              stream, rows, count, cols, (const T *)d_out, acc, aligned);
 }
 
 template <typename T>

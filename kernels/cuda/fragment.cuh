@@ -22,7 +22,7 @@ struct sw_fragment_c {
 };
 
 static __device__ __forceinline__ int sw_lane(void) {
-    return (int)threadIdx.x % SW_WARP;
+    return (int)(threadIdx.x % SW_WARP);
 }
 
 #ifdef __CUDACC__
@@ -145,38 +145,70 @@ static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<float> *a, const 
         a->values[i] = c[i / 4].values[i % 4];
 }
 
-/* c[16, COLS] += A·Bᵀ, where A is 16 rows and B COLS rows of DEPTH elements in shared memory. */
-template <typename T, int DEPTH, int COLS>
-static __device__ __forceinline__ void sw_multiply_rows(sw_fragment_c c[COLS / SW_FRAGMENT_COLS], const T *a_tile,
+/* A C as 16 bytes of memory, and back. */
+static __device__ __forceinline__ sw_vector16 sw_fragment_vector(const sw_fragment_c &c) {
+    sw_vector16 v;
+    v.x = sw_float_bits(c.values[0]);
+    v.y = sw_float_bits(c.values[1]);
+    v.z = sw_float_bits(c.values[2]);
+    v.w = sw_float_bits(c.values[3]);
+    return v;
+}
+
+static __device__ __forceinline__ sw_fragment_c sw_vector_fragment(const sw_vector16 &from) {
+    const sw_vector16 v = sw_load16(&from);
+    const sw_fragment_c c = {{sw_bits_float(v.x), sw_bits_float(v.y), sw_bits_float(v.z), sw_bits_float(v.w)}};
+    return c;
+}
+
+/* The products of rows of fragments with two columns of them, from column n of c on. */
+template <typename T, int TILES, int COLS>
+static __device__ __forceinline__ void sw_multiply_all(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS], int n,
+                                                       const sw_fragment_a<T> a[TILES], const sw_fragment_b<T> b[2]) {
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        sw_multiply(&c[m][n / SW_FRAGMENT_COLS], a[m], b[0]);
+        sw_multiply(&c[m][n / SW_FRAGMENT_COLS + 1], a[m], b[1]);
+    }
+}
+
+/* c[16·TILES, COLS] += A·Bᵀ, where A is 16·TILES rows and B COLS rows of DEPTH elements in shared memory. A fragment of
+ * B, once loaded, feeds TILES products. */
+template <typename T, int TILES, int DEPTH, int COLS>
+static __device__ __forceinline__ void sw_multiply_rows(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS], const T *a_tile,
                                                         const T *b_tile, int stride) {
+    SW_UNROLL_TWICE
     for (int k = 0; k < DEPTH; k += SW_FRAGMENT_DEPTH) {
-        sw_fragment_a<T> a;
-        sw_load_a(&a, a_tile + k, stride);
+        sw_fragment_a<T> a[TILES];
+        SW_UNROLL
+        for (int m = 0; m < TILES; m++)
+            sw_load_a(&a[m], a_tile + m * SW_FRAGMENT_ROWS * stride + k, stride);
         SW_UNROLL
         for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
             sw_fragment_b<T> b[2];
             sw_load_b_of_rows(b, b_tile + n * stride + k, stride);
-            sw_multiply(&c[n / SW_FRAGMENT_COLS], a, b[0]);
-            sw_multiply(&c[n / SW_FRAGMENT_COLS + 1], a, b[1]);
+            sw_multiply_all<T, TILES, COLS>(c, n, a, b);
         }
     }
 }
 
-/* c[16, COLS] += p·B, where p[16, DEPTH] is in registers, and B is DEPTH rows of COLS elements in shared memory. */
-template <typename T, int DEPTH, int COLS>
-static __device__ __forceinline__ void sw_multiply_columns(sw_fragment_c c[COLS / SW_FRAGMENT_COLS],
-                                                           const sw_fragment_c p[DEPTH / SW_FRAGMENT_COLS],
+/* c[16·TILES, COLS] += p·B, where p[16·TILES, DEPTH] is in registers, and B is DEPTH rows of COLS elements in shared
+ * memory. */
+template <typename T, int TILES, int DEPTH, int COLS>
+static __device__ __forceinline__ void sw_multiply_columns(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS],
+                                                           const sw_fragment_c (*p)[DEPTH / SW_FRAGMENT_COLS],
                                                            const T *b_tile, int stride) {
     SW_UNROLL
     for (int k = 0; k < DEPTH; k += SW_FRAGMENT_DEPTH) {
-        sw_fragment_a<T> a;
-        sw_pack_a(&a, p + k / SW_FRAGMENT_COLS);
+        sw_fragment_a<T> a[TILES];
+        SW_UNROLL
+        for (int m = 0; m < TILES; m++)
+            sw_pack_a(&a[m], p[m] + k / SW_FRAGMENT_COLS);
         SW_UNROLL
         for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
             sw_fragment_b<T> b[2];
             sw_load_b_of_columns(b, b_tile + k * stride + n, stride);
-            sw_multiply(&c[n / SW_FRAGMENT_COLS], a, b[0]);
-            sw_multiply(&c[n / SW_FRAGMENT_COLS + 1], a, b[1]);
+            sw_multiply_all<T, TILES, COLS>(c, n, a, b);
         }
     }
 }

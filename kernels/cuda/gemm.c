@@ -1,25 +1,14 @@
-/* Matrix products by cuBLASLt. The algorithm of a shape is the first that its heuristic names for a fixed workspace and
- * alignment and that can do it: chosen once, by rule and not by timing, so that a run computes the same bits each time.
- */
+/* Matrix products by cuBLASLt. The algorithm of a shape is chosen once, when it is prepared (algorithms.c), so that
+ * every call of a run computes the same bits. */
 #include "core/size.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/product.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of operands: tensors of a unit, rows of areas. */
-enum { OPERAND_ALIGN_BYTES = 64, WORKSPACE_ALIGN_BYTES = 256 };
-/* That the heuristic is asked for. */
-enum { MOST_ALGORITHMS = 8 };
-static_assert(SW_BUFFER_ALIGN_BYTES % WORKSPACE_ALIGN_BYTES == 0, "scratch memory is aligned as cuBLASLt wants it");
-
-struct product {
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algorithm;
-    float beta;
-};
+static_assert(SW_BUFFER_ALIGN_BYTES % SW_CUDA_WORKSPACE_ALIGN_BYTES == 0,
+              "scratch memory is aligned as cuBLASLt wants it");
 
 static cudaDataType_t type_of(sw_dtype type) {
     static const cudaDataType_t types[] = {[SW_F32] = CUDA_R_32F, [SW_BF16] = CUDA_R_16BF, [SW_F16] = CUDA_R_16F};
@@ -28,12 +17,12 @@ static cudaDataType_t type_of(sw_dtype type) {
 
 /* A row-major matrix is its transpose in the library's column-major order, so the library is asked for Cᵀ =
  * op(B)ᵀ·op(A)ᵀ and both operands change places. Its bias then runs along our columns, as it should. */
-static sw_status describe_operation(struct product *p, const struct sw_gemm *shape, bool tf32) {
+static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_gemm *shape, bool tf32) {
     const cublasOperation_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t bias_type = type_of(shape->in);
-    const uintptr_t bias_like = OPERAND_ALIGN_BYTES;
+    const uintptr_t bias_like = SW_CUDA_OPERAND_ALIGN_BYTES;
     const cublasComputeType_t compute = tf32 && shape->in == SW_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     SW_TRY(
         sw_cuda_check_lt(cublasLtMatmulDescCreate(&p->operation, compute, CUDA_R_32F), "describing a matrix product"));
@@ -64,70 +53,14 @@ static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int
                             "describing a matrix");
 }
 
-static sw_status describe(struct product *p, const struct sw_gemm *s, bool tf32) {
+static sw_status describe(struct sw_cuda_product *p, const struct sw_gemm *s, bool tf32) {
     SW_TRY(describe_operation(p, s, tf32));
     SW_TRY(s->transpose_b ? describe_matrix(&p->a, s->in, s->n, s->k) : describe_matrix(&p->a, s->in, s->k, s->n));
     SW_TRY(s->transpose_a ? describe_matrix(&p->b, s->in, s->k, s->m) : describe_matrix(&p->b, s->in, s->m, s->k));
     return describe_matrix(&p->c, s->out, s->m, s->n);
 }
 
-static sw_status state_preferences(cublasLtMatmulPreference_t preference) {
-    static const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
-    static const uint32_t align = OPERAND_ALIGN_BYTES;
-    /* Where the sum is cut, its parts are added in fp32, not in the result's type. */
-    static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    static const struct {
-        cublasLtMatmulPreferenceAttributes_t attribute;
-        const void *value;
-        size_t bytes;
-    } wishes[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align},
-    };
-    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++)
-        SW_TRY(sw_cuda_check_lt(
-            cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].attribute, wishes[i].value, wishes[i].bytes),
-            "choosing a matrix product's algorithm"));
-    return SW_OK;
-}
-
-/* The heuristic is not told whether the addend is the result itself, as some algorithms want it. */
-static bool serves(const cublasLtMatmulHeuristicResult_t *found, const struct sw_gemm *shape) {
-    int32_t apart = 0;
-    size_t bytes;
-    if (found->state != CUBLAS_STATUS_SUCCESS)
-        return false;
-    return !shape->addend ||
-           (cublasLtMatmulAlgoCapGetAttribute(&found->algo, CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &apart,
-                                              sizeof apart, &bytes) == CUBLAS_STATUS_SUCCESS &&
-            apart != 0);
-}
-
-static sw_status choose_algorithm(const struct sw_cuda *cuda, struct product *p, const struct sw_gemm *shape,
-                                  cublasLtMatmulPreference_t preference, int64_t *out_workspace_bytes) {
-    cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
-    int count = 0, which = 0;
-    SW_TRY(state_preferences(preference));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cuda->lt, p->operation, p->a, p->b, p->c, p->c, preference,
-                                                           MOST_ALGORITHMS, found, &count);
-    while (status == CUBLAS_STATUS_SUCCESS && which < count && !serves(&found[which], shape))
-        which++;
-    if (status == CUBLAS_STATUS_SUCCESS && which == count)
-        status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return sw_fail(SW_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s)",
-                       (long long)shape->m, (long long)shape->n, (long long)shape->k, sw_dtype_name(shape->in),
-                       cublasLtGetStatusString(status));
-    p->algorithm = found[which].algo;
-    *out_workspace_bytes = (int64_t)found[which].workspaceSize;
-    return SW_OK;
-}
-
-static void release(struct product *p) {
+static void release(struct sw_cuda_product *p) {
     if (p->operation != NULL)
         cublasLtMatmulDescDestroy(p->operation);
     const cublasLtMatrixLayout_t layouts[] = {p->a, p->b, p->c};
@@ -138,24 +71,21 @@ static void release(struct product *p) {
 }
 
 static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
-    cublasLtMatmulPreference_t preference = NULL;
+    struct sw_cuda *cuda = sw_cuda_of(device);
     sw_status status;
-    struct product *p = calloc(1, sizeof *p);
+    struct sw_cuda_product *p = calloc(1, sizeof *p);
     if (p == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a matrix product");
-    SW_TRY_GOTO(sw_cuda_use(device), end);
-    SW_TRY_GOTO(describe(p, &entry->shape, sw_cuda_of(device)->tf32), end);
-    SW_TRY_GOTO(sw_cuda_check_lt(cublasLtMatmulPreferenceCreate(&preference), "choosing a matrix product's algorithm"),
-                end);
-    SW_TRY_GOTO(choose_algorithm(sw_cuda_of(device), p, &entry->shape, preference, &entry->scratch_bytes), end);
+    p->algorithm = (struct sw_gemm_algorithm){.shape = entry->shape, .tf32 = cuda->tf32 && entry->shape.in == SW_F32};
     p->beta = entry->shape.accumulate || entry->shape.addend ? 1.0f : 0.0f;
+    SW_TRY_GOTO(sw_cuda_use(device), fail);
+    SW_TRY_GOTO(describe(p, &entry->shape, cuda->tf32), fail);
+    SW_TRY_GOTO(sw_cuda_choose_algorithm(cuda, p), fail);
+    entry->scratch_bytes = p->algorithm.workspace_bytes;
     entry->prepared = p;
-    p = NULL;
-end:
-    if (preference != NULL)
-        cublasLtMatmulPreferenceDestroy(preference);
-    if (p != NULL)
-        release(p);
+    return SW_OK;
+fail:
+    release(p);
     return status;
 }
 
@@ -166,29 +96,56 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
 }
 
 static bool aligned(const void *operand) {
-    return (uintptr_t)operand % OPERAND_ALIGN_BYTES == 0;
+    return (uintptr_t)operand % SW_CUDA_OPERAND_ALIGN_BYTES == 0;
 }
 
 /* The bias is a pointer within the description, which streams share; so each call has a description of its own. */
+cublasStatus_t sw_cuda_multiply(const struct sw_cuda *cuda, const struct sw_cuda_product *p,
+                                const cublasLtMatmulAlgo_t *algorithm, int64_t workspace_bytes,
+                                const struct sw_cuda_operands *of, cudaStream_t stream) {
+    static const float one = 1.0f;
+    cublasLtMatmulDescOpaque_t operation;
+    memcpy(&operation, p->operation, sizeof operation);
+    if (of->bias != NULL) {
+        const cublasStatus_t status =
+            cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &of->bias, sizeof of->bias);
+        if (status != CUBLAS_STATUS_SUCCESS)
+            return status;
+    }
+    return cublasLtMatmul(cuda->lt, &operation, &one, of->b, p->a, of->a, p->b, &p->beta,
+                          of->addend != NULL ? of->addend : of->c, p->c, of->c, p->c, algorithm, of->workspace,
+                          (size_t)workspace_bytes, stream);
+}
+
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch) {
-    static const float one = 1.0f;
-    const struct product *p = entry->prepared;
-    const void *added = addend != NULL ? addend : c;
-    cublasLtMatmulDescOpaque_t operation;
+    const struct sw_cuda_product *p = entry->prepared;
+    const struct sw_cuda_operands operands = {
+        .a = a, .b = b, .bias = bias, .addend = addend, .c = c, .workspace = scratch};
+    cublasLtMatmulAlgo_t algorithm;
     /* A wrong one would end the GPU's work with an error that names nobody. */
-    assert(aligned(a) && aligned(b) && aligned(bias) && aligned(added) && aligned(c));
-    assert((uintptr_t)scratch % WORKSPACE_ALIGN_BYTES == 0);
-    memcpy(&operation, p->operation, sizeof operation);
+    assert(aligned(a) && aligned(b) && aligned(bias) && aligned(addend) && aligned(c));
+    assert((uintptr_t)scratch % SW_CUDA_WORKSPACE_ALIGN_BYTES == 0);
+    memcpy(&algorithm, p->algorithm.word, sizeof algorithm);
     SW_TRY(sw_cuda_use(stream->device));
-    if (bias != NULL)
-        SW_TRY(sw_cuda_check_lt(
-            cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-            "giving a matrix product its bias"));
-    return sw_cuda_check_lt(cublasLtMatmul(sw_cuda_of(stream->device)->lt, &operation, &one, b, p->a, a, p->b, &p->beta,
-                                           added, p->c, c, p->c, &p->algorithm, scratch, (size_t)entry->scratch_bytes,
-                                           sw_cuda_stream(stream)),
+    return sw_cuda_check_lt(sw_cuda_multiply(sw_cuda_of(stream->device), p, &algorithm, entry->scratch_bytes, &operands,
+                                             sw_cuda_stream(stream)),
                             "starting a matrix product");
+}
+
+static sw_status use_algorithms(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure) {
+    struct sw_cuda *cuda = sw_cuda_of(device);
+    sw_gemm_algorithms_release(&cuda->algorithms);
+    cuda->measures_algorithms = measure;
+    for (int64_t i = 0; i < list->count; i++)
+        SW_TRY(sw_gemm_algorithms_put(&cuda->algorithms, &list->item[i]));
+    return SW_OK;
+}
+
+static void algorithm_of(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused) {
+    const struct sw_cuda_product *p = entry->prepared;
+    *out = p->algorithm;
+    *out_refused = p->refused;
 }
 
 static void use_tf32(struct sw_device *device) {
@@ -200,4 +157,6 @@ void sw_cuda_add_gemm(struct sw_device_ops *ops) {
     ops->prepare_gemm = prepare_gemm;
     ops->release_gemm = release_gemm;
     ops->gemm = gemm;
+    ops->use_algorithms = use_algorithms;
+    ops->algorithm = algorithm_of;
 }

@@ -45,24 +45,49 @@ static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw
     return sw_cuda_launched(stream, "rotate");
 }
 
+/* Which attention a device takes for a shape. */
+static bool by_warpgroups(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type) {
+    return device->info.warpgroups && sw_cuda_hopper_attention_serves(shape, type);
+}
+
+/* Tensors that do not begin at a multiple of 16 bytes are for products of warps. */
+static bool are_aligned(const void *const *tensors, int count) {
+    bool aligned = true;
+    for (int i = 0; i < count; i++)
+        aligned = aligned && (uintptr_t)tensors[i] % 16 == 0;
+    return aligned;
+}
+
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
                                        sw_dtype type) {
-    (void)device;
-    return sw_cuda_attention_scratch_bytes(shape, type);
+    const int64_t warps = sw_cuda_attention_scratch_bytes(shape, type);
+    if (!by_warpgroups(device, shape, type))
+        return warps;
+    const int64_t warpgroups = sw_cuda_hopper_attention_scratch_bytes(shape, type);
+    return warpgroups > warps ? warpgroups : warps;
 }
 
 static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                    const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                    void *scratch) {
-    sw_cuda_attention_forward(sw_cuda_stream_handle(stream), type, shape, q, k, v, o, log_sum_exp, scratch);
+    const void *const tensors[] = {q, k, v, o};
+    const cudaStream_t handle = sw_cuda_stream_handle(stream);
+    if (by_warpgroups(stream->device, shape, type) && are_aligned(tensors, sizeof tensors / sizeof tensors[0]))
+        sw_cuda_hopper_attention_forward(handle, type, shape, q, k, v, o, log_sum_exp, scratch);
+    else
+        sw_cuda_attention_forward(handle, type, shape, q, k, v, o, log_sum_exp, scratch);
     return sw_cuda_launched(stream, "attention_forward");
 }
 
 static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                     const void *q, const void *k, const void *v, const void *o, const void *d_o,
                                     const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
-    sw_cuda_attention_backward(sw_cuda_stream_handle(stream), type, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv,
-                               scratch);
+    const void *const tensors[] = {q, k, v, o, d_o, dq, dk, dv, scratch};
+    const cudaStream_t handle = sw_cuda_stream_handle(stream);
+    if (by_warpgroups(stream->device, shape, type) && are_aligned(tensors, sizeof tensors / sizeof tensors[0]))
+        sw_cuda_hopper_attention_backward(handle, type, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, scratch);
+    else
+        sw_cuda_attention_backward(handle, type, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, scratch);
     return sw_cuda_launched(stream, "attention_backward");
 }
 

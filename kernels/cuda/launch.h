@@ -42,6 +42,18 @@ void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct
                                 const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp,
                                 void *dq, void *dk, void *dv, void *scratch);
 
+/* Attention by warpgroup products, for GPUs of capability 9.0 only: what the ops above compute, where `serves` says
+ * that shape and type allow it and every tensor begins at a multiple of 16 bytes. Where the program was built without
+ * that code it serves nothing. */
+bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype type);
+int64_t sw_cuda_hopper_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type);
+void sw_cuda_hopper_attention_forward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape,
+                                      const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
+                                      void *scratch);
+void sw_cuda_hopper_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape,
+                                       const void *q, const void *k, const void *v, const void *o, const void *d_o,
+                                       const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);
+
 void sw_cuda_activation_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
                                 void *y);
 void sw_cuda_activation_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,

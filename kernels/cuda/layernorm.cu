@@ -3,7 +3,7 @@
 #include "kernels/cuda/rows.cuh"
 
 template <typename T, int THREADS>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     forward_kernel(int64_t rows, int64_t cols, float epsilon, sw_addends<T> add, const T *x, const T *gamma,
                    const T *beta, T *y, float *mean, float *rstd, bool aligned) {
     const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS;
@@ -12,12 +12,14 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const T *from = x + row * cols;
     sw_add_row<THREADS>(add, row * cols, cols, aligned);
     float values[SW_ELEMS], sum = 0.0f, squares = 0.0f;
+    SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(from + col, cols - col, aligned, values);
         for (int i = 0; i < SW_ELEMS; i++)
             sum += values[i];
     }
     const float centre = sw_row_sum<THREADS>(sum) / (float)cols;
+    SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(from + col, cols - col, aligned, values);
         for (int i = 0; i < SW_ELEMS; i++) {
@@ -66,14 +68,15 @@ void sw_cuda_add_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t r
 
 /* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */
 template <typename T, int THREADS>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     dx_kernel(int64_t rows, int64_t cols, const T *dy, const T *x, const T *gamma, const float *mean, const float *rstd,
               bool add_to_dx, T *dx, bool aligned) {
-    const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS;
-    if (row >= rows)
+    const int64_t row = sw_row_from_end<THREADS>(rows), first = threadIdx.x * SW_ELEMS;
+    if (row < 0)
         return;
     const float centre = mean[row], scale = rstd[row];
     float g[SW_ELEMS], normal[SW_ELEMS], factors[SW_ELEMS], sum = 0.0f, sum_normal = 0.0f;
+    SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(dy + row * cols + col, cols - col, aligned, g);
         sw_load_elems(x + row * cols + col, cols - col, aligned, normal);

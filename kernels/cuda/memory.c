@@ -1,5 +1,6 @@
 /* Memory of the GPU, pinned memory of the host, and copies between them. */
 #include "core/arena.h"
+#include "core/long_work.h"
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"
 
@@ -30,24 +31,60 @@ static sw_status take_device(struct sw_memory *memory) {
     return status;
 }
 
+/* Host memory is pinned in pieces, since the driver takes seconds for many gigabytes: between two pieces the start says
+ * how far it is and can be stopped. A piece ends where an address is a multiple of its size. CUDA documents copies
+ * within one registered range, and copies from a registered range into unregistered memory as an error; it says nothing
+ * of two ranges that adjoin. Copies therefore end at the same addresses. */
+#ifndef SW_CUDA_PIN_BYTES
+#define SW_CUDA_PIN_BYTES SW_GIB
+#endif
+
+/* The bytes from `at` on that are in one piece, at most `bytes`. */
+static int64_t bytes_in_piece(const void *at, int64_t bytes) {
+    return sw_min_i64(bytes, SW_CUDA_PIN_BYTES - (int64_t)((uintptr_t)at % (uintptr_t)SW_CUDA_PIN_BYTES));
+}
+
+static void unpin(char *base, int64_t pinned_bytes) {
+    for (int64_t at = 0; at < pinned_bytes; at += bytes_in_piece(base + at, pinned_bytes - at))
+        (void)cudaHostUnregister(base + at);
+}
+
+static sw_status refuse_pinning(const struct sw_memory *memory, int64_t pinned_bytes, cudaError_t error) {
+    char all[SW_SIZE_CHARS], pinned[SW_SIZE_CHARS];
+    cudaGetLastError(); /* has been handled, and would show at the next launch */
+    return sw_fail(SW_ERR_NOMEM,
+                   "the driver cannot pin %s of host memory for the GPU, only %s of it: %s (%s); lower --host-memory "
+                   "below that, or free memory",
+                   sw_format_size(memory->bytes, all), sw_format_size(pinned_bytes, pinned), cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+}
+
+static sw_status pin(const struct sw_memory *memory) {
+    char *base = memory->base;
+    struct sw_long_work progress = sw_long_work_begin("pinning host memory for the GPU", memory->bytes);
+    for (int64_t at = 0, bytes; at < memory->bytes; at += bytes) {
+        bytes = bytes_in_piece(base + at, memory->bytes - at);
+        sw_status status = sw_long_work_at(&progress, at);
+        const cudaError_t error =
+            status == SW_OK ? cudaHostRegister(base + at, (size_t)bytes, cudaHostRegisterPortable) : cudaSuccess;
+        if (error != cudaSuccess)
+            status = refuse_pinning(memory, at, error);
+        if (status != SW_OK) {
+            unpin(base, at);
+            return status;
+        }
+    }
+    return SW_OK;
+}
+
 /* Memory that is not pinned would make every copy slow and wait for the host, so it is never taken instead. */
 static sw_status take_host(struct sw_memory *memory) {
-    char text[SW_SIZE_CHARS];
     struct sw_arena *arena = NULL;
     sw_status status = SW_OK;
     SW_TRY(sw_arena_create_near(memory->name, memory->bytes, sw_cuda_of(memory->device)->numa_node, &arena));
     SW_TRY_GOTO(sw_arena_take(arena, memory->bytes, &memory->base), fail);
     sw_arena_seal(arena);
-    const cudaError_t error = cudaHostRegister(memory->base, (size_t)memory->bytes, cudaHostRegisterPortable);
-    if (error != cudaSuccess) {
-        cudaGetLastError();
-        SW_TRY_GOTO(
-            sw_fail(SW_ERR_NOMEM,
-                    "the driver cannot pin %s of host memory for the GPU: %s (%s); lower --host-memory, or free "
-                    "memory",
-                    sw_format_size(memory->bytes, text), cudaGetErrorString(error), cudaGetErrorName(error)),
-            fail);
-    }
+    SW_TRY_GOTO(pin(memory), fail);
     memory->backend = arena;
     return SW_OK;
 fail:
@@ -67,25 +104,37 @@ static void close_memory(struct sw_memory *memory) {
         (void)cudaFree(memory->base);
         return;
     }
-    (void)cudaHostUnregister(memory->base);
+    unpin(memory->base, memory->bytes);
     sw_arena_destroy(memory->backend);
 }
 
 static sw_status copy(struct sw_stream *stream, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind,
                       const char *doing) {
-    SW_TRY(sw_cuda_use(stream->device));
     return sw_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, kind, sw_cuda_stream(stream)), doing);
 }
 
 static sw_status copy_to_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes) {
-    return copy(stream, to, from, bytes, cudaMemcpyHostToDevice, "copying to the GPU");
+    SW_TRY(sw_cuda_use(stream->device));
+    for (int64_t at = 0, part; at < bytes; at += part) {
+        const char *host = (const char *)from + at;
+        part = bytes_in_piece(host, bytes - at);
+        SW_TRY(copy(stream, (char *)to + at, host, part, cudaMemcpyHostToDevice, "copying to the GPU"));
+    }
+    return SW_OK;
 }
 
 static sw_status copy_to_host(struct sw_stream *stream, void *to, const void *from, int64_t bytes) {
-    return copy(stream, to, from, bytes, cudaMemcpyDeviceToHost, "copying from the GPU");
+    SW_TRY(sw_cuda_use(stream->device));
+    for (int64_t at = 0, part; at < bytes; at += part) {
+        char *host = (char *)to + at;
+        part = bytes_in_piece(host, bytes - at);
+        SW_TRY(copy(stream, host, (const char *)from + at, part, cudaMemcpyDeviceToHost, "copying from the GPU"));
+    }
+    return SW_OK;
 }
 
 static sw_status copy_on_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes) {
+    SW_TRY(sw_cuda_use(stream->device));
     return copy(stream, to, from, bytes, cudaMemcpyDeviceToDevice, "copying on the GPU");
 }
 

@@ -12,6 +12,7 @@ int sw_device_gpus(void) {
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
     (void)device;
     (void)number;
-    return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this program was built without CUDA, as no nvcc was found then; "
-                                       "install the CUDA Toolkit (12 or newer) and build again, or use --device cpu");
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "--device cuda: this program was built without CUDA: nvcc was not found then, or not wanted; "
+                   "install the CUDA Toolkit (12 or newer) and build again, or use --device cpu");
 }

@@ -28,6 +28,9 @@ enum { SW_WARP = 32 };
 #define SW_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
 /* Before a loop: its body is repeated in full, so that arrays which it indexes can be in registers. */
 #define SW_UNROLL _Pragma("unroll")
+/* Before a loop: its body is repeated twice, so that the loads of both turns are under way; more would take too many
+ * registers. */
+#define SW_UNROLL_TWICE _Pragma("unroll 2")
 
 static inline int sw_kernel_error(const void *kernel) {
     struct cudaFuncAttributes ignored;
@@ -88,6 +91,12 @@ static __device__ __forceinline__ void sw_copy16_later(void *shared_to, const vo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 16) : "memory");
 }
 
+/* The same of 4 bytes. */
+static __device__ __forceinline__ void sw_copy4_later(void *shared_to, const void *from, bool zero) {
+    const unsigned to = (unsigned)__cvta_generic_to_shared(shared_to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 4) : "memory");
+}
+
 static __device__ __forceinline__ void sw_commit_copies(void) {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
@@ -111,6 +120,7 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
     static const char name##_key = 0;                                                                                  \
     name##_array &name = *(name##_array *)sw_emulation_shared(&name##_key, sizeof(name##_array))
 #define SW_UNROLL
+#define SW_UNROLL_TWICE
 #define SW_DYNAMIC_SHARED(name) char *const name = (char *)sw_emulation_dynamic_shared()
 
 static inline uint16_t sw_bf16_bits(float value) {
@@ -167,6 +177,10 @@ static inline void sw_store16(void *to, sw_vector16 value) {
 
 static inline void sw_copy16_later(void *shared_to, const void *from, bool zero) {
     sw_emulation_copy_later(shared_to, from, 16, zero);
+}
+
+static inline void sw_copy4_later(void *shared_to, const void *from, bool zero) {
+    sw_emulation_copy_later(shared_to, from, 4, zero);
 }
 
 static inline void sw_commit_copies(void) {

@@ -3,35 +3,50 @@
 
 #include "core/comm.h"
 
-/* A contribution that is not the own one. */
-template <typename From>
-static __device__ __forceinline__ const From *other_of(const void *others, int64_t stride_bytes, int rank, int own) {
-    return (const From *)((const char *)others + (rank - (rank > own)) * stride_bytes);
-}
+namespace {
+template <typename From, typename To> struct rank_sum {
+    enum { VECTORS = 1, RANKS_AT_ONCE = 4 };
+    struct held {
+        float total[SW_ELEMS];
+    };
+    int own_rank, ranks;
+    const From *own;
+    const char *others;
+    int64_t stride_bytes;
+    To *to;
 
-template <typename From, typename To>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    rank_sum_kernel(int64_t elems, int own_rank, int ranks, const From *own, const void *others, int64_t stride_bytes,
-                    To *to, bool aligned) {
-    const int64_t at = sw_thread_of_grid() * SW_ELEMS;
-    if (at >= elems)
-        return;
-    float total[SW_ELEMS], next[SW_ELEMS];
-    for (int rank = 0; rank < ranks; rank++) {
-        const From *from = rank == own_rank ? own : other_of<From>(others, stride_bytes, rank, own_rank);
-        sw_load_elems(from + at, elems - at, aligned, next);
-        for (int i = 0; i < SW_ELEMS; i++)
-            total[i] = rank == 0 ? next[i] : total[i] + next[i];
+    __device__ __forceinline__ const From *of(int rank) const {
+        return rank == own_rank ? own : (const From *)(others + (rank - (rank > own_rank)) * stride_bytes);
     }
-    sw_store_elems(to + at, elems - at, aligned, total);
-}
+    /* Several ranks' vectors are under way before the first is added. */
+    __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        float next[RANKS_AT_ONCE][SW_ELEMS];
+        sw_load_elems(of(0) + at, count, aligned, h.total);
+        for (int first = 1; first < ranks; first += RANKS_AT_ONCE) {
+            SW_UNROLL
+            for (int r = 0; r < RANKS_AT_ONCE; r++) {
+                if (first + r < ranks)
+                    sw_load_elems(of(first + r) + at, count, aligned, next[r]);
+            }
+            SW_UNROLL
+            for (int r = 0; r < RANKS_AT_ONCE; r++) {
+                for (int i = 0; i < SW_ELEMS && first + r < ranks; i++)
+                    h.total[i] += next[r][i];
+            }
+        }
+    }
+    __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(to + at, count, aligned, h.total);
+    }
+};
+} // namespace
 
 template <typename From, typename To> static void sum_to(cudaStream_t stream, const struct sw_comm_sum *sum) {
     const bool aligned = sw_is_aligned(sum->own) && sw_is_aligned(sum->others) && sw_is_aligned(sum->to) &&
                          sum->stride_bytes % (int64_t)sizeof(sw_vector16) == 0;
-    SW_LAUNCH((rank_sum_kernel<From, To>), sw_blocks(sw_vectors(sum->elems), SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0,
-              stream, sum->elems, sum->rank, sum->ranks, (const From *)sum->own, sum->others, sum->stride_bytes,
-              (To *)sum->to, aligned);
+    const rank_sum<From, To> op = {sum->rank,         sum->ranks,   (const From *)sum->own, (const char *)sum->others,
+                                   sum->stride_bytes, (To *)sum->to};
+    sw_for_rows(stream, 1, sum->elems, op, aligned);
 }
 
 template <typename From> static void sum_from(cudaStream_t stream, const struct sw_comm_sum *sum) {

@@ -12,7 +12,7 @@ static bool rows_aligned(const sw_rmsnorm *shape, const void *at_x, const void *
 }
 
 template <typename T, int THREADS>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     forward_kernel(sw_rmsnorm shape, sw_addends<T> add, const T *x, const T *gamma, T *y, float *rstd, bool aligned) {
     const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS, cols = shape.cols;
     if (row >= shape.rows)
@@ -21,6 +21,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     T *to = y + row_at(shape, shape.y_stride, row);
     sw_add_row<THREADS>(add, row * cols, cols, aligned);
     float values[SW_ELEMS], squares = 0.0f;
+    SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(from + col, cols - col, aligned, values);
         for (int i = 0; i < SW_ELEMS; i++)
@@ -64,15 +65,16 @@ void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, sw_dtype type, int64_t row
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
 template <typename T, int THREADS>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     dx_kernel(sw_rmsnorm shape, const T *dy, const T *x, const T *gamma, const float *rstd, bool add_to_dx, T *dx,
               bool aligned) {
-    const int64_t row = sw_row_of_thread<THREADS>(), first = threadIdx.x * SW_ELEMS, cols = shape.cols;
-    if (row >= shape.rows)
+    const int64_t row = sw_row_from_end<THREADS>(shape.rows), first = threadIdx.x * SW_ELEMS, cols = shape.cols;
+    if (row < 0)
         return;
     const int64_t x_at = row_at(shape, shape.x_stride, row), y_at = row_at(shape, shape.y_stride, row);
     const float scale = rstd[row];
     float g[SW_ELEMS], normal[SW_ELEMS], factors[SW_ELEMS], sum_normal = 0.0f;
+    SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(dy + y_at + col, cols - col, aligned, g);
         sw_load_elems(x + x_at + col, cols - col, aligned, normal);

@@ -1,36 +1,56 @@
 /* Rotary positions in place: a thread turns SW_ELEMS pairs of one head. */
 #include "kernels/cuda/grid.cuh"
 
-template <typename T>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    rotate_kernel(sw_rotation shape, const float *table, T *x, bool aligned) {
-    const int64_t half = shape.head_dim / 2, vectors = (half + SW_ELEMS - 1) / SW_ELEMS;
-    const int64_t index = sw_thread_of_grid(), i = index % vectors * SW_ELEMS;
-    const int64_t head = index / vectors % shape.heads, row = index / vectors / shape.heads;
-    if (row >= shape.batch * shape.seq)
-        return;
-    const float *angles = table + row % shape.seq * shape.head_dim + i;
-    T *at = x + row * shape.stride + head * shape.head_dim + i;
-    float cosines[SW_ELEMS], sines[SW_ELEMS], first[SW_ELEMS], second[SW_ELEMS];
-    sw_load_elems(angles, half - i, aligned, cosines);
-    sw_load_elems(angles + half, half - i, aligned, sines);
-    sw_load_elems(at, half - i, aligned, first);
-    sw_load_elems(at + half, half - i, aligned, second);
-    for (int e = 0; e < SW_ELEMS; e++) {
-        const float sine = shape.back ? -sines[e] : sines[e], a = first[e], b = second[e];
-        first[e] = fmaf(a, cosines[e], -(b * sine));
-        second[e] = fmaf(b, cosines[e], a * sine);
+namespace {
+/* A row is a token, and its columns are the first halves of all heads side by side, each of `padded` columns: whole
+ * vectors, of which the last may have fewer than SW_ELEMS pairs. */
+template <typename T> struct rotating {
+    enum { VECTORS = 1 };
+    struct held {
+        float first[SW_ELEMS], second[SW_ELEMS], cosines[SW_ELEMS], sines[SW_ELEMS];
+    };
+    sw_rotation shape;
+    unsigned padded;
+    const float *table;
+    T *x;
+
+    /* The first pair of a column's vector within its head, and where in x that is. */
+    __device__ __forceinline__ int pair_of(int64_t row, int64_t col, T **at) const {
+        const unsigned column = (unsigned)col, head = column / padded, pair = column - head * padded;
+        *at = x + row * shape.stride + head * shape.head_dim + pair;
+        return (int)pair;
     }
-    sw_store_elems(at, half - i, aligned, first);
-    sw_store_elems(at + half, half - i, aligned, second);
-}
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t, bool aligned, held &h) const {
+        T *at;
+        const int half = (int)shape.head_dim / 2, pair = pair_of(row, col, &at);
+        const int64_t count = aligned ? SW_ELEMS : half - pair, token = row % shape.seq;
+        const float *angles = table + token * shape.head_dim + pair;
+        sw_load_elems(at, count, aligned, h.first);
+        sw_load_elems(at + half, count, aligned, h.second);
+        sw_load_elems(angles, count, aligned, h.cosines);
+        sw_load_elems(angles + half, count, aligned, h.sines);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t, bool aligned, held &h) const {
+        T *at;
+        const int half = (int)shape.head_dim / 2, pair = pair_of(row, col, &at);
+        const int64_t count = aligned ? SW_ELEMS : half - pair;
+        for (int e = 0; e < SW_ELEMS; e++) {
+            const float sine = shape.back ? -h.sines[e] : h.sines[e], a = h.first[e], b = h.second[e];
+            h.first[e] = fmaf(a, h.cosines[e], -(b * sine));
+            h.second[e] = fmaf(b, h.cosines[e], a * sine);
+        }
+        sw_store_elems(at, count, aligned, h.first);
+        sw_store_elems(at + half, count, aligned, h.second);
+    }
+};
+} // namespace
 
 template <typename T> static void rotate(cudaStream_t stream, const sw_rotation *shape, const float *table, void *x) {
-    const sw_rotation s = *shape;
-    const int64_t half = s.head_dim / 2, threads = s.batch * s.seq * s.heads * sw_vectors(half);
-    const bool aligned = half % SW_ELEMS == 0 && s.stride % SW_ELEMS == 0 && sw_is_aligned(table) && sw_is_aligned(x);
-    SW_LAUNCH(rotate_kernel<T>, sw_blocks(threads, SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream, s, table, (T *)x,
-              aligned);
+    const int64_t half = shape->head_dim / 2, padded = sw_vectors(half) * SW_ELEMS;
+    const bool aligned =
+        half % SW_ELEMS == 0 && shape->stride % SW_ELEMS == 0 && sw_is_aligned(table) && sw_is_aligned(x);
+    const rotating<T> op = {*shape, (unsigned)padded, table, (T *)x};
+    sw_for_rows(stream, shape->batch * shape->seq, shape->heads * padded, op, aligned);
 }
 
 void sw_cuda_rotate(cudaStream_t stream, sw_dtype type, const struct sw_rotation *shape, const float *table, void *x) {

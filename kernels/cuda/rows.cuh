@@ -5,7 +5,10 @@
 
 #include "kernels/cuda/grid.cuh"
 
-enum { SW_SHORT_ROW_COLUMNS = 1024 }; /* up to here a warp has at most four vectors for each thread */
+enum {
+    SW_SHORT_ROW_COLUMNS = 1024, /* up to here a warp has at most four vectors for each thread */
+    SW_ROW_BLOCKS = 4            /* as SW_LEAST_BLOCKS: 64 registers a thread */
+};
 
 static __device__ __forceinline__ float sw_warp_sum(float value) {
     for (int distance = SW_WARP / 2; distance > 0; distance /= 2)
@@ -43,13 +46,22 @@ static __device__ __forceinline__ void sw_add_row(const sw_addends<T> &add, int6
         return;
     const T *a = add.a + at, *b = add.b + at;
     T *sum = add.sum + at;
-    for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += THREADS * SW_ELEMS) {
-        float left[SW_ELEMS], right[SW_ELEMS];
-        sw_load_elems(a + col, cols - col, aligned, left);
-        sw_load_elems(b + col, cols - col, aligned, right);
-        for (int i = 0; i < SW_ELEMS; i++)
-            left[i] += right[i];
-        sw_store_elems(sum + col, cols - col, aligned, left);
+    enum { VECTORS = 2, STEP = THREADS * SW_ELEMS };
+    for (int64_t first = threadIdx.x * SW_ELEMS; first < cols; first += VECTORS * STEP) {
+        float left[VECTORS][SW_ELEMS], right[VECTORS][SW_ELEMS];
+        SW_UNROLL
+        for (int v = 0; v < VECTORS; v++) {
+            const int64_t col = first + v * STEP;
+            sw_load_elems(a + col, cols - col, aligned, left[v]);
+            sw_load_elems(b + col, cols - col, aligned, right[v]);
+        }
+        SW_UNROLL
+        for (int v = 0; v < VECTORS; v++) {
+            const int64_t col = first + v * STEP;
+            for (int i = 0; i < SW_ELEMS; i++)
+                left[v][i] += right[v][i];
+            sw_store_elems(sum + col, cols - col, aligned, left[v]);
+        }
     }
 }
 
@@ -66,6 +78,12 @@ static __device__ __forceinline__ void sw_add_row(const sw_addends<T> &add, int6
 
 template <int THREADS> static __device__ __forceinline__ int64_t sw_row_of_thread(void) {
     return (int64_t)blockIdx.x * (SW_BLOCK_THREADS / THREADS) + threadIdx.y;
+}
+
+/* The same from the last row to the first: a kernel that then walks the rows in order finds the first ones in the
+ * second-level cache. Negative where a block has more threads than rows are left. */
+template <int THREADS> static __device__ __forceinline__ int64_t sw_row_from_end(int64_t rows) {
+    return rows - 1 - sw_row_of_thread<THREADS>();
 }
 
 #endif

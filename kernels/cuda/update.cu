@@ -44,58 +44,61 @@ static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars
     *master = fmaf(s.minus_step_size, *m / denominator, *master * decay_factor);
 }
 
-/* One vector of a grain, its elements [begin, end) only: a stretch may start or stop within a vector. */
+/* Where a vector of a grain lies in the records: of its masters, and one and two grains on of its moments. */
+static __device__ __forceinline__ float *record_at(const update &u, int64_t at) {
+    const int64_t in_grain = at & (SW_GRAIN_ELEMS - 1);
+    return u.records + (at - in_grain) * SW_RECORD_STREAMS + in_grain;
+}
+static_assert((SW_GRAIN_ELEMS & (SW_GRAIN_ELEMS - 1)) == 0, "a grain's elements are counted by the low bits");
+
+/* A whole vector that lies in one span and in aligned memory: all but a few of a call are such. */
 template <typename T>
-static __device__ __forceinline__ void update_vector(const update &u, const stretch &s, int64_t at, int begin, int end,
-                                                     const T *grads, T *weights) {
-    const int64_t in_grain = at % SW_GRAIN_ELEMS;
-    float *record = u.records + (at - in_grain) * SW_RECORD_STREAMS + in_grain;
-    const bool whole = u.aligned && begin == 0 && end == SW_ELEMS;
-    float master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
-    sw_load_elems(record, SW_ELEMS, u.aligned, master);
-    if (!u.skip) {
-        sw_load_elems(record + SW_GRAIN_ELEMS, SW_ELEMS, u.aligned, m);
-        sw_load_elems(record + 2 * SW_GRAIN_ELEMS, SW_ELEMS, u.aligned, v);
-        sw_load_elems(grads + at, SW_ELEMS, u.aligned, gradients);
-        int span = span_of(s, at + begin);
-        for (int i = 0; i < SW_ELEMS; i++) {
-            if (i < begin || i >= end)
-                continue;
-            while (at + i >= s.ends[span])
-                span++;
-            update_elem(u.scalars, s.factors[span], gradients[i], &master[i], &m[i], &v[i]);
-        }
-    }
-    if (whole) {
-        sw_store_elems(weights + at, SW_ELEMS, true, master);
+static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, int64_t at, const T *grads,
+                                                    T *weights) {
+    float *record = record_at(u, at), master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
+    sw_load_whole(record, master);
+    sw_load_whole(record + SW_GRAIN_ELEMS, m);
+    sw_load_whole(record + 2 * SW_GRAIN_ELEMS, v);
+    sw_load_whole(grads + at, gradients);
+    for (int i = 0; i < SW_ELEMS; i++)
+        update_elem(u.scalars, decay_factor, gradients[i], &master[i], &m[i], &v[i]);
+    sw_store_whole(record, master);
+    sw_store_whole(record + SW_GRAIN_ELEMS, m);
+    sw_store_whole(record + 2 * SW_GRAIN_ELEMS, v);
+    sw_store_whole(weights + at, master);
+}
+
+/* The elements [begin, end) of a vector, one by one. */
+template <typename T>
+static __device__ __forceinline__ void update_part(const update &u, const stretch &s, int64_t at, int begin, int end,
+                                                   const T *grads, T *weights) {
+    float *record = record_at(u, at);
+    for (int i = begin; i < end; i++) {
+        float master = record[i];
         if (!u.skip) {
-            sw_store_elems(record, SW_ELEMS, true, master);
-            sw_store_elems(record + SW_GRAIN_ELEMS, SW_ELEMS, true, m);
-            sw_store_elems(record + 2 * SW_GRAIN_ELEMS, SW_ELEMS, true, v);
+            float *m = &record[SW_GRAIN_ELEMS + i], *v = &record[2 * SW_GRAIN_ELEMS + i];
+            update_elem(u.scalars, s.factors[span_of(s, at + i)], sw_widen(grads[at + i]), &master, m, v);
+            record[i] = master;
         }
-        return;
-    }
-    for (int i = 0; i < SW_ELEMS; i++) {
-        if (i < begin || i >= end)
-            continue;
-        sw_round(master[i], &weights[at + i]);
-        if (!u.skip) {
-            record[i] = master[i];
-            record[SW_GRAIN_ELEMS + i] = m[i];
-            record[2 * SW_GRAIN_ELEMS + i] = v[i];
-        }
+        sw_round(master, &weights[at + i]);
     }
 }
 
+/* A stretch may start or stop within a vector. */
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     update_kernel(update u, stretch s, const T *grads, T *weights) {
-    const int64_t at = s.first / SW_ELEMS * SW_ELEMS + sw_thread_of_grid() * SW_ELEMS;
+    const int64_t thread = (int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x;
+    const int64_t at = s.first / SW_ELEMS * SW_ELEMS + thread * SW_ELEMS;
     if (at >= s.end)
         return;
     const int begin = at < s.first ? (int)(s.first - at) : 0;
     const int end = s.end - at < SW_ELEMS ? (int)(s.end - at) : (int)SW_ELEMS;
-    update_vector(u, s, at, begin, end, grads, weights);
+    const int span = u.skip ? 0 : span_of(s, at + begin);
+    if (u.aligned && !u.skip && begin == 0 && at + SW_ELEMS <= s.ends[span])
+        update_whole(u, s.factors[span], at, grads, weights);
+    else
+        update_part(u, s, at, begin, end, grads, weights);
 }
 
 /* The next stretch of a call of `elems` elements that starts at unit element first_elem: to the end, or as far as the

@@ -1,6 +1,9 @@
 /* What each op of device.h costs: its bytes when every operand crosses memory once, and its products. */
 #include "core/size.h"
 #include "kernels/described/described.h"
+#include "kernels/tiling.h"
+
+#include <math.h>
 
 static sw_status count_bytes(struct sw_stream *stream, double bytes) {
     return sw_described_count(stream, 0.0, 1.0, bytes);
@@ -88,11 +91,10 @@ static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw
     return count_elems(stream, type, 2.0 * turned, (double)(shape->seq * shape->head_dim));
 }
 
-/* What the GPU keeps of each query. */
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
                                        sw_dtype type) {
     (void)device, (void)type;
-    return shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float);
+    return sw_attention_parted_bytes(shape);
 }
 
 /* Keys that the queries of a sequence see together, documents apart. */
@@ -106,15 +108,22 @@ static double pairs_of(const struct sw_attention *s) {
     return causal - unseen * (unseen + 1.0) / 2.0 + before * (before + 1.0) / 2.0;
 }
 
-/* So many products of every query with the keys that it sees, and passes over what lies along queries and keys. */
-static sw_status count_attention(struct sw_stream *stream, sw_dtype type, const struct sw_attention *s, double products,
-                                 double query_passes, double key_passes) {
+/* What one pass of attention costs: products of each query with the keys that it sees, and how often it crosses what
+ * lies along queries and along keys. */
+struct attention_cost {
+    double flops_per_s, products, query_passes, key_passes;
+};
+
+/* A tile of queries is multiplied by whole tiles of keys, so that the mask's edge costs half a tile for each query. */
+static sw_status count_attention(struct sw_stream *stream, sw_dtype type, const struct sw_attention *s,
+                                 struct attention_cost cost) {
     const struct sw_device_description *what = description_of(stream);
-    const double rate = what->product_flops_per_s[type] < what->attention_flops_per_s ? what->product_flops_per_s[type]
-                                                                                      : what->attention_flops_per_s;
-    const double flops = products * 2.0 * (double)(s->batch * s->heads * s->head_dim) * pairs_of(s);
-    const double elems = (double)(s->batch * s->head_dim) * (query_passes * (double)(s->seq * s->heads) +
-                                                             key_passes * (double)((s->past + s->seq) * s->kv_heads));
+    const double rate = fmin(what->product_flops_per_s[type], cost.flops_per_s);
+    const double pairs = pairs_of(s) + (double)s->seq * (double)what->attention_tile_rows / 2.0;
+    const double flops = cost.products * 2.0 * (double)(s->batch * s->heads * s->head_dim) * pairs;
+    const double along_queries = cost.query_passes * (double)(s->seq * s->heads);
+    const double along_keys = cost.key_passes * (double)((s->past + s->seq) * s->kv_heads);
+    const double elems = (double)(s->batch * s->head_dim) * (along_queries + along_keys);
     return sw_described_count(stream, flops, rate, elems * (double)sw_dtype_bytes(type));
 }
 
@@ -122,16 +131,26 @@ static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, cons
                                    const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
                                    void *scratch) {
     (void)q, (void)k, (void)v, (void)o, (void)log_sum_exp, (void)scratch;
-    return count_attention(stream, type, shape, 2.0, 2.0, 2.0);
+    return count_attention(stream, type, shape,
+                           (struct attention_cost){
+                               .flops_per_s = description_of(stream)->attention_forward_flops_per_s,
+                               .products = 2.0,
+                               .query_passes = 2.0,
+                               .key_passes = 2.0,
+                           });
 }
 
-/* The scores and their gradients are worked out for the queries' sake and again for the keys': seven products where
- * five are needed. */
 static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
                                     const void *q, const void *k, const void *v, const void *o, const void *d_o,
                                     const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
     (void)q, (void)k, (void)v, (void)o, (void)d_o, (void)log_sum_exp, (void)dq, (void)dk, (void)dv, (void)scratch;
-    return count_attention(stream, type, shape, 7.0, 4.0, 4.0);
+    return count_attention(stream, type, shape,
+                           (struct attention_cost){
+                               .flops_per_s = description_of(stream)->attention_backward_flops_per_s,
+                               .products = 5.0,
+                               .query_passes = 4.0,
+                               .key_passes = 4.0,
+                           });
 }
 
 static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,

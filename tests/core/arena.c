@@ -1,5 +1,6 @@
 /* An arena gives aligned pieces that do not overlap, refuses what does not fit, and nothing once it is sealed. */
 #include "core/arena.h"
+#include "core/long_work.h"
 #include "core/size.h"
 
 #include <setjmp.h>
@@ -8,7 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,6 +74,39 @@ static void too_much_is_refused_with_the_numbers(void **state) {
     assert_int_equal(sw_arena_take(arena, 24 * SW_KIB, &piece), SW_OK);
     assert_int_equal(sw_arena_take(arena, 1, &piece), SW_ERR_BUDGET);
     sw_error_clear();
+    sw_arena_destroy(arena);
+}
+
+/* Several threads take the pages of a large arena; none is left out, the last and short piece included. */
+static void all_pages_are_there(void **state) {
+    (void)state;
+    const int64_t bytes = 130 * SW_MIB + 4096;
+    struct sw_arena *arena = NULL;
+    assert_int_equal(sw_arena_create("test", bytes, false, NULL, &arena), SW_OK);
+    const size_t pages = (size_t)(bytes / 4096);
+    unsigned char *there = calloc(pages, 1);
+    assert_non_null(there);
+    assert_int_equal(mincore(sw_arena_base(arena), (size_t)bytes, there), 0);
+    for (size_t i = 0; i < pages; i++)
+        if ((there[i] & 1) == 0)
+            fail_msg("page %zu of %zu is not there", i, pages);
+    free(there);
+    sw_arena_destroy(arena);
+}
+
+/* A user who asks to stop need not wait until all memory is taken. */
+static void a_stop_ends_the_taking(void **state) {
+    (void)state;
+    volatile sig_atomic_t stop = 1;
+    struct sw_arena *arena = NULL;
+    sw_long_work_stop_by(&stop);
+    sw_error_clear();
+    assert_int_equal(sw_arena_create("host", 130 * SW_MIB, false, NULL, &arena), SW_ERR_STOPPED);
+    assert_null(arena);
+    assert_non_null(strstr(sw_error_message(SW_ERR_STOPPED), "while taking memory for the host tier"));
+    sw_error_clear();
+    sw_long_work_stop_by(NULL);
+    assert_int_equal(sw_arena_create("host", SW_MIB, false, NULL, &arena), SW_OK);
     sw_arena_destroy(arena);
 }
 
@@ -167,6 +203,8 @@ int main(void) {
         cmocka_unit_test(pieces_are_aligned_zero_and_apart),
         cmocka_unit_test(used_bytes_are_counted_in_whole_pages),
         cmocka_unit_test(too_much_is_refused_with_the_numbers),
+        cmocka_unit_test(all_pages_are_there),
+        cmocka_unit_test(a_stop_ends_the_taking),
         cmocka_unit_test(more_than_the_address_space_is_an_error),
         cmocka_unit_test(taking_from_a_sealed_arena_is_our_own_mistake),
         cmocka_unit_test(locking_is_reported_as_it_is),

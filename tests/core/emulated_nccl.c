@@ -1,10 +1,13 @@
 /* NCCL's functions as far as the comm uses them, over MPI: a group's messages are done when the group ends. Loaded in
  * NCCL's place. With a stream, the memory is of a GPU, emulated in the program that loads this: what is sent is taken
- * behind the stream's work so far, and what is received is given to the stream. */
+ * behind the stream's work so far, and what is received is given to the stream. Of the environment,
+ * SW_EMULATED_NCCL_FAILS names a function that fails, and SW_EMULATED_NCCL_ONE_RANK_A_GPU refuses ranks that share one,
+ * as NCCL does. */
 #include "core/dtype.h"
 
 #include <mpi.h>
 #include <nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +38,12 @@ static struct message messages[MOST_MESSAGES];
 static int count;
 static cudaStream_t gpu; /* of the group; NULL: its memory is the host's */
 static int number;       /* of the rank's GPU */
+static int is_open;      /* a group */
+
+static int is_to_fail(const char *function) {
+    const char *failing = getenv("SW_EMULATED_NCCL_FAILS");
+    return failing != NULL && strcmp(failing, function) == 0;
+}
 
 /* The calling thread's GPU. NCCL comes back to it, and by that takes memory of it. */
 static int current(void) {
@@ -46,6 +55,11 @@ static int current(void) {
 
 const char *ncclGetErrorString(ncclResult_t result) {
     return result == ncclSuccess ? "no error" : "an emulated error";
+}
+
+ncclResult_t ncclGetVersion(int *version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
@@ -61,6 +75,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     MPI_Comm_rank(MPI_COMM_WORLD, &actual);
     if (memcmp(&id, &expected, sizeof id) != 0 || rank != actual)
         return ncclInvalidArgument;
+    if (getenv("SW_EMULATED_NCCL_ONE_RANK_A_GPU") != NULL)
+        return ncclInvalidUsage;
     *comm = malloc(sizeof **comm);
     if (*comm == NULL)
         return ncclSystemError;
@@ -74,7 +90,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
+/* NCCL only notes an abort within a group, and by then the communicator is gone for what is in the group. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    if (is_open) {
+        fputs("ncclCommAbort inside an open group\n", stderr);
+        abort();
+    }
     return ncclCommDestroy(comm);
 }
 
@@ -84,6 +105,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
 }
 
 ncclResult_t ncclGroupStart(void) {
+    if (is_open)
+        return ncclInvalidUsage;
+    is_open = 1;
     count = 0;
     gpu = NULL;
     return current() == number ? ncclSuccess : ncclInvalidUsage;
@@ -111,6 +135,8 @@ static void copy(struct message *message, enum cudaMemcpyKind kind) {
 
 ncclResult_t ncclSend(const void *data, size_t elems, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
+    if (is_to_fail("ncclSend"))
+        return ncclRemoteError;
     return type == ncclInt8 && peer < comm->ranks ? add((void *)data, elems, peer, 0, stream) : ncclInvalidArgument;
 }
 
@@ -129,6 +155,8 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     const sw_dtype own = type_of(type);
     const int64_t bytes = (int64_t)elems * sw_dtype_bytes(own);
+    if (is_to_fail("ncclReduce"))
+        return ncclRemoteError;
     if (op != ncclSum || stream != NULL)
         return ncclInvalidArgument;
     char *all = malloc((size_t)(bytes * comm->ranks));
@@ -144,8 +172,20 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t
     return ncclSuccess;
 }
 
+/* SW_EMULATED_NCCL=wrong: what arrives last of a message is another's. */
+static void spoil(struct message *message) {
+    enum { SPOILT_BYTES = 8 };
+    const char *given = getenv("SW_EMULATED_NCCL");
+    if (given != NULL && strcmp(given, "wrong") == 0 && message->receives && message->bytes >= SPOILT_BYTES)
+        memset((char *)message->host + message->bytes - SPOILT_BYTES, 0, SPOILT_BYTES);
+}
+
+/* A group in which something failed starts nothing. */
 ncclResult_t ncclGroupEnd(void) {
     MPI_Request requests[MOST_MESSAGES];
+    is_open = 0;
+    if (is_to_fail("ncclSend") || is_to_fail("ncclReduce"))
+        return ncclInvalidUsage;
     for (int i = 0; i < count && gpu != NULL; i++)
         copy(&messages[i], cudaMemcpyDeviceToHost);
     for (int i = 0; i < count; i++) {
@@ -158,6 +198,7 @@ ncclResult_t ncclGroupEnd(void) {
     /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): the loop has begun them */
     const int code = MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
     for (int i = 0; i < count && gpu != NULL; i++) {
+        spoil(&messages[i]);
         copy(&messages[i], cudaMemcpyHostToDevice);
         free(messages[i].host);
     }

@@ -48,6 +48,10 @@ int main(int argc, char **argv) {
         ranks_check_library_sums(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
     else if (strstr(test, "collectives") != NULL && given == 2)
         ranks_check_collectives(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
+    else if (strncmp(test, "nccl_broken_", strlen("nccl_broken_")) == 0)
+        ranks_break_a_group(comm, strcmp(test, "nccl_broken_sums") == 0);
+    else if (strcmp(test, "module_loading") == 0)
+        fprintf(stderr, "%s\n", getenv("CUDA_MODULE_LOADING") != NULL ? getenv("CUDA_MODULE_LOADING") : "unset");
     else if (strcmp(test, "large") == 0)
         ranks_check_large(comm);
     else if (strcmp(test, "values") == 0)

@@ -25,6 +25,8 @@ void ranks_check_collectives(struct sw_comm *comm, uint64_t seed, int cases);
 void ranks_check_library_sums(struct sw_comm *comm, uint64_t seed, int cases);
 /* From then on collectives go by an emulated NCCL. */
 void ranks_use_emulated_gpu(struct sw_comm *comm);
+/* A collective whose group of messages the emulated NCCL cuts short, and the end of the comm after it. */
+void ranks_break_a_group(struct sw_comm *comm, bool library_sums);
 /* More bytes than 32 bits count. */
 void ranks_check_large(struct sw_comm *comm);
 /* Host reductions. */

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -23,6 +24,32 @@ def collectives_of_nccl_give_the_serial_bits():
         raise script_test.Skip("no GPU")
     return [problem for ranks in (2, 3, 4)
             for problem in passed(ranks, "nccl_collectives", SEED + ranks, 60, program=program)]
+
+
+def a_group_that_breaks_is_ended_before_the_abort():
+    program = os.environ["SW_NCCL_RANKS_PROGRAM"]
+    if not program:
+        raise script_test.Skip("no GPU")
+    wrong = []
+    for test in ("nccl_broken_messages", "nccl_broken_sums"):
+        code, out, err = run(2, test, program=program)
+        if code in (0, None) or "inside" in err or not re.search(r"rank \d has closed", err):
+            wrong.append(f"{test}: status {code}: {out} {err}")
+    return wrong
+
+
+def kernels_are_loaded_before_ranks_meet():
+    """A kernel that is loaded at its first launch may wait for one of NCCL, which waits for another rank."""
+    wrong = []
+    for ranks, own, expected in ((2, None, "EAGER"), (2, "LAZY", "LAZY"), (1, None, "unset")):
+        os.environ.pop("CUDA_MODULE_LOADING", None)
+        if own is not None:
+            os.environ["CUDA_MODULE_LOADING"] = own
+        code, out, err = run(ranks, "module_loading")
+        if code != 0 or err.split() != [expected] * ranks:
+            wrong.append(f"{ranks} ranks with {own}: status {code}: {out} {err}")
+    os.environ.pop("CUDA_MODULE_LOADING", None)
+    return wrong
 
 
 def sums_of_the_library_are_near():
@@ -128,7 +155,8 @@ def a_rank_that_works_long_is_left_alone():
     return [] if code == 0 and "ok" in out.split("\n") and not VERDICT.search(err) else [f"status {code}: {out} {err}"]
 
 
-script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits, sums_of_the_library_are_near, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
+script_test.run(collectives_give_the_serial_bits, collectives_of_nccl_give_the_serial_bits,
+                a_group_that_breaks_is_ended_before_the_abort, kernels_are_loaded_before_ranks_meet, sums_of_the_library_are_near, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
                 one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
                 a_hanging_rank_is_named_with_what_it_lacks, a_rank_that_works_long_is_left_alone)

@@ -93,6 +93,23 @@ static void stop_early(struct sw_comm *comm, int64_t timeout_ms, bool hangs) {
     _exit(1);
 }
 
+void ranks_break_a_group(struct sw_comm *comm, bool library_sums) {
+    static float data[ELEMS];
+    const int rank = sw_comm_place(comm)->rank;
+    (void)give_staging(comm);
+    sw_comm_use_library_reduction(comm, library_sums);
+    setenv("SW_EMULATED_NCCL_FAILS", library_sums ? "ncclReduce" : "ncclSend", 1);
+    struct sw_comm_request *request;
+    const struct sw_comm_all_reduce reduce = {.what = "gradients", .data = data, .elems = ELEMS, .type = SW_F32};
+    const sw_status status = sw_comm_all_reduce(comm, &reduce, &request);
+    RANKS_REQUIRE(status == SW_ERR_DEVICE, "an error");
+    const char *said = strstr(sw_error_message(status), library_sums ? "cannot reduce" : "cannot send");
+    RANKS_REQUIRE(said != NULL, "the first error and not what ends the group");
+    sw_comm_close(comm);
+    dprintf(STDERR_FILENO, "rank %d has closed\n", rank);
+    _exit(1);
+}
+
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
     static float data[ELEMS];
     if (strcmp(how, "early") == 0)

@@ -135,6 +135,30 @@ static void normal_numbers_have_normal_moments(void **state) {
     assert_near("the covariance of two streams", streams, 0, deviation);
 }
 
+/* Many at once have the bits of one at a time, wherever they begin and end. */
+static void many_normals_are_the_single_ones(void **state) {
+    (void)state;
+    enum { COUNT = 1 << 20, ENDS = 130 };
+    static float many[COUNT];
+    const struct {
+        uint64_t seed, stream, counter;
+    } starts[] = {{1, 2, 0}, {UINT64_C(0x123456789abcdef), UINT64_MAX, 77}, {0, 0, UINT32_MAX - 1000}};
+    for (size_t s = 0; s < sizeof starts / sizeof starts[0]; s++) {
+        sw_rng_normals(starts[s].seed, starts[s].stream, starts[s].counter, COUNT, many);
+        for (uint64_t i = 0; i < COUNT; i++) {
+            const float one = sw_rng_normal(starts[s].seed, starts[s].stream, starts[s].counter + i);
+            if (memcmp(&one, &many[i], sizeof one) != 0)
+                fail_msg("normal %llu of start %zu is %a and not %a", (unsigned long long)i, s, (double)many[i],
+                         (double)one);
+        }
+    }
+    for (int64_t count = 0; count < ENDS; count++) {
+        many[count] = 7.0f;
+        sw_rng_normals(5, 6, 7, count, many);
+        assert_true(many[count] == 7.0f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),
@@ -143,6 +167,7 @@ int main(void) {
         cmocka_unit_test(permutations_depend_on_seed_and_stream),
         cmocka_unit_test(uniform_numbers_fill_the_interval),
         cmocka_unit_test(normal_numbers_have_normal_moments),
+        cmocka_unit_test(many_normals_are_the_single_ones),
     };
     return cmocka_run_group_tests_name("rng", tests, NULL, NULL);
 }

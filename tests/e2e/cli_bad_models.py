@@ -12,6 +12,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(1, 20000))
 GOOD = hf_folder.tensors(1)
 WEIGHTS = hf_folder.safetensors(GOOD)
 WTE = "transformer.wte.weight"
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:12ab\nsize 1234567\n"
 
 
 def folder(name, described, weights=WEIGHTS):
@@ -63,6 +64,7 @@ def configurations():
              ("an activation", folder("swish", changed(activation_function="swish")), "swish", "gelu_new"),
              ("scaled by layer", folder("scaled", changed(scale_attn_by_inverse_layer_idx=True)),
               "scale_attn_by_inverse_layer_idx"),
+             ("a pointer of git-lfs", folder("lfs config", LFS), "config.json", "git lfs pull"),
              ("unequal contexts", folder("n ctx", changed(n_ctx=32)), "n_ctx", "n_positions")]
     return refused_as(table)
 
@@ -78,7 +80,12 @@ def safetensors_files():
     good = hf_folder.config()
     other_type = {**header, WTE: {**header[WTE], "dtype": "I32"}}
     file = "model.safetensors"
+    pickled = folder("pickled", good, None)
+    program.write(os.path.join(pickled, "pytorch_model.bin"), "not read")
     table = [("no weights", folder("no weights", good, None), file),
+             ("weights of PyTorch", pickled, file, "pytorch_model.bin", "save_pretrained"),
+             ("a pointer of git-lfs", folder("lfs", good, LFS.encode()), file, "git lfs pull"),
+             ("a page of HTML", folder("page", good, b"<!doctype html><title>404</title>"), file, "download failed"),
              ("an empty file", folder("empty", good, b""), file, "0 bytes"),
              ("cut in the length", folder("cut length", good, WEIGHTS[:5]), file, "5 bytes"),
              ("cut in the header", folder("cut header", good, WEIGHTS[:200]), file, "200", "truncated"),
@@ -114,7 +121,20 @@ def tensors_that_do_not_match():
               "[32]"),
              ("an unknown tensor", folder("unknown", good, weights({**GOOD, "transformer.extra": ([1], [0.0])})),
               "transformer.extra"),
+             ("fewer layers than tensors", folder("fewer layers", hf_folder.config(n_layer=1)), "h.1.", "fewer layers"),
              ("more layers than tensors", folder("more layers", hf_folder.config(n_layer=3)), "h.2.")]
+    return refused_as(table)
+
+
+def a_second_table_that_differs():
+    """A tied model trains one table, so that another one under the name of the output table would be lost."""
+    shape, values = GOOD[WTE]
+    table = []
+    for what, second in (("one value", (shape, [*values[:-1], 7.0])), ("nan", (shape, [*values[:-1], math.nan])),
+                         ("another shape", (shape[::-1], values)), ("fewer rows", ([1, shape[1]], values[:shape[1]]))):
+        weights = hf_folder.safetensors({**GOOD, "lm_head.weight": second})
+        table.append((what, folder("second table " + what, hf_folder.config(), weights), "lm_head.weight",
+                      "tie_word_embeddings"))
     return refused_as(table)
 
 
@@ -156,5 +176,5 @@ def what_has_diverged():
 
 
 script_test.run(good_folders_train, configurations, safetensors_files, tensors_that_do_not_match,
-                values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too,
+                a_second_table_that_differs, values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too,
                 what_has_diverged)

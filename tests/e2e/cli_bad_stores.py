@@ -11,6 +11,7 @@ from program import STORE, script_test
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 FLIPS, FLIP_SEED = 24, 20260801
+LABEL_BYTE, COPY_OFFSET = 80, 128 << 10  # a byte that both labels have, and where the second of a small store begins
 
 
 def path(*names):
@@ -97,12 +98,23 @@ def damaged_descriptions():
          "how many ranks"),
         ("run.json without settings", ["resume", with_text("bare", '{"version": 1}')], "run.json", "settings"),
         ("a setting of another type", ["resume", with_settings("typed", seq="long")], "run.json", "seq"),
+        *((f"no {name}", ["resume", with_settings(f"null-{name}", **{name: None})], "run.json", name)
+          for name in ("model", "order", "val", "place")),
         ("an unknown setting", ["resume", with_settings("odd", colour="red")], "run.json", "colour"),
         ("another model", ["resume", with_text("other", json.dumps({**right, "config": {**right["config"],
                                                                                         "n_layer": 3}}))], "model"),
         ("run.json cut, exported", ["export", cut, path("out")], "run.json"),
     ])
     return problems + resumes("the run itself", run, 4)
+
+
+def label_changed(content, start=0):
+    place = start + LABEL_BYTE
+    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1:]
+
+
+def labels_changed(content):
+    return label_changed(label_changed(content), COPY_OFFSET)
 
 
 def stores_that_are_not_whole():
@@ -125,9 +137,10 @@ def stores_that_are_not_whole():
             (f"{command}, a store cut", [command, with_store("half", lambda c: c[:len(c) // 2]), *more], STORE,
              "truncated"),
             (f"{command}, rubbish", [command, with_store("rubbish", lambda c: b"?" * len(c)), *more], STORE),
-            (f"{command}, a label changed", [command, with_store("label", lambda c: c[:80] + b"?" + c[81:]), *more],
-             STORE, "label"),
+            (f"{command}, both labels changed", [command, with_store("label", labels_changed), *more], STORE, "label"),
         ])
+    problems += resumes("the first label changed", with_store("first", label_changed), 4)
+    problems += resumes("the second label changed", with_store("second", lambda c: label_changed(c, COPY_OFFSET)), 4)
     return problems + resumes("the run itself", run, 4)
 
 
@@ -164,8 +177,10 @@ def a_store_in_use():
     try:
         while not other.stderr.readline().startswith("step 10/"):
             pass
-        problems = refused_in_use(["resume", run])
-        problems += refused_in_use(["export", run, path("out")])
+        copied = copy_of(run, "busy-store")
+        problems = refused_in_use(["resume", run], run)
+        problems += refused_in_use(["resume", run, "--nvme", copied], run)
+        problems += refused_in_use(["export", run, path("out")], STORE)
     finally:
         other.kill()
         other.wait()
@@ -173,8 +188,22 @@ def a_store_in_use():
     return problems + resumes("after the other process was killed", run, program.steps_of(run)[-1]["step"] + 2)
 
 
-def refused_in_use(arguments):
-    return program.wrong_refusal(" ".join(arguments), program.run(*arguments), 1, ["in use", STORE], arguments)
+def refused_in_use(arguments, what):
+    return program.wrong_refusal(" ".join(arguments), program.run(*arguments), 1, ["in use", what], arguments)
+
+
+def a_copy_that_shares_the_store():
+    """Of a run and a copy of its folder, whose store lies outside, only the one that trained last goes on."""
+    drive = path("shared-drive")
+    os.mkdir(drive)
+    run = trained("original", "--nvme", drive)
+    copy = copy_of(run, "copied-folder")
+    problems = resumes("the copy", copy, 4) + resumes("the copy again", copy, 5)
+    problems += refused_as([(f"the original to {arguments[0]}", [arguments[0], run, *arguments[1:]], "another copy", "step 5")
+                            for arguments in (("resume", "--steps", 6), ("verify",), ("export", path("of-a-copy")))])
+    shutil.copy(os.path.join(copy, "run.json"), run)
+    problems += resumes("the original with its run.json", run, 6)
+    return problems + program.refused("the copy", ["resume", copy, "--steps", 7], "another copy", watched=[SCRATCH])
 
 
 def other_data():
@@ -214,5 +243,5 @@ def exports_that_cannot_be():
 
 
 script_test.run(folders_that_cannot_hold_a_run, folders_that_cannot_hold_a_store, what_is_no_run, damaged_descriptions,
-                stores_that_are_not_whole, flipped_bytes_are_found_or_do_not_matter, a_store_in_use, other_data,
+                stores_that_are_not_whole, flipped_bytes_are_found_or_do_not_matter, a_store_in_use, a_copy_that_shares_the_store, other_data,
                 changes_that_cannot_be, exports_that_cannot_be)

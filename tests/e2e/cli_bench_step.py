@@ -120,7 +120,24 @@ def readable_report():
     ended = program.run(*bench(where, "--place", PLACES[1][0], "--steps", 1, "--rates", RATES))
     words = ("resident", "as placed", "its own I/O alone", "predicted", "least", "busiest", "peaks:")
     problems = [f"the report lacks '{word}': {ended.out}" for word in words if word not in ended.out]
-    return problems + ([] if ended.code == 0 and not ended.err else [f"status {ended.code}: {ended.err}"])
+    said = f"predicted by the rates kept in {RATES}; "
+    right = ended.code == 0 and ended.err.startswith(said) and ended.err.count("\n") == 1
+    return problems + ([] if right else [f"status {ended.code}: {ended.err}"])
+
+
+def kept_rates():
+    """The second bench with a file of rates measures nothing of the machine again, its products included."""
+    where, rates = folder("kept"), os.path.join(SCRATCH, "kept.json")
+    shape = ("--place", PLACES[1][0], "--steps", 1, "--rates", rates, "--json")
+    found = [json.loads(program.must(*bench(where, *shape)).out) for _ in range(2)]
+    with open(rates, encoding="utf-8") as file:
+        kept = json.load(file)
+    measured = [one["speed"]["products_flops_per_s"] for one in found] + [kept["products_flops_per_s"]]
+    problems = [] if len(set(measured)) == 1 else [f"the products are measured again: {measured}"]
+    kept["products_flops_per_s"] *= 2
+    program.write(rates, json.dumps(kept))
+    again = json.loads(program.must(*bench(where, *shape)).out)["speed"]["products_flops_per_s"]
+    return problems + ([] if again == kept["products_flops_per_s"] else [f"{again} and not what the file says: {kept}"])
 
 
 def wrong_exchange(exchange, step_s):
@@ -193,11 +210,14 @@ def misuse():
     broken = program.write(os.path.join(where, "broken"), "{")
     table = [(2, ("--steps", 0), "--steps"), (2, ("--steps", 10001), "--steps", "10000"), (2, ("--stesp", 1), "--steps"),
              (2, ("here",), "here"), (2, ("--place", "optimizer=tape"), "tape"), (1, ("--rates", broken), "line 1"),
-             (1, ("--nvme", os.path.join(where, "none")), "none"),
-             (1, ("--nvme", broken), "not an existing directory"),
              (1, ("--model", "gpt5"), "gpt5"), (1, ("--seq", 65), "--seq 65"),
              (1, ("--device-memory", "1MiB"), "--device-memory")]
     problems = []
+    for place, word in ((os.path.join(where, "none"), "none"), (broken, "not an existing directory")):
+        ended = program.run(*bench(where, "--nvme", place, "--place", "optimizer=nvme"))
+        last = ended.err.rstrip("\n").split("\n")[-1]  # after what is said of the measuring
+        if ended.code != 1 or not last.startswith("spillway bench step: ") or word not in last:
+            problems.append(f"--nvme {place}: status {ended.code}: {ended.err}")
     for status, arguments, *words in table:
         place = () if "--place" in arguments else ("--place", "optimizer=nvme")
         ended = program.run(*bench(where, *arguments, *place))
@@ -211,5 +231,5 @@ def help_explains_every_flag():
             if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
 
 
-script_test.run(reports, shared_inputs, readable_report, ranks_measure_together, gone_however_it_ends,
+script_test.run(reports, shared_inputs, readable_report, kept_rates, ranks_measure_together, gone_however_it_ends,
                 others_are_left_alone, misuse, help_explains_every_flag)

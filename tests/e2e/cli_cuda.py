@@ -5,13 +5,15 @@ asserted."""
 import json
 import math
 import os
+import subprocess
 import sys
 
 import program
 from program import script_test
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(program.HERE)), "tools"))
-from gpu_stages import STAGES  # noqa: E402
+ROOT = os.path.dirname(os.path.dirname(program.HERE))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from gpu_stages import FULL, stages  # noqa: E402
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))
@@ -150,6 +152,13 @@ def tf32_rounds_a_little():
     return problems + program.refused("tf32 on the CPU", on_cpu, "--precision tf32", "fp32")
 
 
+def doctor_names_the_libraries():
+    facts = next(finding for finding in json.loads(program.must("doctor", "--quick", "--json").out)["findings"]
+                 if finding["what"] == "gpu")
+    named = facts["facts"].get("products_library") == "emulated cuBLASLt" and "emulated cuBLASLt" in facts["found"]
+    return [] if named and facts["facts"]["cuda_works"] else [f"{facts}"]
+
+
 def positive(what, found, *names):
     return [f"{what}: {name} is {found.get(name)!r}" for name in names
             if not isinstance(found.get(name), float) or not 0 < found[name] < math.inf]
@@ -207,14 +216,100 @@ def bench_of_steps():
 def what_a_day_with_a_gpu_runs():
     """Every command of `./dev gpu` is understood, up to the GPU that is not here."""
     where, problems = os.path.join(SCRATCH, "gpu-day"), []
-    os.makedirs(os.path.join(where, "build", "gpu"))
+    os.makedirs(where)
     environment = {**os.environ, "SW_EMULATED_GPU": "no-gpu"}
-    for command in (command for stage in STAGES for command in stage.commands if command.kind == "bench"):
+    commands = [command for stage in stages(FULL, where) for command in stage.commands if command.arguments[1:2] == ("bench",)]
+    for command in commands:
         ended = program.run(*command.arguments[1:], cwd=where, env=environment)
         if ended.code != 1 or "no GPU of NVIDIA" not in ended.err:
             problems.append(f"{command.name}: status {ended.code}, {ended.err!r}")
+    return problems if len(commands) > 10 else [f"{len(commands)} commands"]
+
+
+# In PyTorch's place: what the script calls, which takes a second each time and refuses wrong shapes.
+PEER = """
+import types
+__version__, version, bfloat16 = "0.0", types.SimpleNamespace(cuda="0.0"), "bf16"
+
+
+class Tensor:
+    def __init__(self, *shape):
+        self.shape = shape
+
+    def t(self):
+        return Tensor(*reversed(self.shape))
+
+
+class Event:
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        pass
+
+    synchronize = record
+
+    def elapsed_time(self, end):
+        return 1000.0
+
+
+def randn(*shape, device, dtype, requires_grad=False):
+    assert device == "cuda" and dtype == bfloat16
+    return Tensor(*shape)
+
+
+empty = randn
+
+
+def mm(a, b, out=None):
+    assert a.shape[1] == b.shape[0] and (out is None or out.shape == (a.shape[0], b.shape[1])), (a.shape, b.shape)
+    return Tensor(a.shape[0], b.shape[1])
+
+
+def addmm(bias, a, b):
+    assert bias.shape == (b.shape[1],)
+    return mm(a, b)
+
+
+def attend(q, k, v, is_causal, enable_gqa):
+    assert is_causal and enable_gqa and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[2:] == k.shape[2:]
+    return Tensor(*q.shape)
+
+
+def gradients(out, inputs, given, retain_graph):
+    assert retain_graph and out.shape == given.shape and len(inputs) == 3
+
+
+cuda = types.SimpleNamespace(is_available=lambda: True, Event=Event)
+nn = types.SimpleNamespace(functional=types.SimpleNamespace(scaled_dot_product_attention=attend))
+autograd = types.SimpleNamespace(grad=gradients)
+"""
+
+
+def pairs_with_a_peer():
+    """The script that measures PyTorch beside ours: what it pairs, what it divides, and a machine without PyTorch."""
+    folder, problems = os.path.join(SCRATCH, "peer"), []
+    os.makedirs(folder)
+    script = [sys.executable, "-B", os.path.join(ROOT, "bench", "peers", "torch_pairs.py"), "--program", program.PROGRAM,
+              "--model", "llama-tiny", "--tokens", "32", "--seqs", "16,32"]
+    environment = {**os.environ, "PYTHONPATH": folder}
+    for what, expected in (("gemm", ("qkv forward", "qkv weight gradient", "all products")),
+                           ("attention", ("attention 16 forward", "attention 32 backward"))):
+        program.write(os.path.join(folder, "torch.py"), PEER)
+        ended = subprocess.run([*script, what], capture_output=True, text=True, check=False, env=environment)
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
+        pairs = lines[-1].get("pairs", {}) if lines else {}
+        if ended.returncode != 0 or len(lines) < 3 or not all(name in pairs for name in expected):
+            return [f"{what}: status {ended.returncode}, {sorted(pairs)}, {ended.stderr[-500:]}"]
+        problems += [f"{name}: {pair}" for name, pair in pairs.items()
+                     if not pair["ours_s"] > 0 or not math.isclose(pair["of_peer"], pair["peer_s"] / pair["ours_s"])]
+        problems += [f"{name}: {pairs[name]}" for name in expected if name != "all products" and pairs[name]["peer_s"] != 1]
+        program.write(os.path.join(folder, "torch.py"), "raise ImportError")
+        ended = subprocess.run([*script, what], capture_output=True, text=True, check=False, env=environment)
+        if ended.returncode != 0 or json.loads(ended.stdout) != {"absent": "PyTorch"}:
+            problems.append(f"without PyTorch: {ended.returncode}, {ended.stdout!r}, {ended.stderr!r}")
     return problems
 
 
-script_test.run(what_a_day_with_a_gpu_runs, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, tf32_rounds_a_little,
+script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, tf32_rounds_a_little,
                 benches_of_parts, bench_of_steps)

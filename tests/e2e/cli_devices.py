@@ -112,7 +112,7 @@ def in_use_and_killed():
     other = program.start("resume", path("busy-run"), "--steps", ENDLESS)
     while not other.stderr.readline().startswith("step 10/"):
         pass
-    problems = program.refused("a second process", ["resume", path("busy-run")], disk, "in use by another process")
+    problems = program.refused("a second process", ["resume", path("busy-run")], path("busy-run"), "in use by another process")
     problems += program.refused("another run", train("other-run", disk), disk, "in use by another process")
     other.kill()
     other.stderr.close()

@@ -226,5 +226,41 @@ def a_source_that_changed():
     return [] if layers == 2 and "no longer describes" in ended.err else [f"{layers} layers; {ended.err!r}"]
 
 
-script_test.run(what_goes_in_comes_out, every_type_comes_back, the_type_in_config_follows, shards,
+def only_what_an_unfinished_export_left_goes():
+    """From X.partial, which may be anybody's or lead anywhere. Links in it are not followed."""
+    problems, mark = [], "spillway.partial"
+    os.mkdir(path("mine"))
+    program.write(path("mine", "thesis.txt"), "mine")
+    os.mkdir(path("one.partial"))
+    program.write(path("one.partial", "thesis.txt"), "mine")
+    os.symlink(path("mine"), path("two.partial"))
+    os.mkdir(path("three.partial"))
+    os.symlink(path("mine", "thesis.txt"), path("three.partial", mark))
+    for name in ("one", "two", "three"):
+        problems += program.refused(name, ["export", source(), path(name)], name + ".partial", watched=[SCRATCH])
+    os.mkdir(path("four.partial"))
+    program.write(path("four.partial", mark), "")
+    program.write(path("four.partial", "model.safetensors"), "half")
+    os.symlink(path("mine", "thesis.txt"), path("four.partial", "config.json"))
+    if sorted(os.listdir(exported("four"))) != sorted([*BESIDE, "config.json", "model.safetensors"]):
+        problems.append(f"over what a kill left: {os.listdir(path('four'))}")
+    problems += [] if program.tree(path("mine")) == {"thesis.txt": b"mine"} else ["a link was followed"]
+    return problems + [f"{name} is left" for name in os.listdir(SCRATCH) if name == "four.partial"]
+
+
+def what_is_no_file_is_refused():
+    """A FIFO as one of the files is named, and nothing waits for it."""
+    problems = []
+    for number, name in enumerate(("model.safetensors", INDEX, "config.json")):
+        folder = path(f"fifo-{number}")
+        hf_folder.make(folder, CONFIG, hf_folder.safetensors(GOOD))
+        for there in (name, "model.safetensors") if name == INDEX else (name,):
+            if os.path.exists(os.path.join(folder, there)):
+                os.remove(os.path.join(folder, there))
+        os.mkfifo(os.path.join(folder, name))
+        problems += program.refused(f"{name} is a FIFO", ["export", folder, path("out")], name, "regular file")
+    return problems
+
+
+script_test.run(only_what_an_unfinished_export_left_goes, what_is_no_file_is_refused, what_goes_in_comes_out, every_type_comes_back, the_type_in_config_follows, shards,
                 shards_train_like_one_file, wrong_shards_are_refused, what_cannot_be_exported, a_source_that_changed)

@@ -15,10 +15,11 @@ OPEN = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 1, "--batch-tokens
 ON_DEVICE = ("--place", "weights=device,grads=device,optimizer=device,acts=device")
 FREE_MOVES = {name: {"bytes_per_s": 1e30, "cores": 0} for name in
               "upload download update update_on_device finish zero read write gather reduce".split()}
-MACHINE = {"spillway_machine": 1, "host_bytes": 1 << 36,
+MACHINE = {"spillway_machine": 2, "host_bytes": 1 << 36,
            "device": {"name": "a GPU", "memory_bytes": 1 << 35, "memory_bytes_per_s": 1e30, "fp32_flops_per_s": 1e9,
                       "tf32_flops_per_s": 4e9,
-                      "bf16_flops_per_s": 1e9, "fp16_flops_per_s": 1e9, "attention_flops_per_s": 1e9, "op_s": 0},
+                      "bf16_flops_per_s": 1e9, "fp16_flops_per_s": 1e9, "attention_forward_flops_per_s": 1e9,
+                      "attention_backward_flops_per_s": 1e9, "attention_tile_rows": 0, "op_s": 0},
            "rates": {**FREE_MOVES, "cores": 4, "compute_cores": 0, "read_write_slowdown": 1, "io_latency_s": 0,
                      "commit_s": 0, "comm_latency_s": 0, "op_s": 0, "queued_op_s": 0}}
 
@@ -44,24 +45,32 @@ def step_s(machine, *more):
 
 
 def arithmetic_is_counted():
-    """Where only products take time, a step is 6 operations a parameter that multiplies and token, and attention's nine
-    products of the pairs that it sees."""
+    """Where only products take time, a step is 6 operations a parameter that multiplies and token, and attention's two
+    products forward and five backward of the pairs that it sees, and of half a tile more a query where there are tiles."""
     seq, tokens = 64, 512
     config = program.read_json(os.path.join(exported_config(), "config.json"))
     hidden, layers, vocab = config["n_embd"], config["n_layer"], config["vocab_size"]
     products = 6 * (12 * layers * hidden * hidden + vocab * hidden) * tokens
-    attention = 9 * 2 * hidden * layers * (seq + 1) / 2 * tokens
+    attention = 7 * 2 * hidden * layers * (seq + 1) / 2 * tokens
     problems = []
     found = step_s(described("plain"))
     if abs(found / ((products + attention) / 1e9) - 1) > 1e-6:
         problems.append(f"a step takes {found} s instead of {(products + attention) / 1e9} s")
-    faster = step_s(described("faster", device={"bf16_flops_per_s": 2e9, "attention_flops_per_s": 2e9}))
+    tiled = step_s(described("tiled", device={"attention_tile_rows": 16}))
+    if abs(tiled / ((products + attention * (seq + 1 + 16) / (seq + 1)) / 1e9) - 1) > 1e-6:
+        problems.append(f"in tiles of 16 queries a step takes {tiled} s")
+    faster = step_s(described("faster", device={"bf16_flops_per_s": 2e9, "attention_forward_flops_per_s": 2e9,
+                                                "attention_backward_flops_per_s": 2e9}))
     if abs(found / faster - 2) > 1e-6:
         problems.append(f"twice the speed makes {faster} s of {found} s")
-    tf32 = [step_s(described("tf32", device={"attention_flops_per_s": 1e12}), "--precision", precision)
+    tf32 = [step_s(described("tf32", device={"attention_forward_flops_per_s": 1e12,
+                                             "attention_backward_flops_per_s": 1e12}), "--precision", precision)
             for precision in ("fp32", "tf32")]
     if abs(tf32[0] / tf32[1] - 4) > 0.2:
         problems.append(f"fp32 and tf32 take {tf32} s")
+    assumed = {"low": 1, "expected": 1e9, "high": 1e30, "why": "for the test"}
+    if step_s(described("assumed", device={"bf16_flops_per_s": assumed})) != found:
+        problems.append("of an assumed number another than the expected one counts")
     ops = step_s(described("ops", device={"op_s": 1e-3}))
     if not ops > found + 0.05:
         problems.append(f"a millisecond an op makes {ops} s of {found} s")
@@ -161,7 +170,7 @@ def bad_ones_are_refused():
         ("no file", os.path.join(SCRATCH, "none"), ["none"]),
         ("no JSON", program.write(os.path.join(SCRATCH, "text"), "{"), ["line 1"]),
         ("other JSON", program.write(os.path.join(SCRATCH, "other"), "[1]"), ["spillway_machine"]),
-        ("another version", described("version", spillway_machine=2), ["spillway_machine"]),
+        ("another version", described("version", spillway_machine=1), ["spillway_machine"]),
         ("half a byte", described("half", device={"memory_bytes": 0.5}), ["memory_bytes"]),
         ("no name", described("no-name", device={"name": ""}), ["name"]),
         ("no device", program.write(os.path.join(SCRATCH, "less"), json.dumps(
@@ -169,6 +178,12 @@ def bad_ones_are_refused():
         ("a long name", described("long", device={"name": "x" * 64}), ["name"]),
         ("no speed", described("speed", device={"bf16_flops_per_s": 0}), ["bf16_flops_per_s"]),
         ("a word", described("word", device={"op_s": "fast"}), ["op_s"]),
+        ("half a tile", described("tile", device={"attention_tile_rows": 0.5}), ["attention_tile_rows"]),
+        ("no reason", described("reason", device={"op_s": {"low": 1, "expected": 2, "high": 3}}), ["op_s", "why"]),
+        ("low above high", described("low", device={"op_s": {"low": 3, "expected": 2, "high": 1, "why": "x"}}),
+         ["op_s", "low"]),
+        ("an assumed word", described("assumed", rates={"commit_s": {"low": 0, "expected": "1", "high": 2, "why": "x"}}),
+         ["commit_s"]),
         ("too much memory", described("much", host_bytes=1e30), ["host_bytes"]),
         ("a rate of nothing", described("nothing", rates={"upload": {"bytes_per_s": 0, "cores": 0}}), ["bytes_per_s"]),
         ("no rate", described("rate", rates={"update": None}), ["update"]),

@@ -26,9 +26,9 @@ def train(run, *more):
                    "--precision", "fp32", "--device", "cuda", "--device-memory", "256MiB", "--update", "host", *more)
 
 
-def job(arguments):
+def job(arguments, **environment):
     return subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+                          timeout=LIMIT_S, check=False, env=os.environ | environment)
 
 
 def two_ranks_on_one_gpu_are_refused():
@@ -36,6 +36,13 @@ def two_ranks_on_one_gpu_are_refused():
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
     right = done.returncode != 0 and len(said) == 1 and "ranks 0 and 1 have the same GPU" in said[0]
     return [] if right and not os.path.exists(path("shared")) else [f"status {done.returncode}: {done.stderr[-1500:]}"]
+
+
+def sharing_is_refused_where_nccl_cannot():
+    done = job(train("cannot-share", "--allow-shared-gpu"), SW_EMULATED_NCCL_ONE_RANK_A_GPU="1")
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and "two ranks share a GPU" in said[0] and "--device cpu" in said[0]
+    return [] if right and not os.path.exists(path("cannot-share")) else [f"status {done.returncode}: {done.stderr[-1500:]}"]
 
 
 def gpus_train_as_one_does():
@@ -55,4 +62,12 @@ def gpus_train_as_one_does():
     return problems + ([] if numbers[0] == numbers[1] else [f"the bits depend on the stage: {numbers}"])
 
 
-script_test.run(two_ranks_on_one_gpu_are_refused, gpus_train_as_one_does)
+def nccl_that_errs_is_refused():
+    """Before anything is made of it, by the collective's name."""
+    done = job(train("wrong", "--allow-shared-gpu"), SW_EMULATED_NCCL="wrong")
+    right = done.returncode != 0 and "NCCL's all-gather" in done.stderr and "wrong results" in done.stderr
+    return [] if right and not os.path.exists(path("wrong")) else [f"status {done.returncode}: {done.stderr[-1500:]}"]
+
+
+script_test.run(two_ranks_on_one_gpu_are_refused, sharing_is_refused_where_nccl_cannot, gpus_train_as_one_does,
+                nccl_that_errs_is_refused)

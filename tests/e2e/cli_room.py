@@ -111,13 +111,13 @@ def stopped_once(model, run, condition):
 
 
 def stopping_before_the_first_commit():
-    """One signal while the store is made, or while the first weights go into it: nothing is left. On busy cores it may
-    come too late, so that it is tried until it does not."""
+    """One signal while the store is made, or while memory is taken and the first weights go into both: nothing is left. On
+    busy cores it may come too late, so that it is tried until it does not."""
     problems = []
     model = folder("model")
     program.write(os.path.join(model, "config.json"), json.dumps(MODEL))
     places = {"making of the store": lambda run: os.path.exists(os.path.join(run, STORE)),
-              "stopped before the first commit": lambda run: os.path.exists(os.path.join(run, "run.json"))}
+              "spillway train: stopped ": lambda run: os.path.exists(os.path.join(run, "run.json"))}
     for what, condition in places.items():
         for attempt in range(MOST_ATTEMPTS):
             run = path(f"{what} {attempt}")

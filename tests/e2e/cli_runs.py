@@ -248,10 +248,70 @@ def data_in_several_files_and_forms():
 
 
 def what_is_written_is_private():
-    """The store and the log are for the user alone."""
-    folder = path(reference())
-    return [f"{name} has the mode {os.stat(os.path.join(folder, name)).st_mode & 0o777:o}" for name in
-            (STORE, "log.jsonl", ".") if os.stat(os.path.join(folder, name)).st_mode & 0o077]
+    """What a run learns is for the user alone, whatever the umask, and still is after a resume."""
+    problems, run = [], path("private")
+    for mask, arguments in ((0o000, train("private", "nvme", "--export-every", 5, steps=5)),
+                            (0o777, ["resume", run, "--steps", 10])):
+        before = os.umask(mask)
+        try:
+            program.must(*arguments)
+        finally:
+            os.umask(before)
+        wanted = {STORE: 0o600, "log.jsonl": 0o600, "run.json": 0o600, "run.lock": 0o600, ".": 0o700, "exports": 0o700,
+                  "exports/index.json": 0o600}
+        found = {name: os.stat(os.path.join(run, name)).st_mode & 0o777 for name in wanted}
+        problems += [f"{arguments[0]}: {name} has the mode {found[name]:o}" for name in wanted if found[name] != wanted[name]]
+    return problems
+
+
+def a_run_folder_does_not_reach_outside():
+    """Links that somebody else has put into it are not followed, nor FIFOs waited for, nor other names written to."""
+    run, victim = path("foreign"), program.write(path("victim"), "mine")
+    program.must(*train("foreign", "nvme", steps=2))
+    problems = []
+
+    def with_instead(name, make, words=None):
+        """words: of a refusal; None: the resume goes on, without touching what is linked."""
+        at, kept = os.path.join(run, name), path("kept")
+        there = os.path.lexists(at)
+        if there:
+            shutil.move(at, kept)
+        make(at)
+        what = f"{make.__name__} as {name}"
+        if words is None:
+            ended = program.run("resume", run, "--steps", 3)
+            found = [] if ended.code == 0 else [f"{what}: {ended.err}"]
+        else:
+            ended = program.run("resume", run, "--steps", 3)
+            last = ended.err.strip().split("\n")[-1]
+            found = [] if ended.code == 1 and all(word in last for word in ("spillway resume: ", *words)) else [
+                f"{what}: status {ended.code}, {last!r}"]
+        if os.path.lexists(at) and (there or words is not None):
+            os.remove(at)
+        if there:
+            shutil.move(kept, at)
+        with open(victim, encoding="utf-8") as file:
+            return found + ([] if file.read() == "mine" else [f"{what}: the link was followed"])
+
+    def link(at):
+        os.symlink(victim, at)
+
+    def second_name(at):
+        os.link(victim, at)
+
+    for make in (link, os.mkfifo):
+        problems += with_instead("run.json", make, ["run.json", "regular file"])
+        problems += with_instead("log.jsonl", make, ["log.jsonl"])
+        problems += with_instead("run.lock", make, ["run.lock"])
+        problems += with_instead("run.json.partial", make)
+    problems += with_instead("log.jsonl", second_name, ["log.jsonl"])
+    problems += with_instead("run.json.partial", second_name)
+    os.mkdir(path("elsewhere-exports"))
+    os.symlink(path("elsewhere-exports"), os.path.join(run, "exports"))
+    ended = program.run("resume", run, "--steps", 6, "--export-every", 3)
+    if ended.code != 1 or "exports is not a folder" not in ended.err or os.listdir(path("elsewhere-exports")):
+        problems.append(f"exports is a link: {ended.code}, {ended.err[-300:]}")
+    return problems
 
 
 def wrong_exports(run, kept, losses):
@@ -278,9 +338,18 @@ def exports_while_it_goes_on():
     problems += wrong_exports("newest", [STEPS - 3, STEPS], {})
     shutil.rmtree(path("newest", "exports"))
     program.must("resume", path("newest"))
+    problems += wrong_exports("newest", [STEPS], {})
+    # A kill between the list and what it lists: the list says what is to go.
+    index, step = path("newest", "exports", "index.json"), path("newest", "exports", "step-3")
+    program.write(index, json.dumps([*program.read_json(index), {"step": 3, "val_loss": None, "unlisted": True}]))
+    for folder in (step, step + ".partial"):
+        os.mkdir(folder)
+        program.write(os.path.join(folder, "config.json"), "{}")
+    program.must("resume", path("newest"))
     return problems + wrong_exports("newest", [STEPS], {})
 
 
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
                 exports, exports_while_it_goes_on, fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word,
-                data_in_several_files_and_forms, what_is_written_is_private)
+                data_in_several_files_and_forms, what_is_written_is_private,
+                a_run_folder_does_not_reach_outside)

@@ -10,6 +10,7 @@ from program import STORE, script_test
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
+PAGE_BYTES, APART_BYTES = 4096, 64 << 10
 RECORD_BYTES = 3 * 4 * 16384
 FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list, "bad_records": list}
 RECORD_FIELDS = {"file": str, "offset": int, "loss": str, "step": int}
@@ -52,12 +53,21 @@ def flip(file, offset):
         store.write(bytes([byte ^ 4]))
 
 
-def generations(file, grains):
-    """Where the two generations begin, in a store of one file."""
+def superblocks(file):
+    """Where the superblocks begin, and what follows the last."""
     with open(file, "rb") as store:
         label, superblock = struct.unpack("<qq", store.read(64)[48:])
-    first = label + 2 * superblock
-    return first, first + grains * RECORD_BYTES
+    copy = APART_BYTES * 2
+    while copy < label + APART_BYTES:
+        copy *= 2
+    first = copy + label + APART_BYTES + PAGE_BYTES + APART_BYTES
+    return [first + i * (superblock + APART_BYTES) for i in range(3)]
+
+
+def generations(file, grains):
+    """Where the two generations begin, in a store of one file."""
+    first = superblocks(file)[2]
+    return first, first + grains * RECORD_BYTES + APART_BYTES
 
 
 def whole_stores():
@@ -92,6 +102,38 @@ def one_bit_in_either_generation():
     return problems
 
 
+def committed_grain(run, file):
+    """The place of a bit of the last commit, and of one of the commit before."""
+    report, problems = found(run)
+    places = [start + RECORD_BYTES + 12345 for start in generations(file, report["grains"])]
+    flip(file, places[0])
+    bad = bool(found(run)[0]["bad"])
+    flip(file, places[0])
+    return (places if bad else places[::-1]), problems
+
+
+def the_commit_before():
+    """A bad bit in the last commit does not end a run whose commit before is whole; where it is not, nothing changes."""
+    run, expected = trained("set-back"), trained("not-set-back")
+    file = os.path.join(run, STORE)
+    (last, before), problems = committed_grain(run, file)
+    flip(file, last)
+    advice = "resume --previous goes back to step 2"
+    problems += program.refused("resume, a bad grain", ["resume", run, "--steps", 5], advice)
+    if advice not in program.run("verify", run).err:
+        problems.append("verify of a bad grain does not tell of --previous")
+    flip(file, before)
+    problems += program.refused("two bad grains", ["resume", run, "--previous", "--steps", 5], "step 2 is not whole",
+                                watched=[run])
+    flip(file, before)
+    program.must("resume", run, "--previous", "--steps", 5)
+    program.must("resume", expected, "--steps", 5)
+    if program.numbers_of(run) != program.numbers_of(expected):
+        problems.append("the steps after the one that was given up are not those of a run that gave up none")
+    only = trained("one-generation", "--durability", "none")
+    return problems + program.refused("one generation", ["resume", only, "--previous", "--steps", 5], "up to step 2")
+
+
 def every_grain_bad():
     run = trained("bad")
     file = os.path.join(run, STORE)
@@ -114,10 +156,9 @@ def every_grain_bad():
 
 def records(file):
     """Where the superblocks of the newest commit and of the one before begin."""
+    found = []
     with open(file, "rb") as store:
-        label, superblock = struct.unpack("<qq", store.read(64)[48:])
-        found = []
-        for place in (label, label + superblock):
+        for place in superblocks(file)[:2]:
             store.seek(place + 48)
             found.append((struct.unpack("<q", store.read(8))[0], place))
     return [place for _, place in sorted(found, reverse=True)]
@@ -186,5 +227,5 @@ def what_cannot_be_verified():
     return problems + found(run)[1]
 
 
-script_test.run(whole_stores, one_bit_in_either_generation, every_grain_bad, one_bit_in_a_commit_record, stores_on_several_folders,
-                what_cannot_be_verified)
+script_test.run(whole_stores, one_bit_in_either_generation, the_commit_before, every_grain_bad, one_bit_in_a_commit_record,
+                stores_on_several_folders, what_cannot_be_verified)

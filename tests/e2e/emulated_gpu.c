@@ -3,12 +3,15 @@
 #include "core/size.h"
 #include "kernels/cuda/emulation/runtime.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #define SMALL_BYTES ((size_t)(2 * SW_MIB))
-enum { BAD_WORD = 3, OLD_DRIVER = 12020 /* CUDA 12.2, as CUDA writes it */ };
+enum { BAD_WORD = 3, POLL_NS = 1000000, OLD_DRIVER = 12020 /* CUDA 12.2, as CUDA writes it */ };
 
 static void no_driver(struct sw_emulation_gpu *gpu) {
     gpu->start = cudaErrorInsufficientDriver;
@@ -44,11 +47,62 @@ static void cannot_pin(struct sw_emulation_gpu *gpu) {
     gpu->pinnable_bytes = SW_MIB;
 }
 
+static void wrong_products(struct sw_emulation_gpu *gpu) {
+    gpu->blas.wrong = true;
+}
+
+static void other_library(struct sw_emulation_gpu *gpu) {
+    gpu->blas.version++;
+}
+
+static void fewer_algorithms(struct sw_emulation_gpu *gpu) {
+    gpu->blas.algorithms--;
+}
+
+/* The errors that end a GPU's work for good, and come in the middle of a step: once the file that
+ * SW_EMULATED_FAULT_WHEN names is there and not empty. */
+static cudaError_t fault;
+
+static void ecc(struct sw_emulation_gpu *gpu) {
+    (void)gpu;
+    fault = cudaErrorECCUncorrectable;
+}
+
+static void launch_failure(struct sw_emulation_gpu *gpu) {
+    (void)gpu;
+    fault = cudaErrorLaunchFailure;
+}
+
+static void off_the_bus(struct sw_emulation_gpu *gpu) {
+    (void)gpu;
+    fault = cudaErrorUnknown;
+}
+
+static void *wait_and_break(void *path) {
+    struct stat info;
+    while (stat(path, &info) != 0 || info.st_size == 0)
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    sw_emulation_break_as(fault, cudaGetErrorString(fault));
+    return NULL;
+}
+
 static const struct {
     const char *word;
     void (*spoil)(struct sw_emulation_gpu *gpu);
-} defects[] = {{"no-driver", no_driver}, {"old-driver", old_driver},   {"no-gpu", no_gpu}, {"too-old", too_old},
-               {"held", held},           {"mostly-held", mostly_held}, {"small", small},   {"cannot-pin", cannot_pin}};
+} defects[] = {{"no-driver", no_driver},
+               {"old-driver", old_driver},
+               {"no-gpu", no_gpu},
+               {"too-old", too_old},
+               {"held", held},
+               {"mostly-held", mostly_held},
+               {"small", small},
+               {"cannot-pin", cannot_pin},
+               {"wrong-products", wrong_products},
+               {"other-library", other_library},
+               {"fewer-algorithms", fewer_algorithms},
+               {"ecc", ecc},
+               {"launch-failure", launch_failure},
+               {"off-the-bus", off_the_bus}};
 enum { DEFECTS = sizeof defects / sizeof defects[0] };
 
 __attribute__((constructor)) static void make_gpu(void) {
@@ -67,4 +121,8 @@ __attribute__((constructor)) static void make_gpu(void) {
     }
     free(words);
     sw_emulation_set_gpu(&gpu);
+    pthread_t thread;
+    char *when = getenv("SW_EMULATED_FAULT_WHEN");
+    if (fault != cudaSuccess && when != NULL && pthread_create(&thread, NULL, wait_and_break, when) == 0)
+        pthread_detach(thread);
 }

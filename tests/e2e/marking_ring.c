@@ -81,8 +81,8 @@ static sw_status open_marking(void *marks, const struct sw_ring_spec *spec, stru
 
 sw_status mark_store(void *context, struct sw_store *store) {
     struct marks *marks = context;
-    marks->supers_from = store->label_bytes;
-    marks->grains_from = store->label_bytes + SW_STORE_SLOTS * store->files[0].super_bytes;
+    marks->supers_from = sw_super_offset(store, 0, 0);
+    marks->grains_from = sw_super_offset(store, 0, SW_STORE_SLOTS);
     marks->grains_to = store->files[0].sealed_bytes;
     store->open_ring = open_marking;
     store->ring_context = marks;

@@ -10,6 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Larger whole numbers are not all real ones. */
+#define MOST_STEPS (INT64_C(1) << 53)
+
 static const char *again_folder;
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -39,6 +42,9 @@ static void read_position(const uint8_t *data, size_t bytes) {
         memcpy(text, data, bytes);
     text[bytes] = '\0';
     if (sw_run_position_read(text, 0, &position) == SW_OK) {
+        assert(position.step >= 0 && position.step <= MOST_STEPS && position.loss_scale.scale > 0.0);
+        for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
+            assert(position.recent[i].step >= 0 && position.recent[i].step <= position.step);
         char again[SW_STORE_META_BYTES];
         const sw_status status = sw_run_position_write(&position, 0, again, sizeof again);
         assert(status == SW_OK);

@@ -1,7 +1,8 @@
-/* The label and the superblocks of a store. An input changes those of a good one: its first byte says which sums stay
- * as they were (bit 0 the label's, bits 1 and 2 the superblocks'), as if the damage were on the drive; the others are
- * made right, as if our own writer had put it there. Then come changes: two bytes of offset, one whose low bits are the
- * count less one, and so many new bytes. */
+/* The labels, the mark and the superblocks of a store. An input changes those of a good one: its first byte says which
+ * sums stay as they were (bit 0 the label's, bits 1 and 2 the superblocks'), as if the damage were on the drive; the
+ * others are made right, as if our own writer had put it there. With bit 3 the second label stays whole, otherwise it
+ * becomes the same as the first. Then come changes: two bytes of offset in the parts as if these followed each other,
+ * one whose low bits are the count less one, and so many new bytes. */
 #include "tests/fuzz/target.h"
 
 #include "core/size.h"
@@ -15,12 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGEST_CHANGE = 16, CHANGE_HEAD_BYTES = 3, LABEL_SUM_STAYS = 1, STEPS = 2 };
+enum { LARGEST_CHANGE = 16, CHANGE_HEAD_BYTES = 3, LABEL_SUM_STAYS = 1, COPY_STAYS = 8, STEPS = 2 };
+enum { LABEL, MARK, SUPER_0, SUPER_1, PARTS };
 
-/* A whole store file as it should be, and as the input has it; labels and superblocks are in its front. */
+/* A whole store file as it should be, and as the input has it; its front has the parts that are changed. */
 static struct {
     unsigned char *good, *bytes;
-    int64_t file_bytes, front_bytes, label_bytes, super_bytes;
+    int64_t file_bytes, front_bytes, copy_offset;
+    struct {
+        int64_t offset, bytes;
+    } part[PARTS];
     struct store_directories directories;
 } image;
 
@@ -47,9 +52,16 @@ static void load_image(void) {
     assert(got == (size_t)image.file_bytes);
     fclose(file);
     const struct sw_label_header *label = (const struct sw_label_header *)image.good;
-    image.label_bytes = sw_from_le64(label->label_bytes);
-    image.super_bytes = sw_from_le64(label->super_bytes);
-    image.front_bytes = image.label_bytes + SW_STORE_SLOTS * image.super_bytes;
+    const int64_t label_bytes = sw_from_le64(label->label_bytes), super_bytes = sw_from_le64(label->super_bytes);
+    image.part[LABEL].bytes = label_bytes;
+    image.part[MARK].offset = sw_format_mark_offset(SW_STORE_VERSION, label_bytes);
+    image.part[MARK].bytes = SW_FORMAT_MARK_BYTES;
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+        image.part[SUPER_0 + slot].offset = sw_format_super_offset(SW_STORE_VERSION, label_bytes, super_bytes, slot);
+        image.part[SUPER_0 + slot].bytes = super_bytes;
+    }
+    image.front_bytes = sw_format_super_offset(SW_STORE_VERSION, label_bytes, super_bytes, SW_STORE_SLOTS);
+    image.copy_offset = sw_format_copy_offset(label_bytes);
     memcpy(image.bytes, image.good, (size_t)image.file_bytes);
 }
 
@@ -63,6 +75,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
+static void change(int64_t offset, const uint8_t *data, size_t count) {
+    int part = LABEL;
+    while (part < PARTS && offset >= image.part[part].bytes)
+        offset -= image.part[part++].bytes;
+    if (part < PARTS && offset + (int64_t)count <= image.part[part].bytes)
+        memcpy(image.bytes + image.part[part].offset + offset, data, count);
+}
+
 static void change_front(const uint8_t *data, size_t bytes) {
     while (bytes > CHANGE_HEAD_BYTES) {
         const int64_t offset = data[0] | data[1] << 8;
@@ -70,8 +90,7 @@ static void change_front(const uint8_t *data, size_t bytes) {
         data += CHANGE_HEAD_BYTES;
         bytes -= CHANGE_HEAD_BYTES;
         const size_t count = wanted < bytes ? wanted : bytes;
-        if (offset + (int64_t)count <= image.front_bytes)
-            memcpy(image.bytes + offset, data, count);
+        change(offset, data, count);
         data += count;
         bytes -= count;
     }
@@ -85,12 +104,14 @@ static void set_sum(unsigned char *part, int64_t part_bytes) {
 static void set_sums(uint8_t left) {
     const struct sw_label_header *label = (const struct sw_label_header *)image.bytes;
     const int64_t label_bytes = sw_from_le64(label->label_bytes);
-    const bool possible = label_bytes > SW_FORMAT_MARK_BYTES + SW_FORMAT_SUM_FROM && label_bytes <= image.file_bytes;
+    const bool possible = label_bytes > SW_FORMAT_SUM_FROM && label_bytes <= image.file_bytes;
     for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
         if ((left >> (slot + 1) & 1) == 0)
-            set_sum(image.bytes + image.label_bytes + slot * image.super_bytes, image.super_bytes);
+            set_sum(image.bytes + image.part[SUPER_0 + slot].offset, image.part[SUPER_0 + slot].bytes);
     if ((left & LABEL_SUM_STAYS) == 0)
-        set_sum(image.bytes, (possible ? label_bytes : image.label_bytes) - SW_FORMAT_MARK_BYTES);
+        set_sum(image.bytes, possible ? label_bytes : image.part[LABEL].bytes);
+    if ((left & COPY_STAYS) == 0)
+        memcpy(image.bytes + image.copy_offset, image.bytes, (size_t)image.part[LABEL].bytes);
 }
 
 static void check_extents(const struct sw_store *store) {

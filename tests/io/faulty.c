@@ -11,6 +11,11 @@
 
 static const int64_t unit_grains[FAULTY_UNITS] = {1, 0, 2};
 
+uint64_t faulty_seeds(uint64_t usual) {
+    const char *text = getenv("SW_TEST_SEEDS");
+    return text != NULL ? strtoull(text, NULL, 10) : usual;
+}
+
 void faulty_begin(struct faulty *self, const struct store_directories *directories, int sector_bytes) {
     *self = (struct faulty){.directories.count = directories->count, .buf = io_buffer(FAULTY_GRAINS * SW_RECORD_BYTES)};
     for (int i = 0; i < directories->count; i++)

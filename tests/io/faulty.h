@@ -15,6 +15,9 @@ struct faulty {
     bool one_generation;
 };
 
+/* How many seeds a test goes through: as many as SW_TEST_SEEDS says, or this many. */
+uint64_t faulty_seeds(uint64_t usual);
+
 /* New drives in the directories, whose sectors have so many bytes. */
 void faulty_begin(struct faulty *self, const struct store_directories *directories, int sector_bytes);
 /* Removes the files. */

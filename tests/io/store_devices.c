@@ -317,18 +317,18 @@ static void clear_what_was_begun(void *context) {
     spec.id = id;
     struct sw_store *store;
     put(&device, 1080, "\x53\xef", 2);
-    CHECK_OK(sw_store_remove_begun(device.name, id));
+    CHECK_OK(sw_store_remove(device.name, id, 0));
     check_create_fails(&places, SW_ERR_ARG, "an ext2, ext3 or ext4 file system");
     put(&device, 1080, "\0", 2);
     CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
-    CHECK_FAILS(sw_store_remove_begun(device.name, id), SW_ERR_BUSY, device.name);
+    CHECK_FAILS(sw_store_remove(device.name, id, 0), SW_ERR_BUSY, device.name);
     sw_store_close(store);
     for (int file = 0; file < 2; file++)
-        CHECK_OK(sw_store_remove_begun(places.path[file], other));
+        CHECK_OK(sw_store_remove(places.path[file], other, 0));
     check_create_fails(&places, SW_ERR_ARG, "exists already");
-    CHECK_OK(sw_store_remove_begun(places.path[0], id));
+    CHECK_OK(sw_store_remove(places.path[0], id, 0));
     check_create_fails(&places, SW_ERR_ARG, "a spillway store");
-    CHECK_OK(sw_store_remove_begun(places.path[1], id));
+    CHECK_OK(sw_store_remove(places.path[1], id, 0));
     CHECK_OK(sw_store_create(&spec, NULL, NULL, &store));
     CHECK(strcmp(sw_store_id(store, other), id) == 0);
     sw_store_close(store);

@@ -7,6 +7,8 @@
 enum {
     SEEDS = 2400,
     SEEDS_OF_ONE = 600,
+    SEEDS_OF_LIES = 600,
+    MOST_FLUSHES = 14,
     STEPS = 3,
     LIVES = 3,
     MOST_EVENTS = 160,
@@ -151,15 +153,25 @@ static void run_seed(const struct store_directories *directories, bool one_gener
     faulty_end(&self.faulty);
 }
 
-static struct tally run_seeds(const char *parent, bool one_generation, uint64_t seeds) {
-    static const char *const names[STORE_MAX_DIRECTORIES] = {"a", "b", "c"};
-    struct tally tally = {0};
+static const char *const names[STORE_MAX_DIRECTORIES] = {"a", "b", "c"};
+
+static void make_places(const char *parent) {
     for (int i = 0; i < STORE_MAX_DIRECTORIES; i++)
         new_subdirectory(parent, names[i]);
+}
+
+static struct store_directories places_of_seed(const char *parent) {
+    struct store_directories directories = {.count = 1 + (int)(test_seed % STORE_MAX_DIRECTORIES)};
+    for (int i = 0; i < directories.count; i++)
+        directories.path[i] = in_directory(parent, names[i]);
+    return directories;
+}
+
+static struct tally run_seeds(const char *parent, bool one_generation, uint64_t seeds) {
+    struct tally tally = {0};
+    make_places(parent);
     for (test_seed = 1; test_seed <= seeds; test_seed++) {
-        struct store_directories directories = {.count = 1 + (int)(test_seed % STORE_MAX_DIRECTORIES)};
-        for (int i = 0; i < directories.count; i++)
-            directories.path[i] = in_directory(parent, names[i]);
+        const struct store_directories directories = places_of_seed(parent);
         run_seed(&directories, one_generation, &tally);
     }
     print_message("%lld ends in creation, %lld later, %lld of them of the process alone; %lld times a step was there "
@@ -171,21 +183,85 @@ static struct tally run_seeds(const char *parent, bool one_generation, uint64_t 
 }
 
 static void opens_whole_after_every_end(void **state) {
-    const struct tally tally = run_seeds(*state, false, SEEDS);
-    CHECK(tally.in_creation > SEEDS / 10 && tally.in_steps > SEEDS && tally.newer > SEEDS / 50 &&
-          tally.older > SEEDS / 50 && tally.torn > SEEDS / 50 && tally.first_lost > SEEDS / 50);
+    const int64_t seeds = (int64_t)faulty_seeds(SEEDS);
+    const struct tally tally = run_seeds(*state, false, (uint64_t)seeds);
+    CHECK(tally.in_creation > seeds / 10 && tally.in_steps > seeds && tally.newer > seeds / 50 &&
+          tally.older > seeds / 50 && tally.torn > seeds / 50 && tally.first_lost > seeds / 50);
 }
 
 /* A commit that was withdrawn is gone, and nothing else is believed. */
 static void one_generation_is_whole_or_refused(void **state) {
-    const struct tally tally = run_seeds(*state, true, SEEDS_OF_ONE);
-    CHECK(tally.in_steps > SEEDS_OF_ONE && tally.newer > 0 && tally.first_lost > SEEDS_OF_ONE / 10);
+    const int64_t seeds = (int64_t)faulty_seeds(SEEDS_OF_ONE);
+    const struct tally tally = run_seeds(*state, true, (uint64_t)seeds);
+    CHECK(tally.in_steps > seeds && tally.newer > 0 && tally.first_lost > seeds / 10);
+}
+
+/* What a lying drive has led to. */
+struct lies_tally {
+    int64_t whole, refused, named;
+};
+
+/* What opens holds a step that was begun, whole; or a grain of it is named. */
+static void check_after_lies(struct history *self, struct lies_tally *tally) {
+    struct sw_store *store = NULL;
+    sw_status status = faulty_open(&self->faulty, &store);
+    const bool opened = status == SW_OK;
+    if (opened) {
+        CHECK(sw_store_last_commit(store)->step <= self->attempted);
+        status = faulty_read(&self->faulty, store);
+    }
+    tally->whole += status == SW_OK;
+    tally->refused += !opened;
+    tally->named += opened && status != SW_OK;
+    if (status != SW_OK)
+        CHECK(strstr(sw_error_message(status), opened ? "grain " : SW_STORE_FILE_NAME) != NULL);
+    sw_error_clear();
+    sw_store_close(store);
+}
+
+static void run_seed_of_lies(const struct store_directories *directories, struct lies_tally *tally) {
+    struct history self = {.committed = -1, .attempted = -1};
+    struct sw_store *store = NULL;
+    faulty_begin(&self.faulty, directories, sector_of_seed());
+    const struct sw_fault fault = {
+        .kind = random_below(&self.draws, 4) == 0 ? SW_FAULT_DROP : SW_FAULT_NO_FLUSH,
+        .op = SW_RING_FLUSH,
+        .first = random_below(&self.draws, (int64_t)directories->count * MOST_FLUSHES),
+        .count = 1 + random_below(&self.draws, 2 * (int64_t)directories->count),
+    };
+    sw_fault_set(self.faulty.disk, &fault);
+    sw_fault_end_at(self.faulty.disk, 1 + random_below(&self.draws, MOST_EVENTS), SW_FAULT_POWER);
+    sw_status status = faulty_create(&self.faulty, &store);
+    self.created = status == SW_OK;
+    for (int life = 0; life < LIVES && status == SW_OK; life++)
+        status = live(&self, store);
+    sw_store_close(store);
+    sw_error_clear();
+    if (sw_fault_ended(self.faulty.disk))
+        CHECK_OK(sw_fault_restart(self.faulty.disk));
+    if (self.created)
+        check_after_lies(&self, tally);
+    faulty_end(&self.faulty);
+}
+
+static void drives_that_lie_are_found_out(void **state) {
+    const uint64_t seeds = faulty_seeds(SEEDS_OF_LIES);
+    struct lies_tally tally = {0};
+    make_places(*state);
+    for (test_seed = 1; test_seed <= seeds; test_seed++) {
+        const struct store_directories directories = places_of_seed(*state);
+        run_seed_of_lies(&directories, &tally);
+    }
+    print_message("%lld stores had a whole step, %lld were refused, of %lld a grain was named\n",
+                  (long long)tally.whole, (long long)tally.refused, (long long)tally.named);
+    CHECK(tally.whole > 0 && tally.refused > 0 && tally.named > 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(opens_whole_after_every_end, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(one_generation_is_whole_or_refused, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(drives_that_lie_are_found_out, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

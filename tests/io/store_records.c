@@ -26,7 +26,7 @@ static struct records make_steps(const struct store_directories *directories, in
     const struct records records = {.last = sw_super_offset(store, file, slot),
                                     .before = sw_super_offset(store, file, 1 - slot),
                                     .bytes = store->files[file].super_bytes,
-                                    .mark = store->label_bytes - SW_FORMAT_MARK_BYTES};
+                                    .mark = sw_format_mark_offset(store->version, store->label_bytes)};
     sw_store_close(store);
     return records;
 }

@@ -38,6 +38,13 @@ static int64_t grain_offset(const struct sw_store *store, int generation, int64_
     return run.offset_bytes;
 }
 
+/* Overwrites a stretch of both labels. */
+static void overwrite_labels(const char *file, int64_t label_bytes, int64_t offset_bytes, int64_t count,
+                             unsigned char value) {
+    overwrite(file, offset_bytes, count, value);
+    overwrite(file, sw_format_copy_offset(label_bytes) + offset_bytes, count, value);
+}
+
 static void check_open_fails(const struct store_directories *directories, sw_status code, const char *words) {
     struct sw_store *store;
     CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), code, words);
@@ -52,7 +59,7 @@ static void refuses_a_store_without_a_commit(void **state) {
     /* The same after a crash within the first commit. */
     overwrite(store_file(&directories, 0), anatomy.super_offset[0], 4096, 0x55);
     check_open_fails(&directories, SW_ERR_CORRUPT, "no finished commit");
-    overwrite(store_file(&directories, 0), 0, anatomy.label_bytes, 0);
+    overwrite_labels(store_file(&directories, 0), anatomy.label_bytes, 0, anatomy.label_bytes, 0);
     check_open_fails(&directories, SW_ERR_CORRUPT, "creation was interrupted");
 }
 
@@ -79,7 +86,7 @@ static void falls_back_from_a_torn_superblock(void **state) {
 
 /* Puts a file's superblocks back as they were in a copy: a commit that reached the other files only. */
 static void restore_supers(const struct anatomy *anatomy, const char *copy, const char *file) {
-    const int64_t bytes = SW_STORE_SLOTS * anatomy->super_bytes;
+    const int64_t bytes = anatomy->super_offset[1] + anatomy->super_bytes - anatomy->super_offset[0];
     char *supers = io_buffer(bytes);
     const int from = open(copy, O_RDONLY), to = open(file, O_WRONLY);
     CHECK(pread(from, supers, (size_t)bytes, anatomy->super_offset[0]) == bytes);
@@ -198,12 +205,12 @@ static void refuses_truncated_and_foreign_files(void **state) {
         check_open_fails(&directories, SW_ERR_CORRUPT, "truncated");
     }
     copy_file(copy, file);
-    overwrite(file, offsetof(struct sw_label_header, version), 1, SW_STORE_VERSION + 1);
-    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 3");
-    overwrite(file, 0, label_bytes, 'x');
+    overwrite_labels(file, label_bytes, offsetof(struct sw_label_header, version), 1, SW_STORE_VERSION + 1);
+    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 4");
+    overwrite_labels(file, label_bytes, 0, label_bytes, 'x');
     check_open_fails(&directories, SW_ERR_CORRUPT, "not a store");
     copy_file(copy, file);
-    flip_bit(file, sizeof(struct sw_label_header) + 2);
+    overwrite_labels(file, label_bytes, sizeof(struct sw_label_header) + 2, 1, 'x');
     check_open_fails(&directories, SW_ERR_CORRUPT, "checksum is wrong");
     copy_file(copy, file);
     store = reopen_store(&directories);
@@ -222,8 +229,12 @@ static void mutate_label(unsigned char *label, int64_t label_bytes, uint64_t *dr
     if (random_below(draws, 2) == 0)
         value = (uint64_t)random_below(draws, 1 << 24);
     memcpy(label + at, &value, (size_t)width);
-    header->sum = sw_le64_of_sum(
-        sw_checksum(label + SW_FORMAT_SUM_FROM, label_bytes - SW_FORMAT_MARK_BYTES - SW_FORMAT_SUM_FROM));
+    header->sum = sw_le64_of_sum(sw_checksum(label + SW_FORMAT_SUM_FROM, label_bytes - SW_FORMAT_SUM_FROM));
+}
+
+static void write_labels(int fd, const unsigned char *label, int64_t label_bytes) {
+    CHECK(pwrite(fd, label, (size_t)label_bytes, 0) == label_bytes);
+    CHECK(pwrite(fd, label, (size_t)label_bytes, sw_format_copy_offset(label_bytes)) == label_bytes);
 }
 
 /* Labels that check but lie are refused or harmless; which, does not matter as long as nothing else happens. */
@@ -242,7 +253,7 @@ static void bears_lying_labels(void **state) {
         uint64_t draws = 0;
         memcpy(label, truth, (size_t)label_bytes);
         mutate_label(label, label_bytes, &draws);
-        CHECK(pwrite(fd, label, (size_t)label_bytes, 0) == label_bytes);
+        write_labels(fd, label, label_bytes);
         if (sw_store_open(directories.path, 1, true, SW_STORE_NEWEST, &store) == SW_OK) {
             int64_t grains, bad;
             (void)sw_store_verify(store, NULL, &grains, &bad);
@@ -253,7 +264,8 @@ static void bears_lying_labels(void **state) {
         sw_error_clear();
     }
     CHECK(refused > LABEL_SEEDS / 2);
-    CHECK(pwrite(fd, truth, (size_t)label_bytes, 0) == label_bytes && close(fd) == 0);
+    write_labels(fd, truth, label_bytes);
+    CHECK(close(fd) == 0);
     store = reopen_store(&directories);
     check_at_step(store, 1);
     sw_store_close(store);

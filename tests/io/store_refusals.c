@@ -3,6 +3,7 @@
 
 #include "core/size.h"
 #include "io/format.h"
+#include "io/lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -268,30 +269,47 @@ static void works_with_a_small_memlock_limit(void **state) {
     CHECK(run_in_child(work_with_small_memlock, &directories) == 0);
 }
 
-/* What is said to have been begun, and has nothing more than a first state, may go; what has learnt something may not.
- */
+/* A store goes by its identity, and only where it holds no later step than was to be given up. */
 static void takes_away_only_what_was_begun(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
-    char id[SW_STORE_ID_CHARS];
+    char id[SW_STORE_ID_CHARS], other[SW_STORE_ID_CHARS];
+    CHECK_OK(sw_store_new_id(other));
     for (int64_t step = 0; step <= 2; step++) {
         struct sw_store *store = create_store(&directories);
         sw_store_id(store, id);
-        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_BUSY, directories.path[0]);
+        CHECK_FAILS(sw_store_remove(directories.path[0], id, 0), SW_ERR_BUSY, directories.path[0]);
         commit_steps(store, 0, step);
         sw_store_close(store);
         if (step == 0) {
-            CHECK_OK(sw_store_remove_begun(directories.path[0], id));
+            CHECK_OK(sw_store_remove(directories.path[0], id, 0));
             CHECK(!sw_store_is_at(directories.path[0]));
             continue;
         }
-        CHECK_FAILS(sw_store_remove_begun(directories.path[0], id), SW_ERR_ARG, "committed to again, step");
+        CHECK_FAILS(sw_store_remove(directories.path[0], id, 0), SW_ERR_ARG, "only step 0 was to be given up");
         CHECK(sw_store_is_at(directories.path[0]));
-        CHECK_OK(sw_store_remove(directories.path[0]));
+        CHECK_OK(sw_store_remove(directories.path[0], other, step));
+        CHECK(sw_store_is_at(directories.path[0]));
+        CHECK_OK(sw_store_remove(directories.path[0], id, step));
+        CHECK(!sw_store_is_at(directories.path[0]));
     }
+}
+
+/* Whoever waits for a file may get it when its owner has removed it. */
+static void a_file_that_was_removed_is_not_locked(void **state) {
+    const char *path = in_directory(*state, "file");
+    const int owner = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), next = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(owner >= 0 && next >= 0);
+    CHECK_OK(sw_lock_take(owner, path));
+    CHECK(unlink(path) == 0);
+    CHECK(close(owner) == 0);
+    CHECK_FAILS(sw_lock_take(next, path), SW_ERR_BUSY, "was removed");
+    CHECK(!sw_lock_is_held(next));
+    CHECK(close(next) == 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_file_that_was_removed_is_not_locked, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_store_in_use, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_existing_files_and_missing_directories, make_directory,
                                         remove_directory),

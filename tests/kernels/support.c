@@ -2,6 +2,7 @@
 
 #include "core/rng.h"
 #include "core/size.h"
+#include "kernels/cuda/kernel_ops.h"
 #include "tests/kernels/mirror.h"
 
 #include <math.h>
@@ -68,6 +69,22 @@ void for_each_device(void (*body)(struct pair *pair)) {
             close_pair(&pair);
         }
     }
+}
+
+void for_each_attention(void (*body)(struct pair *pair)) {
+    const char *only = getenv("SW_TEST_DEVICE");
+    struct pair pair;
+    for_each_device(body);
+    if (only != NULL ? strcmp(only, "cuda") != 0 : !available("cuda"))
+        return;
+    open_pair(&pair, "cuda", 1);
+    const sw_status status = sw_device_use_warpgroups(pair.device, true);
+    snprintf(pair.label, sizeof pair.label, "cuda by warpgroups");
+    if (status == SW_OK)
+        body(&pair);
+    else
+        sw_error_clear();
+    close_pair(&pair);
 }
 
 struct things open_things(struct sw_device *device) {

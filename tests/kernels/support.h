@@ -27,6 +27,9 @@ struct pair {
  * is linked for, by way of mirror.h; or only with the device that SW_TEST_DEVICE names. */
 void for_each_device(void (*body)(struct pair *pair));
 
+/* The same, and the GPU once more with attention by products of warpgroups, where it has those. */
+void for_each_attention(void (*body)(struct pair *pair));
+
 /* The main function's value: runs the tests of every device, and then those of the CPU or the reference alone, which
  * are left out where SW_TEST_DEVICE names a device. */
 int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,

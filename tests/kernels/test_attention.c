@@ -1,5 +1,6 @@
 /* Attention against the reference, the reference against difference quotients, and bits against the threads. */
 #include "core/rng.h"
+#include "kernels/tiling.h"
 #include "tests/kernels/support.h"
 
 #include <math.h>
@@ -12,12 +13,15 @@ struct shape {
     int64_t batch, seq, heads, kv_heads, dim, gap, window, document;
 };
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1, 0, 0, 0},      {2, 17, 3, 3, 16, 0, 0, 0},    {1, 63, 2, 1, 15, 5, 0, 0},
-    {1, 64, 4, 2, 17, 0, 0, 0},    {1, 65, 2, 2, 63, 3, 0, 0},    {1, 129, 2, 2, 64, 64, 0, 0},
-    {2, 80, 6, 2, 65, 0, 0, 0},    {1, 200, 2, 1, 128, 0, 0, 0},  {1, 70, 1, 1, 256, 0, 0, 0},
-    {2, 150, 2, 1, 16, 3, 1, 0},   {1, 200, 4, 2, 24, 0, 64, 0},  {1, 230, 2, 2, 32, 0, 65, 0},
-    {1, 300, 2, 1, 16, 5, 100, 0}, {1, 70, 2, 1, 8, 0, 70, 0},    {2, 70, 2, 1, 16, 0, 0, 1},
-    {3, 150, 4, 2, 24, 3, 0, 20},  {2, 400, 2, 2, 16, 0, 0, 300}, {2, 300, 2, 1, 16, 5, 40, 150}};
+    {1, 1, 1, 1, 1, 0, 0, 0},        {2, 17, 3, 3, 16, 0, 0, 0},    {1, 63, 2, 1, 15, 5, 0, 0},
+    {1, 64, 4, 2, 17, 0, 0, 0},      {1, 65, 2, 2, 63, 3, 0, 0},    {1, 129, 2, 2, 64, 64, 0, 0},
+    {2, 80, 6, 2, 65, 0, 0, 0},      {1, 200, 2, 1, 128, 0, 0, 0},  {1, 70, 1, 1, 256, 0, 0, 0},
+    {2, 150, 2, 1, 16, 3, 1, 0},     {1, 200, 4, 2, 24, 0, 64, 0},  {1, 230, 2, 2, 32, 0, 65, 0},
+    {1, 300, 2, 1, 16, 5, 100, 0},   {1, 70, 2, 1, 8, 0, 70, 0},    {2, 70, 2, 1, 16, 0, 0, 1},
+    {3, 150, 4, 2, 24, 3, 0, 20},    {2, 400, 2, 2, 16, 0, 0, 300}, {2, 300, 2, 1, 16, 5, 40, 150},
+    {1, 260, 7, 1, 80, 8, 0, 0},     {2, 140, 6, 2, 96, 0, 130, 0}, {1, 390, 1, 1, 128, 0, 0, 150},
+    {1, 270, 4, 2, 128, 8, 100, 90}, {3, 129, 3, 1, 64, 0, 0, 0},   {1, 128, 5, 5, 72, 0, 128, 0},
+    {256, 2, 3, 1, 3, 1, 0, 0},      {512, 2, 2, 1, 8, 0, 0, 0}};
 
 /* Where the document of each token begins; each sequence has its own. */
 static struct buffer document_starts(const struct shape *s) {
@@ -137,7 +141,7 @@ static void compare_all(struct pair *pair) {
 
 static void against_reference(void **state) {
     (void)state;
-    for_each_device(compare_all);
+    for_each_attention(compare_all);
 }
 
 /* Small enough for difference quotients, in double and with whole scores. */
@@ -335,6 +339,44 @@ static void documents(void **state) {
     for_each_device(documents_alone);
 }
 
+/* The b-th sequence of tensors that hold several. */
+static void run_sequence(struct sw_stream *stream, const struct sw_attention *all, int64_t b, sw_dtype type,
+                         struct tensors *t) {
+    struct sw_attention a = *all;
+    const int64_t size = sw_dtype_bytes(type) * b * a.seq, q = size * a.q_stride, o = size * a.o_stride;
+    const int64_t k = size * a.k_stride, v = size * a.v_stride;
+    float *lse = (float *)t->lse.data + b * a.heads * a.seq;
+    a.batch = 1;
+    assert_ok(sw_attention_forward(stream, type, &a, (char *)t->q.data + q, (char *)t->k.data + k,
+                                   (char *)t->v.data + v, (char *)t->o.data + o, lse, t->scratch.data));
+    assert_ok(sw_attention_backward(stream, type, &a, (char *)t->q.data + q, (char *)t->k.data + k,
+                                    (char *)t->v.data + v, (char *)t->o.data + o, (char *)t->d_o.data + o, lse,
+                                    (char *)t->dq.data + q, (char *)t->dk.data + k, (char *)t->dv.data + v,
+                                    t->scratch.data));
+}
+
+/* A sequence has the same bits in every run and in whatever batch it comes. */
+static void sequences_alone(struct pair *pair) {
+    const struct shape shape = {3, 150, 4, 2, 64, 0, 0, 0};
+    const struct sw_attention a = attention_of(&shape);
+    struct tensors once = make_tensors(pair->device, &a, SW_BF16), again = make_tensors(pair->device, &a, SW_BF16);
+    run(pair->stream, &a, SW_BF16, &once);
+    for (int64_t b = 0; b < a.batch; b++)
+        run_sequence(pair->stream, &a, b, SW_BF16, &again);
+    assert_same_bits("log-sum-exp", pair, once.lse.bytes, again.lse.data, once.lse.data);
+    assert_same_bits("o", pair, once.o.bytes, again.o.data, once.o.data);
+    assert_same_bits("dq", pair, once.dq.bytes, again.dq.data, once.dq.data);
+    assert_same_bits("dk", pair, once.dk.bytes, again.dk.data, once.dk.data);
+    assert_same_bits("dv", pair, once.dv.bytes, again.dv.data, once.dv.data);
+    free_tensors(&once);
+    free_tensors(&again);
+}
+
+static void sequences(void **state) {
+    (void)state;
+    for_each_attention(sequences_alone);
+}
+
 /* Scores of some thousands: exponentials must not overflow, and one key takes all. */
 static void large_scores(struct pair *pair) {
     const struct shape shape = {1, 70, 1, 1, 8, 0, 0, 0};
@@ -355,10 +397,27 @@ static void large(void **state) {
     for_each_device(large_scores);
 }
 
+/* Few parts where blocks are few, none where they are many; the scratch never depends on what a call hides. */
+static void parts_of_shapes(void **state) {
+    (void)state;
+    struct sw_attention a = {.batch = 4, .seq = 1024, .heads = 28, .kv_heads = 4, .head_dim = 128};
+    assert_int_equal(sw_attention_parts(&a), 2);
+    const int64_t bytes = sw_attention_parted_bytes(&a);
+    a.window = 100;
+    a.past = 5;
+    assert_int_equal(sw_attention_parted_bytes(&a), bytes);
+    a.seq = 8192;
+    assert_int_equal(sw_attention_parts(&a), 1);
+    a.seq = 1;
+    assert_int_equal(sw_attention_parts(&a), 7);
+    a.kv_heads = a.heads;
+    assert_int_equal(sw_attention_parts(&a), 1);
+}
+
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference), cmocka_unit_test(documents),
-                                            cmocka_unit_test(large)};
-    const struct CMUnitTest others[] = {cmocka_unit_test(gradients_of_reference),
+                                            cmocka_unit_test(sequences), cmocka_unit_test(large)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(gradients_of_reference), cmocka_unit_test(parts_of_shapes),
                                         cmocka_unit_test(same_bits_for_any_threads)};
     return RUN_TESTS(on_devices, others);
 }

@@ -103,6 +103,29 @@ static void embedding(void **state) {
     for_each_device(compare_embeddings);
 }
 
+/* More tokens than a GPU's block looks at in one go, of a table with more rows than there are buckets of them: runs of
+ * one token, tokens that share a bucket, and tokens that come back. */
+static void compare_long_embedding(struct pair *pair) {
+    enum { TOKENS = 2500, ROWS = 1200, COLS = 12 };
+    struct buffer tokens = buffer_make(TOKENS * 4), d_out = buffer_random(SW_F32, TOKENS * COLS, 3, 1.0f);
+    struct buffer got = buffer_random(SW_F32, ROWS * COLS, 4, 1.0f), want = buffer_copy(&got);
+    for (int64_t i = 0; i < TOKENS; i++)
+        ((int32_t *)tokens.data)[i] = (int32_t)(i % 7 < 3 ? 5 + 512 * (i % 3) : i * i % ROWS);
+    assert_ok(
+        sw_embedding_backward(pair->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, got.data, NULL));
+    assert_ok(
+        sw_embedding_backward(pair->ref, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, want.data, NULL));
+    assert_same_bits("the gradient of many tokens", pair, got.bytes, got.data, want.data);
+    struct buffer *all[] = {&tokens, &d_out, &got, &want};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void long_embedding(void **state) {
+    (void)state;
+    for_each_device(compare_long_embedding);
+}
+
 /* Written out for one case, independent of the reference. */
 static void embedding_by_hand(void **state) {
     (void)state;
@@ -135,7 +158,8 @@ static void embedding_by_hand(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding)};
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding),
+                                            cmocka_unit_test(long_embedding)};
     const struct CMUnitTest others[] = {cmocka_unit_test(embedding_by_hand)};
     return RUN_TESTS(on_devices, others);
 }

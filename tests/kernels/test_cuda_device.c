@@ -1,6 +1,7 @@
 /* The CUDA device on machines that are not as it needs them, by the emulated GPU. */
 #include "tests/kernels/support.h"
 
+#include "core/long_work.h"
 #include "core/size.h"
 #include "kernels/cuda/emulation/runtime.h"
 
@@ -86,7 +87,66 @@ static void refuses_memory(void **state) {
     must_refuse_memory(&gpu, SW_MEMORY_DEVICE,
                        (const char *const[]){"512.00 MiB free", "1.00 GiB are needed", "--device-memory", NULL});
     gpu.pinnable_bytes = GIB / 2;
-    must_refuse_memory(&gpu, SW_MEMORY_HOST, (const char *const[]){"pin", "--host-memory", NULL});
+    must_refuse_memory(&gpu, SW_MEMORY_HOST,
+                       (const char *const[]){"pin 1.00 GiB", "only 512.00 MiB", "--host-memory", NULL});
+}
+
+/* Host memory is pinned in pieces, all of which are registered, and none any more once it is given back, or where a
+ * stop comes between two of them. */
+static void pins_in_pieces(void **state) {
+    (void)state;
+    enum { BYTES = 3 << 20 };
+    struct sw_device *device = NULL;
+    struct sw_memory *memory = NULL;
+    volatile sig_atomic_t stop = 0;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    assert_ok(sw_memory_open(device, "tier", SW_MEMORY_HOST, BYTES, &memory));
+    assert_int_equal(sw_emulation_pinned_bytes(), BYTES);
+    sw_memory_close(memory);
+    assert_int_equal(sw_emulation_pinned_bytes(), 0);
+    sw_long_work_stop_by(&stop);
+    assert_ok(sw_memory_open(device, "tier", SW_MEMORY_HOST, BYTES, &memory));
+    sw_memory_close(memory);
+    stop = 1;
+    assert_int_equal(sw_memory_open(device, "tier", SW_MEMORY_HOST, BYTES, &memory), SW_ERR_STOPPED);
+    assert_non_null(strstr(sw_error_message(SW_ERR_STOPPED), "tier"));
+    assert_int_equal(sw_emulation_pinned_bytes(), 0);
+    sw_long_work_stop_by(NULL);
+    sw_error_clear();
+    sw_device_close(device);
+}
+
+/* A copy from one piece into the next is right wherever it begins and ends; the emulated GPU refuses it as one. */
+static void copies_cross_from_piece_to_piece(void **state) {
+    (void)state;
+    enum { BYTES = 1 << 20, PERIOD = 251 };
+    static const int64_t cuts[][2] = {{0, BYTES}, {1, BYTES - 1}, {262143, 262145}, {262144, 524288}, {5, 262144}};
+    struct sw_device *device = NULL;
+    struct sw_memory *host = NULL, *there = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    assert_ok(sw_memory_open(device, "host", SW_MEMORY_HOST, BYTES, &host));
+    assert_ok(sw_memory_open(device, "device", SW_MEMORY_DEVICE, BYTES, &there));
+    char *at = sw_memory_base(host), *on_gpu = sw_memory_base(there);
+    assert_int_equal(cudaMemcpyAsync(on_gpu, at, BYTES, cudaMemcpyHostToDevice, NULL), cudaErrorInvalidValue);
+    for (size_t c = 0; c < sizeof cuts / sizeof cuts[0]; c++) {
+        const int64_t first = cuts[c][0], end = cuts[c][1];
+        for (int64_t i = 0; i < BYTES; i++)
+            at[i] = (char)(i % PERIOD);
+        assert_ok(sw_copy_to_device(stream, on_gpu + first, at + first, end - first));
+        assert_ok(sw_stream_synchronize(stream));
+        memset(at, -1, BYTES);
+        assert_ok(sw_copy_to_host(stream, at + first, on_gpu + first, end - first));
+        assert_ok(sw_stream_synchronize(stream));
+        for (int64_t i = 0; i < BYTES; i++)
+            if (at[i] != (i >= first && i < end ? (char)(i % PERIOD) : -1))
+                fail_msg("byte %lld of the copy from %lld to %lld", (long long)i, (long long)first, (long long)end);
+    }
+    sw_memory_close(there);
+    sw_memory_close(host);
+    sw_stream_close(stream);
+    sw_device_close(device);
 }
 
 /* Nothing is cleared any more once somebody has been given the memory, however late the GPU does what it is told. */
@@ -187,6 +247,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_machines),
         cmocka_unit_test(refuses_memory),
+        cmocka_unit_test(pins_in_pieces),
+        cmocka_unit_test(copies_cross_from_piece_to_piece),
         cmocka_unit_test(clears_before_it_gives),
         cmocka_unit_test(properties),
         cmocka_unit_test(rounds_to_tf32_where_it_may),

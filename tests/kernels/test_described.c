@@ -16,7 +16,8 @@ static struct sw_device_description description(void) {
                                           .memory_bytes = INT64_C(1) << 40,
                                           .memory_bytes_per_s = MEMORY_RATE,
                                           .product_flops_per_s = {PRODUCT_RATE, PRODUCT_RATE, PRODUCT_RATE},
-                                          .attention_flops_per_s = ATTENTION_RATE};
+                                          .attention_forward_flops_per_s = ATTENTION_RATE,
+                                          .attention_backward_flops_per_s = ATTENTION_RATE / 2.0};
 }
 
 struct fixture {
@@ -106,6 +107,33 @@ static void attention_takes_the_pairs_that_are_seen(void **state) {
     close_fixture(&f);
 }
 
+/* Backward has five products, and each query meets half a tile of keys that the mask hides. */
+static void attention_backward_takes_whole_tiles(void **state) {
+    (void)state;
+    enum { TILE_ROWS = 4 };
+    struct sw_device_description what = description();
+    what.memory_bytes_per_s = 1e30;
+    what.attention_tile_rows = TILE_ROWS;
+    struct fixture f = open_fixture(&what);
+    char *base = sw_memory_base(f.memory);
+    const struct sw_attention shape = {.batch = BATCH,
+                                       .seq = SEQ,
+                                       .heads = HEADS,
+                                       .kv_heads = KV_HEADS,
+                                       .head_dim = HEAD_DIM,
+                                       .q_stride = HEADS * HEAD_DIM,
+                                       .k_stride = KV_HEADS * HEAD_DIM,
+                                       .v_stride = KV_HEADS * HEAD_DIM,
+                                       .o_stride = HEADS * HEAD_DIM,
+                                       .scale = 1.0f};
+    float *const sums = (float *)(void *)(base + 256);
+    assert_ok(sw_attention_backward(f.stream, SW_BF16, &shape, base, base + 64, base + 128, base + 192, base + 320,
+                                    sums, base + 384, base + 448, base + 512, base + 576));
+    const double pairs = (double)count_pairs(&shape) + SEQ * TILE_ROWS / 2.0;
+    assert_same(sw_device_counted_s(f.device), 5.0 * 2.0 * HEAD_DIM * BATCH * HEADS * pairs / (ATTENTION_RATE / 2.0));
+    close_fixture(&f);
+}
+
 /* Activated values cost the one pass that writes them where a backward pass makes them. */
 static void activated_values_take_one_pass_more(void **state) {
     (void)state;
@@ -150,9 +178,14 @@ static void every_op_is_there(void **state) {
     (void)state;
     const struct sw_device_description what = description();
     struct fixture f = open_fixture(&what);
-    const size_t left_out[] = {offsetof(struct sw_device_ops, use), offsetof(struct sw_device_ops, cast_to_f32),
+    const size_t left_out[] = {offsetof(struct sw_device_ops, use),
+                               offsetof(struct sw_device_ops, cast_to_f32),
+                               offsetof(struct sw_device_ops, check_warpgroups),
+                               offsetof(struct sw_device_ops, use_algorithms),
+                               offsetof(struct sw_device_ops, algorithm),
                                offsetof(struct sw_device_ops, row_product_scratch_bytes),
-                               offsetof(struct sw_device_ops, row_product), offsetof(struct sw_device_ops, rank_sum)};
+                               offsetof(struct sw_device_ops, row_product),
+                               offsetof(struct sw_device_ops, rank_sum)};
     for (size_t at = 0; at < sizeof(struct sw_device_ops); at += sizeof(void (*)(void))) {
         void (*op)(void);
         bool may_lack = false;
@@ -169,6 +202,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_take_arithmetic_or_bytes),
         cmocka_unit_test(attention_takes_the_pairs_that_are_seen),
+        cmocka_unit_test(attention_backward_takes_whole_tiles),
         cmocka_unit_test(activated_values_take_one_pass_more),
         cmocka_unit_test(nothing_of_its_memory_is_touched),
         cmocka_unit_test(every_op_is_there),

@@ -1,5 +1,5 @@
 """`./dev gpu` where there is no GPU: its sentence, its table and its one file, with results of the shape that the benches
-and the runner write, made here; and stages of small programs that end well, badly, late and not at all."""
+and the runner write, made here; and small programs that end well, badly, late and not at all."""
 
 import json
 import os
@@ -14,9 +14,9 @@ import sources
 
 TOOLS = os.path.join(sources.ROOT, "tools")
 sys.path.insert(0, TOOLS)
-import gpu  # noqa: E402
 import gpu_report  # noqa: E402
-from gpu_stages import LIMIT_S, STAGES, Command, Stage  # noqa: E402
+import gpu_run  # noqa: E402
+from gpu_stages import FULL, Command, stages  # noqa: E402
 
 DEVICE = {"name": "NVIDIA Made-Up 80GB", "driver": "1.2.3", "memory": "81559 MiB"}
 DATE = "2026-01-02"
@@ -28,24 +28,25 @@ STEP = {"bench": "step", "steps": {"placed": {"step_s": 40.0}, "resident": {"pla
         "speed": {"tokens_per_s": 13107.2, "of_peak": None, "of_products": 0.8, "speed_of_light": {"share": 0.6}}}
 
 
-def shell(name, text, kind="status"):
-    return Command(name, kind, ("/bin/sh", "-c", text))
+def shell(name, text, kind="status", limit_s=20.0, made=(), tool=""):
+    return Command(name, kind, ("/bin/sh", "-c", text), limit_s, made, tool)
 
 
-def run_quietly(stage, limit_s, keep):
-    """A stage's results and what keep was called with; what it prints is not this test's output."""
-    said, sys.stdout = sys.stdout, open(os.devnull, "w", encoding="utf-8")
-    try:
-        return gpu.run_stage(stage, limit_s, lambda results: keep.append(json.loads(json.dumps(results))))
-    finally:
-        sys.stdout.close()
-        sys.stdout = said
+def run(command, keep_part=lambda result: None):
+    """A command's result and what it left in the log."""
+    folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
+    path = os.path.join(folder, "log.txt")
+    result = gpu_run.run_command(command, command.limit_s, gpu_run.Log(path), gpu_run.Running(), keep_part)
+    with open(path, encoding="utf-8") as file:
+        log = file.read()
+    shutil.rmtree(folder)
+    return result, log
 
 
 def one_sentence_without_a_gpu():
     empty = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
     problems = []
-    for arguments, words in (([], ("no GPU works here", "./dev bundle", "./dev test")), (["copy"], ("no GPU works here",)),
+    for arguments, words in (([], ("no GPU works here", "./dev bundle", "./dev test")), (["yardsticks"], ("no GPU works here",)),
                              (["nothing"], ("'nothing'", "step-7b"))):
         ended = subprocess.run([sys.executable, "-B", os.path.join(TOOLS, "gpu.py"), *arguments], capture_output=True,
                                text=True, check=False, env={**os.environ, "PATH": empty})
@@ -57,68 +58,91 @@ def one_sentence_without_a_gpu():
 
 def outputs_are_read():
     table = [
-        ("a bench", gpu.read_bench(0, '{"bench": "copy"}', ""), True), ("a bad bench", gpu.read_bench(1, "", "no"), False),
-        ("no JSON", gpu.read_bench(0, "text", ""), False),
-        ("tests", gpu.read_tests(0, "x\n12 passed, 0 failed, 0 skipped\n", ""), True),
-        ("skipped tests", gpu.read_tests(0, "12 passed, 0 failed, 1 skipped\n", ""), False),
-        ("no tests", gpu.read_tests(1, "0 passed, 0 failed, 0 skipped\n", ""), False),
-        ("failed tests", gpu.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", ""), False),
-        ("memcheck", gpu.read_sanitizer(0, "========= ERROR SUMMARY: 0 errors\n", ""), True),
-        ("its errors", gpu.read_sanitizer(9, "========= ERROR SUMMARY: 3 errors\n", ""), False),
-        ("racecheck", gpu.read_sanitizer(0, "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
+        ("a bench", gpu_run.read_bench(0, '{"bench": "copy"}', ""), True), ("a bad bench", gpu_run.read_bench(1, "", "no"), False),
+        ("no JSON", gpu_run.read_bench(0, "text", ""), False),
+        ("tests", gpu_run.read_tests(0, "x\n12 passed, 0 failed, 0 skipped\n", ""), True),
+        ("skipped tests", gpu_run.read_tests(0, "12 passed, 0 failed, 1 skipped\n", ""), False),
+        ("no tests", gpu_run.read_tests(1, "0 passed, 0 failed, 0 skipped\n", ""), False),
+        ("failed tests", gpu_run.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", ""), False),
+        ("memcheck", gpu_run.read_sanitizer(0, "========= ERROR SUMMARY: 0 errors\n", ""), True),
+        ("its errors", gpu_run.read_sanitizer(9, "========= ERROR SUMMARY: 3 errors\n", ""), False),
+        ("racecheck", gpu_run.read_sanitizer(0, "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
          True),
-        ("its hazards", gpu.read_sanitizer(0, "= RACECHECK SUMMARY: 2 hazards displayed (2 errors)\n", ""), False),
-        ("a skipped program", gpu.read_sanitizer(0, "1..0 # SKIP no GPU\n= ERROR SUMMARY: 0 errors\n", ""), False),
-        ("a refusal", gpu.read_sanitizer(0, "Device not supported\n", ""), False)]
+        ("its hazards", gpu_run.read_sanitizer(0, "= RACECHECK SUMMARY: 2 hazards displayed (2 errors)\n", ""), False),
+        ("a skipped program", gpu_run.read_sanitizer(0, "1..0 # SKIP no GPU\n= ERROR SUMMARY: 0 errors\n", ""), False),
+        ("lines", gpu_run.read_lines(0, '{"a": 1}\n{"b": 2}\n', ""), True),
+        ("no lines", gpu_run.read_lines(0, "", ""), False), ("bad lines", gpu_run.read_lines(0, '{"a": 1}\ntext\n', ""), False),
+        ("lines of a failure", gpu_run.read_lines(1, '{"a": 1}\n', "no"), False),
+        ("an absent peer", gpu_run.read_lines(0, '{"absent": "PyTorch"}\n', ""), True),
+        ("a test program", gpu_run.read_tap(0, "1..1\nok 1 - a\n", ""), True),
+        ("a failed test", gpu_run.read_tap(1, "1..2\nok 1 - a\nnot ok 2 - b\n", ""), False),
+        ("a skipped test", gpu_run.read_tap(0, "1..1\nok 1 # SKIP no GPU\n", ""), False),
+        ("a crash", gpu_run.read_tap(-11, "1..2\nok 1 - a\n", ""), False),
+        ("a refusal", gpu_run.read_sanitizer(0, "Device not supported\n", ""), False)]
     problems = [f"{what}: {found}" for what, found, good in table if found["ok"] != good]
-    failed = gpu.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", "")
+    failed = gpu_run.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", "")
     return problems + ([] if "a/b" in failed["error"] else [f"{failed}"])
 
 
-def stages_keep_what_they_have():
+def commands_end_within_their_limits():
     """A failure, a program that is not there and one that hangs lose nothing but their own."""
     made = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR", ".")), "made")
     with open(made, "w", encoding="utf-8") as file:
         file.write("old")
-    stage = Stage("s", "", (Command("fresh", "status", ("/bin/sh", "-c", f"test ! -e {made}"), (made,)),
-                            shell("bad", "echo why >&2; exit 3"), Command("absent", "status", ("/does/not/exist",)),
-                            shell("good", "echo '{\"bench\": \"x\"}'", "bench"), shell("hangs", "sleep 100 & wait"),
-                            shell("late", "true")))
-    kept, started = [], time.monotonic()
-    good = run_quietly(stage, 4.0, kept)
+    table = [(shell("fresh", f"test ! -e {made}", made=(made,)), True, ""), (shell("bad", "echo why >&2; exit 3"), False, "why"),
+             (Command("absent", "status", ("/does/not/exist",)), False, "cannot be started"),
+             (shell("good", "echo '{\"bench\": \"x\"}'", "bench"), True, ""),
+             (shell("hangs", "echo said; sleep 100 & wait", limit_s=1), False, "limit"),
+             (shell("tool", "exit 1", tool="spillway-has-no-such-tool"), True, "")]
+    problems, started = [], time.monotonic()
+    for command, good, word in table:
+        result, log = run(command)
+        if result["ok"] != good or word not in result.get("error", ""):
+            problems.append(f"{command.name}: {result}")
+        if command.name == "hangs" and (not result.get("limit") or "hangs: said" not in log):
+            problems.append(f"{result}, {log!r}")
+        if command.name == "tool" and "absent: spillway-has-no-such-tool" not in gpu_report.lines_of("s", "tool", result)[0]:
+            problems.append(f"{result}")
     shutil.rmtree(os.path.dirname(made))
-    last, problems = kept[-1], []
-    if good or time.monotonic() - started > 60 or [len(one) for one in kept] != [1, 2, 3, 4, 5, 6]:
-        problems.append(f"{good}, {kept}")
-    expected = {"fresh": True, "bad": False, "absent": False, "good": True, "hangs": False, "late": False}
-    if {name: one["ok"] for name, one in last.items()} != expected:
-        problems.append(f"{last}")
-    for name, word in (("bad", "why"), ("absent", "cannot be started"), ("hangs", "limit"), ("late", "used up")):
-        if word not in last[name].get("error", ""):
-            problems.append(f"{name}: {last[name]}")
-    kept = []
-    both = Stage("t", "", (shell("a", "sleep 0.5"), shell("b", "sleep 0.5")), together=2)
-    return problems + ([] if run_quietly(both, 20, kept) and len(kept[-1]) == 2 else [f"{kept}"])
+    return problems if time.monotonic() - started < 60 else problems + ["a program went on"]
+
+
+def parts_are_kept_while_a_command_runs():
+    parts = []
+    said = "echo '{\"first\": 1}'; echo '{\"second\": 2}'; sleep 100"
+    result, _ = run(shell("slow", said, "lines", limit_s=2), lambda part: parts.append(dict(part)))
+    if not parts or parts[-1]["values"] != {"first": 1, "second": 2} or any(part["ok"] for part in parts):
+        return [f"{parts}"]
+    return [] if not result["ok"] and result["values"] == {"first": 1, "second": 2} else [f"{result}"]
 
 
 def one_file_of_parts():
     folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
-    path = os.path.join(folder, "results", gpu_report.file_name(DEVICE, DATE))
-    problems = [] if os.path.basename(path) == "nvidia-made-up-80gb-2026-01-02.json" else [path]
-    for stage, commit, results in (("copy", "a", {"copy": {"ok": True, "values": COPY}}),
-                                   ("tests", "a", {"tests": {"ok": False, "error": "old"}}),
-                                   ("step-7b", "b", {"step-7b": {"ok": True, "values": STEP}}),
-                                   ("tests", "b", {"tests": {"ok": True, "counts": "9 passed, 0 failed, 0 skipped"}}),
-                                   ("gemm", "b", {"x": {"ok": True, "values": {}}, "y": {"ok": False, "error": "why"}})):
-        document = gpu_report.load(path, DEVICE, DATE)
-        gpu_report.save(path, gpu_report.merge(document, stage, commit, results))
-    document = gpu_report.load(path, DEVICE, DATE)
-    found = {name: (stage["commit"], stage["ok"]) for name, stage in document["stages"].items()}
-    if found != {"copy": ("a", True), "tests": ("b", True), "step-7b": ("b", True), "gemm": ("b", False)}:
-        problems.append(f"{found}")
+    path = os.path.join(folder, "results", "results.json")
+    gpu_report.save(path, gpu_report.new(DEVICE, DATE))
+    for stage, commit, name, result in (
+            ("yardsticks", "a", "copy", {"ok": True, "values": COPY}), ("tests", "a", "tests", {"ok": False, "error": "old"}),
+            ("step-7b", "b", "step-7b", {"ok": True, "values": STEP}),
+            ("tests", "b", "tests", {"ok": True, "counts": "9 passed, 0 failed, 0 skipped"}),
+            ("yardsticks", "b", "x", {"ok": True, "values": {}}), ("yardsticks", "b", "y", {"ok": False, "error": "why"}),
+            ("peers", "b", "torch", {"ok": False, "error": "cut", "limit": True, "values": {
+                "pairs": {"all products": {"of_peer": 0.8, "of_peer_least": True}}}})):
+        document = gpu_report.load(path, DEVICE)
+        gpu_report.put(document, stage, commit, name, result)
+        gpu_report.save(path, document)
+    document = gpu_report.load(path, DEVICE)
+    found = {name: [(key, one["commit"], one["ok"]) for key, one in stage["results"].items()]
+             for name, stage in document["stages"].items()}
+    problems = [] if found == {"yardsticks": [("copy", "a", True), ("x", "b", True), ("y", "b", False)],
+                               "tests": [("tests", "b", True)], "step-7b": [("step-7b", "b", True)],
+                               "peers": [("torch", "b", False)]} else [f"{found}"]
+    for stage, name, has in (("tests", "tests", True), ("tests", "more", False), ("none", "tests", False), ("peers", "torch", False)):
+        problems += [] if gpu_report.has(document, stage, name) == has else [f"{stage}: {name}: {not has}"]
+    if gpu_report.kept_name(document) != "nvidia-made-up-80gb-2026-01-02.json":
+        problems.append(gpu_report.kept_name(document))
     for other in ({**DEVICE, "driver": "4"}, {**DEVICE, "name": "Other"}):
         try:
-            problems.append(f"merged with {gpu_report.load(path, other, DATE)['device']}")
+            problems.append(f"merged with {gpu_report.load(path, other)['device']}")
         except ValueError:
             pass
     shutil.rmtree(folder)
@@ -126,10 +150,10 @@ def one_file_of_parts():
 
 
 def wrong_table(lines):
-    expected = [("copy", "upload GB/s", "50"), ("copy", "upload, both run", "reaches 0.9"),
-                ("copy", "download, both run", "BELOW 0.9"), ("step-7b", "tokens/s", "BELOW 14000"),
+    expected = [("yardsticks", "upload GB/s", "50"), ("yardsticks", "upload, both run", "reaches 0.9"),
+                ("yardsticks", "download, both run", "BELOW 0.9"), ("peers", "CUT OFF", ""), ("peers", "of PyTorch", "BELOW 0.9"), ("step-7b", "tokens/s", "BELOW 14000"),
                 ("step-7b", "flops of products", "reaches 0.75"), ("step-7b", "of the resident speed", "BELOW 0.95"),
-                ("tests", "9 passed", ""), ("gemm", "FAILED: why", "")]
+                ("tests", "9 passed", ""), ("yardsticks", "FAILED: why", "")]
     problems = [f"no line of {words}: {lines}" for words in expected
                 if not any(line.startswith(words[0]) and words[1] in line and words[2] in line for line in lines)]
     if DEVICE["name"] not in lines[0] or any("of peak" in line for line in lines):
@@ -137,23 +161,20 @@ def wrong_table(lines):
     return problems
 
 
-def stages_are_what_exists():
-    """Every program and flag that a stage names, so that a day with a GPU is not lost to a slip."""
-    with open(os.path.join(sources.ROOT, "tests", "kernels", "meson.build"), encoding="utf-8") as file:
-        declared = file.read()
-    problems = [] if LIMIT_S < 9 * 60 else [f"stages of {LIMIT_S} s"]
-    names = [command.name for stage in STAGES for command in stage.commands]
-    if len(names) != len(set(names)):
-        problems.append("two commands have one name")
-    for stage in STAGES:
-        for command in stage.commands:
-            if command.kind == "sanitizer":
-                op = os.path.basename(command.arguments[-1])[len("kernels_"):-len("_gpu")]
-                problems += [] if f"'{op}'" in declared else [f"there are no tests of {op}"]
-            elif command.kind == "bench" and stage.together != 1:
-                problems.append(f"{stage.name} measures several things at once")
-    return problems
+def stages_are_in_order():
+    """Results have one name each, what is measured runs alone, and what tells most for its time comes first."""
+    table = stages(FULL, "out")
+    names = [(stage.name, command.name) for stage in table for command in stage.commands]
+    problems = [] if len(names) == len(set(names)) else ["two commands have one name"]
+    for stage in table:
+        problems += [f"{stage.name} measures several things at once" for command in stage.commands
+                     if command.kind == "bench" and stage.together != 1]
+        problems += [f"{command.name} has no limit" for command in stage.commands if not 0 < command.limit_s < 600]
+    order = [stage.name for stage in table]
+    wanted = ["machine", "build", "doctor", "tests", "yardsticks", "peers", "bits", "compute", "step-0.5b", "step-7b-short",
+              "step-7b", "sanitizer", "races"]
+    return problems if [name for name in order if name in wanted] == wanted else [*problems, f"{order}"]
 
 
-script_test.run(one_sentence_without_a_gpu, outputs_are_read, stages_keep_what_they_have, one_file_of_parts,
-                stages_are_what_exists)
+script_test.run(one_sentence_without_a_gpu, outputs_are_read, commands_end_within_their_limits,
+                parts_are_kept_while_a_command_runs, one_file_of_parts, stages_are_in_order)

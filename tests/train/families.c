@@ -65,6 +65,32 @@ static void relatives_differ_as_they_do(void **state) {
     assert_true(sw_config_window(&c, 0) == 8 && sw_config_window(&c, 1) == 0 && sw_config_window(&c, 3) == 8);
 }
 
+/* Downloads of SmolLM2 and of converters have these, and none changes what is trained. */
+static void fields_without_effect_are_passed_over(void **state) {
+    (void)state;
+    const struct sw_model_config plain = parse(MODEL("llama", ""));
+    const struct sw_model_config c = parse(
+        MODEL("llama", ", \"is_llama_config\": true, \"rope_interleaved\": false, \"transformers.js_config\": {},"
+                       "\"unsloth_version\": \"2026.1\", \"unsloth_fixed\": true, \"max_sequence_length\": 9,"
+                       "\"partial_rotary_factor\": 1.0, \"attention_dropout\": 0.1" LAYERS(FULL, FULL, FULL, FULL)));
+    assert_memory_equal(&c, &plain, sizeof c);
+}
+
+#define HEADS_OF(family, more)                                                                                         \
+    "{\"model_type\": \"" family "\", \"vocab_size\": 9, \"hidden_size\": 64, \"intermediate_size\": 8,"               \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 32, \"max_position_embeddings\": 8" more "}"
+
+/* The configuration classes of transformers differ in what they take for an absent field, and agree on null. */
+static void absent_key_value_heads_are_the_family_s(void **state) {
+    (void)state;
+    assert_int_equal(parse(HEADS_OF("llama", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", "")).kv_heads, 8);
+    assert_int_equal(parse(HEADS_OF("qwen2", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("qwen3", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", ", \"num_key_value_heads\": null")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", ", \"num_key_value_heads\": 4")).kv_heads, 4);
+}
+
 /* Both forms of transformers. */
 static void rotary_scalings_are_read(void **state) {
     (void)state;
@@ -85,6 +111,11 @@ static const struct {
     sw_status code;
     const char *message;
 } bad[] = {
+    {MODEL("llama", ", \"rope_interleaved\": true"), SW_ERR_UNSUPPORTED, "'rope_interleaved' is true"},
+    {MODEL("llama", ", \"partial_rotary_factor\": 0.5"), SW_ERR_UNSUPPORTED, "must be 1"},
+    {MODEL("llama", LAYERS(FULL, FULL, SLIDING, FULL)), SW_ERR_UNSUPPORTED, "\"full_attention\" for each layer"},
+    {MODEL("llama", ", \"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}"), SW_ERR_ARG,
+     "need more than 1"},
     {MODEL("llama", ", \"num_experts\": 8"), SW_ERR_UNSUPPORTED, "'num_experts' is not known for llama"},
     {MODEL("llama", ", \"sliding_window\": 8"), SW_ERR_UNSUPPORTED, "'sliding_window' is not known for llama"},
     {MODEL("llama", ", \"architectures\": [\"LlamaModel\"]"), SW_ERR_UNSUPPORTED, "LlamaForCausalLM"},
@@ -356,6 +387,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_llama_is_read),
         cmocka_unit_test(relatives_differ_as_they_do),
+        cmocka_unit_test(fields_without_effect_are_passed_over),
+        cmocka_unit_test(absent_key_value_heads_are_the_family_s),
         cmocka_unit_test(rotary_scalings_are_read),
         cmocka_unit_test(what_is_not_supported_is_named),
         cmocka_unit_test(descriptions_survive_writing),

@@ -108,7 +108,8 @@ static struct sw_device *open_gpu(void) {
         .memory_bytes = SW_GIB,
         .memory_bytes_per_s = 1e300,
         .product_flops_per_s = {[SW_F32] = 1.0, [SW_BF16] = 1.0, [SW_F16] = 1.0},
-        .attention_flops_per_s = 1.0};
+        .attention_forward_flops_per_s = 1.0,
+        .attention_backward_flops_per_s = 1.0};
     struct sw_device *device;
     support_expect_ok(sw_device_open_described(&description, &device), "preparing");
     return device;

@@ -26,7 +26,6 @@ static struct {
     struct sw_run run;
     const char *folder;
     bool whole;
-    char id[SW_STORE_ID_CHARS]; /* that a new store is to have; empty: any */
 } job;
 
 /* Calls that change what is on the drive, or only those that change names there. The one that is due kills the process
@@ -118,7 +117,7 @@ static void fill(float *record, int64_t unit, int64_t grain, int64_t step) {
         record[i] = (float)((unit * 131 + grain * 17 + step * 7 + i) % 9973);
 }
 
-static sw_status make(void *context, const struct sw_places *places, struct sw_store **out) {
+static sw_status make(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     (void)context;
     int64_t first[UNITS], grains[UNITS];
     for (int unit = 0; unit < UNITS; unit++) {
@@ -134,7 +133,7 @@ static sw_status make(void *context, const struct sw_places *places, struct sw_s
                                        .unit_grains = grains,
                                        .unit_whole_grains = unit_grains,
                                        .unit_count = UNITS,
-                                       .id = job.id[0] != '\0' ? job.id : NULL,
+                                       .id = id,
                                        .allow_buffered = true};
     return sw_store_create(&spec, NULL, NULL, out);
 }
@@ -195,10 +194,13 @@ static void create(int64_t step, const char *nvme) {
     const struct sw_rank_stores all = stores();
     struct sw_store *store = NULL;
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
+    job.run.settings.model = strdup("gpt2-tiny");
     require(sw_config_load("gpt2-tiny", &job.run.config));
     take_settings(nvme);
     require(sw_rank_places_agree(&all));
-    const sw_status status = sw_rank_store_create(&all, &store);
+    char id[SW_STORE_ID_CHARS];
+    require(sw_store_new_id(id));
+    const sw_status status = sw_rank_store_create(&all, id, &store);
     if (status != SW_OK)
         sw_rank_store_undo(&all, store);
     require(status);
@@ -214,13 +216,13 @@ static void begin(int64_t step, const char *nvme) {
     struct sw_store *store = NULL;
     require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
+    job.run.settings.model = strdup("gpt2-tiny");
     require(sw_config_load("gpt2-tiny", &job.run.config));
     take_settings(nvme);
     require(sw_start_clear(&job.ranks, job.folder));
     require(sw_rank_places_agree(&all));
     require(sw_start_announce(&all, &start));
-    memcpy(job.id, start.id, sizeof job.id);
-    require(sw_rank_store_create(&all, &store));
+    require(sw_rank_store_create(&all, start.id, &store));
     require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
     commit(store, step);
     require(sw_start_finish(&job.ranks, job.folder, &start));

@@ -1,5 +1,6 @@
 """Stores of several ranks: the same state on any number of them, whatever cuts a change short."""
 
+import json
 import os
 import random
 import shutil
@@ -221,6 +222,95 @@ def a_death_leaves_the_old_stores_or_the_new():
     return problems
 
 
+def read_run(path):
+    with open(os.path.join(path, "run.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write_run(path, run):
+    with open(os.path.join(path, "run.json"), "w", encoding="utf-8") as file:
+        json.dump(run, file)
+
+
+def a_refused_change_is_taken_back():
+    """What it announced is no longer the run's to remove: another run may have its store there by then."""
+    problems = []
+    with folder() as top:
+        path, other, drive = (os.path.join(top, name) for name in ("run", "other", "drive"))
+        for name in (path, other, drive):
+            os.mkdir(name)
+        problems += expect(job(2, "create", path, STEP, nvme=drive), None, "create")
+        before = stores_in(drive)
+        for ranks in (1, 3):
+            problems += refused(job(ranks, "resume", path, nvme=drive + ":64KiB"), "may have 64.00 KiB", f"on {ranks}")
+            problems += [] if read_run(path)["left"] == [] else [f"on {ranks}: {read_run(path)['left']} is announced"]
+            problems += [] if stores_in(drive) == before else [f"on {ranks}: stores in {stores_in(drive)}"]
+        problems += expect(job(1, "create", other, STEP, nvme=drive), None, "another run")
+        problems += expect(job(2, "resume", path), STEP, "the run")
+        problems += expect(job(1, "resume", other), STEP, "the other run")
+    return problems
+
+
+def an_older_run_json_removes_nothing():
+    """It lists as left what has become the run's store since, without the store that it was of, and with that."""
+    problems = []
+    with folder() as top:
+        path, old = os.path.join(top, "run"), os.path.join(top, "old.spillway")
+        os.mkdir(path)
+        problems += expect(job(1, "create", path, STEP), None, "create")
+        shutil.copy(os.path.join(path, "store.spillway"), old)
+        older = read_run(path)
+        problems += expect(job(2, "resume", path), STEP, "on two")
+        newer = read_run(path)
+        older["left"] = [{"id": store["id"], "last_step": STEP, "places": [f"rank-{rank}-of-2"]}
+                         for rank, store in enumerate(newer["stores"])]
+        write_run(path, older)
+        problems += refused(job(1, "resume", path), "store.spillway", "without its store")
+        write_run(path, newer)
+        problems += expect(job(2, "commit", path, 2), STEP, "all commit")
+        write_run(path, older)
+        shutil.copy(old, os.path.join(path, "store.spillway"))
+        code, _, err = job(1, "resume", path)
+        problems += [] if code == 0 and f"holds step {STEP + 1}" in err else [f"with its store: {code}, {err[-800:]}"]
+        older["left"] = ["rank-0-of-2", "rank-1-of-2"]
+        write_run(path, older)
+        code, _, err = job(1, "resume", path)
+        problems += [] if code == 0 and "remove it yourself" in err else [f"paths alone: {code}, {err[-800:]}"]
+        write_run(path, newer)
+        problems += expect(job(2, "resume", path), STEP + 1, "the stores that it listed")
+    return problems
+
+
+def flip(path):
+    """A byte of the first generation, near its end; a first commit is of that generation."""
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2 - (1 << 16))
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 255]))
+
+
+def what_is_left_stays_where_the_own_store_is_damaged():
+    """It may be the last whole copy."""
+    problems = []
+    with folder() as path:
+        problems += expect(job(1, "create", path, STEP), None, "create")
+        shutil.copytree(path, os.path.join(path, "kept"))
+        problems += expect(job(2, "resume", path), STEP, "on two")
+        run, once = read_run(path), read_run(os.path.join(path, "kept"))
+        run["left"] = [{"id": once["stores"][0]["id"], "last_step": STEP, "places": ["kept"]}]
+        write_run(path, run)
+        damaged = os.path.join(path, "rank-1-of-2", "store.spillway")
+        flip(damaged)
+        for ranks in (2, 3):
+            problems += refused(job(ranks, "resume", path), "is kept", f"damaged, on {ranks}")
+            problems += [] if os.path.exists(os.path.join(path, "kept", "store.spillway")) else ["it is gone"]
+        flip(damaged)
+        problems += expect(job(2, "resume", path), STEP, "mended")
+        problems += ["it is still there"] if os.path.exists(os.path.join(path, "kept", "store.spillway")) else []
+    return problems
+
+
 def begin_until_there(draw, path, drive, deaths):
     """Begins a run, with deaths; returns what is wrong and what was left behind by each."""
     problems, left = [], []
@@ -289,6 +379,7 @@ def a_folder_with_more_than_a_start_is_refused():
 
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
-                stores_that_were_moved_change_ranks_at_once,
+                stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
+                an_older_run_json_removes_nothing, what_is_left_stays_where_the_own_store_is_damaged,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
                 a_folder_with_more_than_a_start_is_refused)

@@ -9,7 +9,28 @@
 
 /* The workspace that every algorithm asks for, and uses, so that a call without it is noticed. The first algorithm of
  * a product adds to its result in place only. */
-enum { ALGORITHMS = 2, WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a, WORKSPACE_ALIGN_BYTES = 256 };
+enum { WORKSPACE_BYTES = 4096, WORKSPACE_VALUE = 0x5a, WORKSPACE_ALIGN_BYTES = 256 };
+
+/* An algorithm as this library writes it into its opaque words. Its number is 0 for the one that adds in place. */
+struct algorithm {
+    uint32_t magic, number, align_bytes;
+};
+enum { MAGIC = 0x6d75 };
+
+static struct algorithm opened(const cublasLtMatmulAlgo_t *closed) {
+    struct algorithm algorithm;
+    memcpy(&algorithm, closed, sizeof algorithm);
+    return algorithm;
+}
+
+static cublasLtMatmulAlgo_t closed(const struct algorithm *algorithm) {
+    cublasLtMatmulAlgo_t closed = {{0}};
+    memcpy(&closed, algorithm, sizeof *algorithm);
+    return closed;
+}
+
+/* By how much the last row of a product is off on a GPU whose products are wrong. */
+#define WRONG_SHARE 0.05
 
 struct cublasLtContext {
     int unused;
@@ -17,6 +38,10 @@ struct cublasLtContext {
 
 sw_status sw_cublaslt_load(void) {
     return SW_OK;
+}
+
+const char *sw_cublaslt_name(void) {
+    return "emulated cuBLASLt";
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
@@ -152,12 +177,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (most < 1 || c != d || !fits_together(&p) || !bias_fits(&p) || preference->workspace_bytes < WORKSPACE_BYTES ||
         (preference->reductions & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *out_count = most < ALGORITHMS ? most : ALGORITHMS;
+    *out_count = most < sw_emulation_blas().algorithms ? most : sw_emulation_blas().algorithms;
     for (int i = 0; i < *out_count; i++) {
-        out[i] = (cublasLtMatmulHeuristicResult_t){.algo = {.in_place = i == 0}, .workspaceSize = WORKSPACE_BYTES};
-        for (int side = 0; side < 4; side++)
-            if (out[i].algo.align_bytes == 0 || preference->align_bytes[side] < out[i].algo.align_bytes)
-                out[i].algo.align_bytes = preference->align_bytes[side];
+        struct algorithm algorithm = {.magic = MAGIC, .number = (uint32_t)i, .align_bytes = preference->align_bytes[0]};
+        for (int side = 1; side < 4; side++)
+            if (preference->align_bytes[side] < algorithm.align_bytes)
+                algorithm.align_bytes = preference->align_bytes[side];
+        out[i] = (cublasLtMatmulHeuristicResult_t){.algo = closed(&algorithm), .workspaceSize = WORKSPACE_BYTES};
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -165,10 +191,45 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                                  cublasLtMatmulAlgoCapAttributes_t attribute, void *out, size_t bytes,
                                                  size_t *out_bytes) {
-    const int32_t apart = !algorithm->in_place;
+    const int32_t apart = opened(algorithm).number != 0;
     if (attribute != CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT || bytes != sizeof apart)
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(out, &apart, bytes);
+    *out_bytes = bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion(void) {
+    return (size_t)sw_emulation_blas().version;
+}
+
+/* The library of another machine may know fewer algorithms than the one that made the record. */
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *out) {
+    const struct product p = {.d = *description, .a = *a, .b = *b, .c = *c};
+    const struct algorithm checked = opened(algorithm);
+    (void)handle;
+    if (c != d || !fits_together(&p) || checked.magic != MAGIC)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (checked.number >= (uint32_t)sw_emulation_blas().algorithms)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *out = (cublasLtMatmulHeuristicResult_t){.algo = *algorithm, .workspaceSize = WORKSPACE_BYTES};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *out,
+                                                    size_t bytes, size_t *out_bytes) {
+    const uint32_t wide = attribute == CUBLASLT_ALGO_CONFIG_ID           ? opened(algorithm).number
+                          : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 1
+                                                                         : 0;
+    const uint16_t narrow = 0;
+    const int is_narrow = attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
+    if (bytes != (is_narrow ? sizeof narrow : sizeof wide))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(out, is_narrow ? (const void *)&narrow : &wide, bytes);
     *out_bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -213,6 +274,8 @@ static void finish_column(const struct product *p, uint64_t col, const double *s
             sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
         if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
             sum += (double)sw_dtype_load(type_of(p->d.bias_type), p->d.bias, (int64_t)row);
+        if (sw_emulation_blas().wrong && row + 1 == p->c.rows)
+            sum *= 1.0 + WRONG_SHARE;
         sw_dtype_store(type, p->d_at, at, (float)sum);
     }
 }
@@ -264,12 +327,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               .beta = *(const float *)beta,
                               .workspace = workspace,
                               .workspace_bytes = workspace_bytes};
-    const uint32_t align = algorithm->align_bytes;
+    const uint32_t align = opened(algorithm).align_bytes;
     (void)handle;
     if (*(const float *)alpha != 1.0f || c_layout != d_layout || !fits_together(&p) ||
         workspace_bytes < WORKSPACE_BYTES || workspace == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (algorithm->in_place && c != d)
+    if (opened(algorithm).magic != MAGIC || (opened(algorithm).number == 0 && c != d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!aligned(a, align) || !aligned(b, align) || !aligned(c, align) || !aligned(d, align) ||
         !aligned(workspace, WORKSPACE_ALIGN_BYTES))

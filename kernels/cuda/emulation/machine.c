@@ -3,6 +3,7 @@
 #include "kernels/cuda/emulation/fiber.h"
 #include "kernels/cuda/emulation/late_copies.h"
 #include "kernels/cuda/emulation/shared_memory.h"
+#include "kernels/cuda/emulation/warpgroup.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@ struct thread {
     struct sw_emulation_index index;
     int exchanges;
     struct sw_late_copies copies;
+    struct sw_products products;
 };
 
 struct warp {
@@ -37,9 +39,11 @@ struct machine {
     struct warp warps[MOST_THREADS / WARP];
     int order[MOST_THREADS], warp_order[MOST_THREADS / WARP];
     int fibers, count, running, at_barrier;
+    size_t dynamic_bytes;
     const char *barrier_file;
     int barrier_line;
     struct sw_shared_memory shared;
+    struct sw_product_block products;
     struct sw_emulation_place place;
     const char *kernel;
     void (*body)(void *arguments);
@@ -60,6 +64,7 @@ static void drop_fibers(struct machine *m) {
     for (int i = 0; i < m->fibers; i++) {
         sw_fiber_close(m->threads[i].fiber);
         sw_late_copies_free(&m->threads[i].copies);
+        free(m->threads[i].products.under_way);
         m->threads[i] = (struct thread){0};
     }
     m->fibers = 0;
@@ -168,6 +173,22 @@ static bool is_passed(const struct machine *m, const char *file, int line) {
     return length >= end && strcmp(file + length - end, m->passed_file) == 0;
 }
 
+bool sw_emulation_leaves_out(const char *file, int line) {
+    return is_passed(machine, file, line);
+}
+
+int sw_emulation_thread(void) {
+    return machine->running;
+}
+
+struct sw_products *sw_emulation_own_products(int thread) {
+    return &machine->threads[thread].products;
+}
+
+struct sw_product_block *sw_emulation_product_block(void) {
+    return &machine->products;
+}
+
 void sw_emulation_barrier(const char *file, int line) {
     struct machine *m = machine;
     if (is_passed(m, file, line))
@@ -229,6 +250,7 @@ void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero)
     if (!zero)
         sw_emulation_check_aligned(from, bytes);
     const bool now = draw(machine) >> 63 != 0;
+    sw_products_copy(&machine->products, to, bytes, machine->running, UINT32_MAX);
     if (!sw_late_copies_start(&running_thread()->copies, to, zero ? NULL : from, bytes, now))
         sw_emulation_fail("a thread has too many copies under way");
 }
@@ -238,7 +260,13 @@ void sw_emulation_commit_copies(void) {
 }
 
 void sw_emulation_wait_copies(int newest) {
-    sw_late_copies_wait(&running_thread()->copies, newest);
+    struct thread *self = running_thread();
+    for (int i = 0; i < self->copies.count; i++) {
+        const struct sw_late_copy *copy = &self->copies.copies[i];
+        if (copy->commit < self->copies.commits - newest)
+            sw_products_copy(&machine->products, copy->to, copy->bytes, machine->running, self->products.fences);
+    }
+    sw_late_copies_wait(&self->copies, newest);
 }
 
 /* A fiber plays its thread of block after block. */
@@ -281,6 +309,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         thread->index = (struct sw_emulation_index){at % dim.x, at / dim.x % dim.y, at / (dim.x * dim.y)};
         thread->exchanges = 0;
         sw_late_copies_reset(&thread->copies);
+        sw_products_reset(&thread->products);
         m->order[i] = i;
     }
     for (int w = 0; w < m->count / WARP; w++) {
@@ -291,6 +320,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
     for (int w = 0; w < m->count / WARP; w++)
         m->warps[w].arrived = 0;
     sw_shared_memory_poison(&m->shared);
+    sw_products_begin(&m->products, sw_shared_memory_find(&m->shared, &dynamic_key), m->dynamic_bytes);
 }
 
 /* One turn of every thread of a warp that can run; how many ran. */
@@ -339,7 +369,12 @@ static void run_block(struct machine *m, struct sw_emulation_index block) {
     for (int i = 0; i < m->count && !m->failed; i++) {
         if (m->threads[i].copies.count > 0)
             record_error(m, "a thread ended with %d copies that it did not wait for", m->threads[i].copies.count);
+        else if (m->threads[i].products.count > 0)
+            record_error(m, "a thread ended with %d products that it did not wait for", m->threads[i].products.count);
     }
+    const char *problem = m->failed ? NULL : sw_products_end(&m->products, m->count / WARP);
+    if (problem != NULL)
+        record_error(m, "%s", problem);
 }
 
 static bool check_launch(struct machine *m, struct sw_emulation_index grid, struct sw_emulation_index block,
@@ -371,6 +406,7 @@ void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, str
     m->failed = false;
     if (!check_launch(m, grid, block, dynamic_bytes))
         return;
+    m->dynamic_bytes = dynamic_bytes;
     m->body = body;
     m->arguments = arguments;
     m->count = (int)(block.x * block.y * block.z);

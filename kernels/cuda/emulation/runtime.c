@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { ERROR_CHARS = 512, PAGE_BYTES = 4096, MOST_PINNED = 64, DELAY_STREAM = 501 };
+enum { ERROR_CHARS = 512, PAGE_BYTES = 4096, DELAY_STREAM = 501 };
 
 struct task {
     void (*run)(void *argument);
@@ -36,13 +36,19 @@ struct CUevent_st {
     int64_t time_ns;           /* of the last one reached */
 };
 
+/* A registered range of the host's memory. */
 struct pinned {
     const char *base;
     size_t bytes;
+    struct pinned *next;
 };
 
-const struct sw_emulation_gpu sw_emulation_default_gpu = {
-    .driver = CUDART_VERSION, .gpus = 1, .major = 9, .memory_bytes = (size_t)16 << 30, .pinnable_bytes = SIZE_MAX};
+const struct sw_emulation_gpu sw_emulation_default_gpu = {.driver = CUDART_VERSION,
+                                                          .gpus = 1,
+                                                          .major = 9,
+                                                          .memory_bytes = (size_t)16 << 30,
+                                                          .pinnable_bytes = SIZE_MAX,
+                                                          .blas = {.version = 130002, .algorithms = 3}};
 
 /* The machine, which is one: what the operating system would hold for a real GPU. */
 static struct {
@@ -50,10 +56,10 @@ static struct {
     pthread_mutex_t mutex; /* guards what follows */
     struct sw_emulation_gpu gpu;
     size_t used_bytes, pinned_bytes;
-    struct pinned pinned[MOST_PINNED];
-    int key;       /* of the GPU's memory; -1: this processor has none */
-    bool blocking; /* CUDA_LAUNCH_BLOCKING=1, as CUDA has it: a launch has ended when it returns */
-    bool broken;
+    struct pinned *pinned;
+    int key;            /* of the GPU's memory; -1: this processor has none */
+    bool blocking;      /* CUDA_LAUNCH_BLOCKING=1, as CUDA has it: a launch has ended when it returns */
+    cudaError_t broken; /* what ended the GPU's work; cudaSuccess: nothing */
     char error[ERROR_CHARS];
     int64_t delay_ns;
     uint64_t delay_seed, tasks;
@@ -91,6 +97,11 @@ void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu) {
     machine.gpu = *gpu;
 }
 
+struct sw_emulation_blas sw_emulation_blas(void) {
+    start();
+    return machine.gpu.blas;
+}
+
 void sw_emulation_set_delays(int64_t most_ns, uint64_t seed) {
     start();
     pthread_mutex_lock(&machine.mutex);
@@ -99,19 +110,24 @@ void sw_emulation_set_delays(int64_t most_ns, uint64_t seed) {
     pthread_mutex_unlock(&machine.mutex);
 }
 
-void sw_emulation_break(const char *text) {
+void sw_emulation_break_as(cudaError_t error, const char *text) {
     pthread_mutex_lock(&machine.mutex);
-    if (!machine.broken)
+    if (machine.broken == cudaSuccess) {
         snprintf(machine.error, sizeof machine.error, "%s", text);
-    machine.broken = true;
+        machine.broken = error;
+    }
     pthread_mutex_unlock(&machine.mutex);
+}
+
+void sw_emulation_break(const char *text) {
+    sw_emulation_break_as(cudaErrorLaunchFailure, text);
 }
 
 static cudaError_t state(void) {
     pthread_mutex_lock(&machine.mutex);
-    const bool broken = machine.broken;
+    const cudaError_t broken = machine.broken;
     pthread_mutex_unlock(&machine.mutex);
-    return broken ? cudaErrorLaunchFailure : cudaSuccess;
+    return broken;
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
@@ -123,8 +139,15 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
     case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
-    default: return launch_error[0] != '\0' ? launch_error : machine.error;
+    case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
+    case cudaErrorUnknown: return "unknown error";
+    default:
+        return launch_error[0] != '\0'    ? launch_error
+               : machine.error[0] != '\0' ? machine.error
+                                          : "unspecified launch failure";
     }
 }
 
@@ -137,7 +160,11 @@ const char *cudaGetErrorName(cudaError_t error) {
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
+    case cudaErrorHostMemoryAlreadyRegistered: return "cudaErrorHostMemoryAlreadyRegistered";
+    case cudaErrorHostMemoryNotRegistered: return "cudaErrorHostMemoryNotRegistered";
     case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
+    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
+    case cudaErrorUnknown: return "cudaErrorUnknown";
     default: return "cudaErrorLaunchFailure";
     }
 }
@@ -178,7 +205,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     *out = (struct cudaDeviceProp){.name = "Emulated GPU",
                                    .major = machine.gpu.major,
                                    .minor = machine.gpu.minor,
-                                   .totalGlobalMem = machine.gpu.memory_bytes};
+                                   .totalGlobalMem = machine.gpu.memory_bytes,
+                                   .multiProcessorCount = 1};
     return cudaSuccess;
 }
 
@@ -512,21 +540,33 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
     return stream == NULL ? cudaErrorMemoryAllocation : cudaMemsetAsync(to, value, bytes, stream);
 }
 
-static bool is_pinned(const void *at, size_t bytes) {
-    bool found = false;
+static bool overlaps(const struct pinned *p, const char *at, size_t bytes) {
+    return at < p->base + p->bytes && p->base < at + bytes;
+}
+
+/* How the host's side of a copy lies to the registered ranges. */
+typedef enum { APART, WITHIN_ONE, ACROSS } pinned_relation;
+
+static pinned_relation relation_to_pinned(const void *host, size_t bytes) {
+    const char *at = host;
+    pinned_relation found = APART;
     pthread_mutex_lock(&machine.mutex);
-    for (int i = 0; i < MOST_PINNED; i++) {
-        const struct pinned *p = &machine.pinned[i];
-        found |= p->base != NULL && (const char *)at >= p->base && (const char *)at + bytes <= p->base + p->bytes;
-    }
+    for (const struct pinned *p = machine.pinned; p != NULL && found == APART; p = p->next)
+        if (overlaps(p, at, bytes))
+            found = at >= p->base && at + bytes <= p->base + p->bytes ? WITHIN_ONE : ACROSS;
     pthread_mutex_unlock(&machine.mutex);
     return found;
 }
 
-/* Of memory that is not pinned, CUDA takes a copy before it returns, and waits for what it writes there. */
+/* CUDA refuses a copy that leaves a registered range, and does not promise that it may enter the next. Of memory that
+ * is not pinned it takes a copy before it returns, and waits for what it writes there. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct copy copy = {.to = to, .from = (void *)(uintptr_t)from, .bytes = bytes};
-    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {
+    const void *host = kind == cudaMemcpyHostToDevice ? from : to;
+    const pinned_relation relation = kind == cudaMemcpyDeviceToDevice ? WITHIN_ONE : relation_to_pinned(host, bytes);
+    if (relation == ACROSS)
+        return cudaErrorInvalidValue;
+    if (kind == cudaMemcpyHostToDevice && relation == APART) {
         copy.from = malloc(bytes);
         if (copy.from == NULL)
             return cudaErrorMemoryAllocation;
@@ -536,36 +576,58 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     const cudaError_t error = give_copy(stream, &copy);
     if (error == cudaErrorMemoryAllocation && copy.owned)
         free(copy.from);
-    if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes))
+    if (kind == cudaMemcpyDeviceToHost && relation == APART)
         wait_for_stream(stream);
+    return error;
+}
+
+static cudaError_t register_range(struct pinned *range) {
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&machine.mutex);
+    for (const struct pinned *p = machine.pinned; p != NULL; p = p->next)
+        if (overlaps(p, range->base, range->bytes))
+            error = cudaErrorHostMemoryAlreadyRegistered;
+    if (error == cudaSuccess && machine.pinned_bytes + range->bytes > machine.gpu.pinnable_bytes)
+        error = cudaErrorMemoryAllocation;
+    if (error == cudaSuccess) {
+        range->next = machine.pinned;
+        machine.pinned = range;
+        machine.pinned_bytes += range->bytes;
+    }
+    pthread_mutex_unlock(&machine.mutex);
     return error;
 }
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
     (void)flags;
-    cudaError_t error = cudaErrorMemoryAllocation;
-    pthread_mutex_lock(&machine.mutex);
-    for (int i = 0; i < MOST_PINNED && machine.pinned_bytes + bytes <= machine.gpu.pinnable_bytes; i++) {
-        if (machine.pinned[i].base != NULL)
-            continue;
-        machine.pinned[i] = (struct pinned){.base = memory, .bytes = bytes};
-        machine.pinned_bytes += bytes;
-        error = cudaSuccess;
-        break;
-    }
-    pthread_mutex_unlock(&machine.mutex);
+    struct pinned *range = calloc(1, sizeof *range);
+    if (range == NULL)
+        return cudaErrorMemoryAllocation;
+    *range = (struct pinned){.base = memory, .bytes = bytes};
+    const cudaError_t error = register_range(range);
+    if (error != cudaSuccess)
+        free(range);
     return error;
 }
 
 cudaError_t cudaHostUnregister(void *memory) {
     pthread_mutex_lock(&machine.mutex);
-    for (int i = 0; i < MOST_PINNED; i++) {
-        if (machine.pinned[i].base != memory)
-            continue;
-        machine.pinned_bytes -= machine.pinned[i].bytes;
-        machine.pinned[i] = (struct pinned){0};
-        break;
+    struct pinned **at = &machine.pinned, *found = NULL;
+    while (*at != NULL && (*at)->base != memory)
+        at = &(*at)->next;
+    if (*at != NULL) {
+        found = *at;
+        *at = found->next;
+        machine.pinned_bytes -= found->bytes;
     }
     pthread_mutex_unlock(&machine.mutex);
-    return state();
+    free(found);
+    return found == NULL ? cudaErrorHostMemoryNotRegistered : state();
+}
+
+size_t sw_emulation_pinned_bytes(void) {
+    pthread_mutex_lock(&machine.mutex);
+    const size_t bytes = machine.pinned_bytes;
+    pthread_mutex_unlock(&machine.mutex);
+    return bytes;
 }

@@ -8,7 +8,8 @@
 
 enum {
     SW_SHARED_MOST_VARIABLES = 16,
-    SW_SHARED_MOST_BYTES = 99 * 1024 /* what a block may have on every GPU that the kernels are built for */
+    SW_SHARED_MOST_BYTES = 227 * 1024 /* what a block may have on the GPU that has the most of it; kernels for every GPU
+                                         say at compile time that they need less */
 };
 
 struct sw_shared_variable {

@@ -22,10 +22,14 @@ typedef enum {
     cudaErrorDevicesUnavailable = 46,
     cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorECCUncorrectable = 214,
     cudaErrorInvalidPtx = 218,
     cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorNotReady = 600,
+    cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorHostMemoryNotRegistered = 713,
     cudaErrorLaunchFailure = 719,
+    cudaErrorUnknown = 999,
 } cudaError_t;
 
 const char *cudaGetErrorString(cudaError_t error);
@@ -36,6 +40,7 @@ struct cudaDeviceProp {
     char name[256];
     int major, minor;
     size_t totalGlobalMem;
+    int multiProcessorCount;
 };
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaDriverGetVersion(int *version);

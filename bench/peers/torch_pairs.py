@@ -1,0 +1,146 @@
+"""Our matrix products or attention beside PyTorch's: the same shapes, types and GPU, in turn. Each pair is printed as a
+line of JSON when it is known: our seconds, PyTorch's, and PyTorch's over ours.
+
+usage: torch_pairs.py --program spillway --model M --tokens N --seqs A,B gemm|attention
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+TURNS = 2  # of ours, then PyTorch's
+WARM_UP, TIMES = 3, 9
+# Attention of the presets: query heads, heads of keys and values, size of a head.
+HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-1.5b": (12, 2, 128), "qwen2.5-7b": (28, 4, 128), "llama-tiny": (4, 2, 16)}
+
+
+def say(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def ours(options, what, seq, micro_batch, *more):
+    """What `spillway bench` reports."""
+    command = [options.program, "bench", what, "--model", options.model, "--seq", str(seq), "--micro-batch",
+               str(micro_batch), "--precision", "bf16", "--device", "cuda", "--json", *more]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {ended.stderr.strip()[-500:]}")
+    return json.loads(ended.stdout)
+
+
+def timed(torch, call):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
+
+
+def median_s(torch, call):
+    for _ in range(WARM_UP):
+        call()
+    return statistics.median(timed(torch, call) for _ in range(TIMES))
+
+
+def pair(name, our_s, peer_s, required=False):
+    return {name: {"ours_s": our_s, "peer_s": peer_s, "of_peer": peer_s / our_s, "of_peer_least": required}}
+
+
+def product_call(torch, product):
+    """The product as the block has it: the same shapes and the same orders in memory, with its bias, or added to fp32."""
+    def random(rows, cols):
+        return torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16)
+
+    m, n, k = product["m"], product["n"], product["k"]
+    a = random(k, m).t() if product["transpose_a"] else random(m, k)
+    b = random(n, k).t() if product["transpose_b"] else random(k, n)
+    if product["bias"]:
+        bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch.addmm(bias, a, b)
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def gemm(options, torch):
+    """PyTorch has no product of bf16 that adds to fp32, so where ours does, its writing is for nothing in the pair."""
+    seq = options.seqs[0]
+    found = {}
+    for _ in range(TURNS):
+        for product in ours(options, "gemm", seq, max(1, options.tokens // seq))["products"]:
+            name = f"{product['layer']} {product['pass']}"
+            flops = 2.0 * product["m"] * product["n"] * product["k"]
+            seconds = found.setdefault(name, ([], [], product["times"]))
+            seconds[0].append(flops / product["flops_per_s"])
+            seconds[1].append(median_s(torch, product_call(torch, product)))
+    pairs, totals = {}, [0.0, 0.0]
+    for name, (our_s, peer_s, times) in found.items():
+        ended = pair(name, statistics.median(our_s), statistics.median(peer_s))
+        pairs.update(ended)
+        totals = [totals[0] + times * ended[name]["ours_s"], totals[1] + times * ended[name]["peer_s"]]
+        say(pairs=pairs)
+    say(pairs={**pairs, **pair("all products", *totals, required=True)})
+
+
+def attention_calls(torch, options, seq, micro_batch):
+    """Forward and backward of causal attention, by the kernel that PyTorch itself chooses."""
+    heads, kv_heads, size = HEADS[options.model]
+    shapes = [(micro_batch, count, seq, size) for count in (heads, kv_heads, kv_heads)]
+    q, k, v = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
+    grad = torch.randn(*shapes[0], device="cuda", dtype=torch.bfloat16)
+
+    def forward():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    out = forward()
+    return {"forward": forward, "backward": lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)}
+
+
+def attention(options, torch):
+    if options.model not in HEADS:
+        raise RuntimeError(f"the heads of {options.model} are not in this script")
+    pairs = {}
+    for seq in options.seqs:
+        micro_batch = max(1, options.tokens // seq)
+        seconds = {"forward": ([], []), "backward": ([], [])}
+        for _ in range(TURNS):
+            found = ours(options, "attention", seq, micro_batch)
+            calls = attention_calls(torch, options, seq, micro_batch)
+            for name, (our_s, peer_s) in seconds.items():
+                our_s.append(found[name]["seconds"])
+                peer_s.append(median_s(torch, calls[name]))
+        for name, (our_s, peer_s) in seconds.items():
+            pairs.update(pair(f"attention {seq} {name}", statistics.median(our_s), statistics.median(peer_s)))
+        say(pairs=pairs)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\nusage")[0])
+    parser.add_argument("what", choices=("gemm", "attention"))
+    parser.add_argument("--program", default="build/spillway")
+    parser.add_argument("--model", default="qwen2.5-7b")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens of a micro-batch")
+    parser.add_argument("--seqs", default="1024,8192", type=lambda text: [int(one) for one in text.split(",")],
+                        help="lengths of sequences; products are of the first")
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    try:
+        import torch
+    except ImportError:
+        say(absent="PyTorch")
+        return 0
+    if not torch.cuda.is_available():
+        say(absent="a GPU that PyTorch works with")
+        return 0
+    say(torch=torch.__version__, cuda=torch.version.cuda)
+    (gemm if options.what == "gemm" else attention)(options, torch)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

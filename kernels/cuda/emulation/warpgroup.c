@@ -1,0 +1,235 @@
+#include "kernels/cuda/emulation/warpgroup.h"
+
+#include "kernels/cuda/emulation/machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    /* Off every pattern, so that a kernel that does not look where its shared memory begins fails. */
+    SHARED_BEGIN = 1152,
+    ROW_BYTES = 128,
+    PATTERN_BYTES = 8 * ROW_BYTES,
+    DEPTH = 16,
+    LANES = SW_EMULATION_WARP_LANES,
+    NEVER = UINT32_MAX
+};
+
+/* A descriptor, decoded (PTX ISA, matrix descriptor of wgmma), in bytes. */
+struct matrix {
+    uint32_t start, leading, stride;
+};
+
+void sw_products_begin(struct sw_product_block *block, char *shared, size_t shared_bytes) {
+    block->shared = shared;
+    block->shared_bytes = shared_bytes;
+    memset(block->granules, 0,
+           (shared_bytes + SW_EMULATION_GRANULE_BYTES - 1) / SW_EMULATION_GRANULE_BYTES * sizeof block->granules[0]);
+    memset(block->started, 0, sizeof block->started);
+}
+
+const char *sw_products_end(const struct sw_product_block *block, int warps) {
+    for (int w = 0; w < warps; w++) {
+        if (block->started[w] != block->started[w / SW_EMULATION_GROUP_WARPS * SW_EMULATION_GROUP_WARPS])
+            return "the warps of a warpgroup have started different products";
+    }
+    return NULL;
+}
+
+void sw_products_reset(struct sw_products *products) {
+    products->count = products->commits = 0;
+    products->registers_shown = false;
+}
+
+void sw_products_copy(struct sw_product_block *block, const void *to, size_t bytes, int thread, uint32_t arrived) {
+    const size_t offset = (size_t)((const char *)to - block->shared);
+    if ((const char *)to < block->shared || offset + bytes > block->shared_bytes)
+        return;
+    block->granules[offset / SW_EMULATION_GRANULE_BYTES] = (struct sw_granule){(uint16_t)(thread + 1), arrived};
+}
+
+uint32_t sw_emulation_shared_address(const void *shared) {
+    return SHARED_BEGIN + (uint32_t)((const char *)shared - sw_emulation_product_block()->shared);
+}
+
+static struct matrix decode(uint64_t descriptor) {
+    enum { FIELD = 0x3fff, UNIT_BITS = 4, LEADING_BIT = 16, STRIDE_BIT = 32, BASE_BIT = 49, SWIZZLE_BIT = 62 };
+    const struct matrix m = {(uint32_t)(descriptor & FIELD) << UNIT_BITS,
+                             (uint32_t)(descriptor >> LEADING_BIT & FIELD) << UNIT_BITS,
+                             (uint32_t)(descriptor >> STRIDE_BIT & FIELD) << UNIT_BITS};
+    if (descriptor >> SWIZZLE_BIT != 1 || (descriptor >> BASE_BIT & 7) != 0)
+        sw_emulation_fail("a descriptor without the 128-byte swizzle, or with a base offset");
+    if (m.start % PATTERN_BYTES >= ROW_BYTES)
+        sw_emulation_fail("a descriptor of a matrix that begins within the swizzle's pattern, at %u", m.start);
+    return m;
+}
+
+/* The granule at an address before the swizzle, which moves whole granules. */
+static size_t granule_at(uint32_t address) {
+    const struct sw_product_block *block = sw_emulation_product_block();
+    const uint32_t swizzled = address ^ (address >> 7 & 7) << 4;
+    const size_t offset = swizzled - SHARED_BEGIN;
+    if (swizzled < SHARED_BEGIN || offset + SW_EMULATION_GRANULE_BYTES > block->shared_bytes)
+        sw_emulation_fail("a product reads beyond the shared memory of its block");
+    return offset / SW_EMULATION_GRANULE_BYTES;
+}
+
+static const uint16_t *elements_at(uint32_t address) {
+    const struct sw_product_block *block = sw_emulation_product_block();
+    return (const uint16_t *)(block->shared + granule_at(address) * SW_EMULATION_GRANULE_BYTES);
+}
+
+/* Eight elements that lie side by side. Rows beside each other: elements 8·half to 8·half + 7 of row `row`; columns
+ * beside each other: columns 8·half to 8·half + 7 of row `row`. */
+static uint32_t address_of(const struct matrix *m, bool columns, int row, int half) {
+    const uint32_t in_pattern = (uint32_t)(row % 8) * ROW_BYTES + (uint32_t)(row / 8) * m->stride;
+    const uint32_t panel = columns ? (uint32_t)(half / 8) * m->leading : 0;
+    return m->start + in_pattern + panel + (uint32_t)(columns ? half % 8 : half) * SW_EMULATION_GRANULE_BYTES;
+}
+
+static void check_granule(uint32_t address) {
+    const struct sw_granule *granule = &sw_emulation_product_block()->granules[granule_at(address)];
+    if (granule->writer == 0 || granule->arrived == NEVER)
+        sw_emulation_fail("a product reads shared memory that a copy has not reached");
+    if (sw_emulation_own_products(granule->writer - 1)->fences <= granule->arrived)
+        sw_emulation_fail("a product reads a copy that no fence has shown to products");
+}
+
+/* All that a warp's share of a product reads; one lane looks for all. */
+static void check_operands(const struct sw_emulation_product *product) {
+    const int warp = sw_emulation_thread() / LANES % SW_EMULATION_GROUP_WARPS;
+    const struct matrix b = decode(product->b);
+    const int rows = product->columns_of_b ? DEPTH : product->columns;
+    const int pieces = product->columns_of_b ? product->columns / 8 : DEPTH / 8;
+    for (int i = 0; i < rows * pieces; i++)
+        check_granule(address_of(&b, product->columns_of_b, i / pieces, i % pieces));
+    if (product->a_words != NULL)
+        return;
+    const struct matrix a = decode(product->a);
+    for (int i = 0; i < 2 * DEPTH; i++)
+        check_granule(address_of(&a, false, warp * DEPTH + i / 2, i % 2));
+}
+
+/* The lanes of a warp start the same product. */
+static void check_lanes(const struct sw_emulation_product *product) {
+    const uint64_t mine[4] = {product->a, product->b, (uint64_t)product->columns, product->a_words != NULL};
+    const char *lanes = sw_emulation_exchange(mine, sizeof mine, "wgmma");
+    if (memcmp(lanes, mine, sizeof mine) != 0)
+        sw_emulation_fail("the lanes of a warp start different products");
+    if (sw_emulation_thread() % LANES != 0)
+        return;
+    uint64_t *started = &sw_emulation_product_block()->started[sw_emulation_thread() / LANES];
+    for (int i = 0; i < 4; i++)
+        *started = (*started ^ mine[i]) * UINT64_C(0x100000001b3) + 1;
+    check_operands(product);
+}
+
+void sw_emulation_product_start(const struct sw_emulation_product *product) {
+    struct sw_products *own = sw_emulation_own_products(sw_emulation_thread());
+    if (!own->registers_shown)
+        sw_emulation_fail("a product without a fence after the last wait");
+    if (own->under_way == NULL)
+        own->under_way = calloc(SW_EMULATION_MOST_PRODUCTS, sizeof *own->under_way);
+    if (own->under_way == NULL || own->count == SW_EMULATION_MOST_PRODUCTS)
+        sw_emulation_fail("a thread has too many products under way");
+    check_lanes(product);
+    own->under_way[own->count] = *product;
+    own->under_way[own->count++].commit = own->commits;
+}
+
+void sw_emulation_products_fence(const char *file, int line) {
+    if (!sw_emulation_leaves_out(file, line))
+        sw_emulation_own_products(sw_emulation_thread())->registers_shown = true;
+}
+
+void sw_emulation_fence_copies(const char *file, int line) {
+    if (!sw_emulation_leaves_out(file, line))
+        sw_emulation_own_products(sw_emulation_thread())->fences++;
+}
+
+void sw_emulation_products_commit(void) {
+    sw_emulation_own_products(sw_emulation_thread())->commits++;
+}
+
+static float widen(sw_dtype type, uint16_t bits) {
+    return type == SW_BF16 ? sw_bf16_to_f32(bits) : sw_f16_to_f32(bits);
+}
+
+/* The rows g and g+8 of A of the lane, of its warp's 16. */
+static void read_a(const struct sw_emulation_product *product, float a[2][DEPTH]) {
+    const int thread = sw_emulation_thread(), lane = thread % LANES;
+    if (product->a_words == NULL) {
+        const struct matrix m = decode(product->a);
+        const int row = thread / LANES % SW_EMULATION_GROUP_WARPS * DEPTH + lane / 4;
+        for (int i = 0; i < 2 * DEPTH; i++)
+            a[i / DEPTH][i % DEPTH] =
+                widen(product->type, elements_at(address_of(&m, false, row + i / DEPTH * 8, i % DEPTH / 8))[i % 8]);
+        return;
+    }
+    const char *lanes = sw_emulation_exchange(product->a_words, 4 * sizeof(uint32_t), "wgmma.wait_group");
+    for (int k = 0; k < DEPTH; k++) {
+        uint32_t words[4];
+        memcpy(words, lanes + (lane / 4 * 4 + k % 8 / 2) * SW_EMULATION_LANE_BYTES, sizeof words);
+        for (int r = 0; r < 2; r++)
+            a[r][k] = widen(product->type, (uint16_t)(words[k / 8 * 2 + r] >> (k % 2 * 16)));
+    }
+}
+
+/* Two columns of B that lie in one piece where its columns do. */
+static void read_b(const struct sw_emulation_product *product, const struct matrix *m, int column, float b[2][DEPTH]) {
+    if (product->columns_of_b) {
+        for (int k = 0; k < DEPTH; k++) {
+            const uint16_t *from = elements_at(address_of(m, true, k, column / 8)) + column % 8;
+            b[0][k] = widen(product->type, from[0]);
+            b[1][k] = widen(product->type, from[1]);
+        }
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *from = elements_at(address_of(m, false, column + i / 2, i % 2));
+        for (int k = 0; k < 8; k++)
+            b[i / 2][i % 2 * 8 + k] = widen(product->type, from[k]);
+    }
+}
+
+static void perform(const struct sw_emulation_product *product) {
+    const int lane = sw_emulation_thread() % LANES;
+    const struct matrix m = decode(product->b);
+    float a[2][DEPTH], b[2][DEPTH];
+    if (lane == 0)
+        check_operands(product);
+    read_a(product, a);
+    for (int n = 0; n < product->columns / 8; n++) {
+        read_b(product, &m, n * 8 + lane % 4 * 2, b);
+        for (int i = 0; i < 4; i++) {
+            float *sum = &product->sums[n * 4 + i];
+            float total = product->add ? *sum : 0.0f;
+            for (int k = 0; k < DEPTH; k++)
+                total += a[i / 2][k] * b[i % 2][k];
+            *sum = total;
+        }
+    }
+}
+
+static void spoil(const struct sw_emulation_product *product) {
+    for (int i = 0; i < product->columns / 2; i++)
+        product->sums[i] = NAN;
+}
+
+void sw_emulation_products_wait(int newest, const char *file, int line) {
+    struct sw_products *own = sw_emulation_own_products(sw_emulation_thread());
+    const bool left_out = sw_emulation_leaves_out(file, line);
+    int ended = 0;
+    while (ended < own->count && own->under_way[ended].commit < own->commits - newest) {
+        const struct sw_emulation_product *product = &own->under_way[ended++];
+        if (left_out)
+            spoil(product);
+        else
+            perform(product);
+    }
+    own->count -= ended;
+    if (ended > 0)
+        memmove(own->under_way, own->under_way + ended, (size_t)own->count * sizeof *own->under_way);
+    own->registers_shown = false;
+}

@@ -1,0 +1,41 @@
+/* Proves a device's arithmetic against the reference device before anything is trained on it: every op of device.h on
+ * random data, at shapes of a real model and at awkward ones, in every type, with what lies around the outputs. */
+#ifndef SW_KERNELS_SELF_TEST_H
+#define SW_KERNELS_SELF_TEST_H
+
+#include "kernels/device.h"
+
+enum { SW_SELF_TEST_OPS = 64, SW_SELF_TEST_NAME_CHARS = 48, SW_SELF_TEST_TEXT_CHARS = 256 };
+
+struct sw_self_test_op {
+    char name[SW_SELF_TEST_NAME_CHARS]; /* "attention backward" */
+    int64_t comparisons;                /* trials, one for each shape and type */
+    double worst;                       /* the greatest error, as a share of the tolerance at that element */
+    bool failed;
+    bool optional; /* a faster way that is left off where it fails; the device can be used without it */
+    char failure[SW_SELF_TEST_TEXT_CHARS]; /* the numbers of the first failure; empty where none */
+};
+
+struct sw_self_test_report {
+    struct sw_self_test_op op[SW_SELF_TEST_OPS];
+    int count;
+    double seconds;
+    char attention[SW_SELF_TEST_NAME_CHARS]; /* the fastest way of attention that passed */
+};
+
+/* Runs all comparisons on a device that has prepared no product yet, and fills the report, which then has every op. The
+ * device's own errors and a lack of memory are returned; a wrong result is none. The device is not used for anything
+ * else afterwards, as it keeps the products of the comparisons. */
+sw_status sw_self_test_run(struct sw_device *device, struct sw_self_test_report *out);
+
+/* The same for the products of a device that rounds fp32 to TF32, which is a device of its own (sw_device_use_tf32).
+ * Adds to the report. */
+sw_status sw_self_test_run_tf32(struct sw_device *device, struct sw_self_test_report *report);
+
+/* The first op that the device needs and that failed; NULL: none did. */
+const struct sw_self_test_op *sw_self_test_failed(const struct sw_self_test_report *report);
+
+/* Makes a device compute attention in the way that the report names. */
+sw_status sw_self_test_use_attention(struct sw_device *device, const struct sw_self_test_report *report);
+
+#endif

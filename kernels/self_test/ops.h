@@ -1,0 +1,44 @@
+/* The ops that the self-test compares. Each function takes a shape of the type that its comment names. */
+#ifndef SW_KERNELS_SELF_TEST_OPS_H
+#define SW_KERNELS_SELF_TEST_OPS_H
+
+#include "kernels/self_test/shapes.h"
+#include "kernels/self_test/trial.h"
+
+/* struct test_rows */
+sw_status trial_layernorm_forward(struct trial *trial);
+sw_status trial_layernorm_backward(struct trial *trial);
+sw_status trial_add_layernorm(struct trial *trial);
+sw_status trial_add_rmsnorm(struct trial *trial);
+sw_status trial_activations(struct trial *trial);
+sw_status trial_activation_gradients(struct trial *trial);
+sw_status trial_gated(struct trial *trial);
+sw_status trial_gated_gradients(struct trial *trial);
+sw_status trial_add(struct trial *trial);
+sw_status trial_bias_gradient(struct trial *trial);
+sw_status trial_cross_entropy(struct trial *trial);
+sw_status trial_softmax_partial(struct trial *trial);
+sw_status trial_cross_entropy_tile(struct trial *trial);
+sw_status trial_sum_losses(struct trial *trial);
+sw_status trial_cast(struct trial *trial);
+sw_status trial_rank_sum(struct trial *trial);
+/* struct test_rows: grains, not rows, and no columns. */
+sw_status trial_finish_gradient(struct trial *trial);
+sw_status trial_round_gradient(struct trial *trial);
+sw_status trial_square_sums(struct trial *trial);
+sw_status trial_update(struct trial *trial);
+
+/* struct test_heads */
+sw_status trial_rmsnorm_forward(struct trial *trial);
+sw_status trial_rmsnorm_backward(struct trial *trial);
+sw_status trial_rotate(struct trial *trial);
+sw_status trial_embedding_forward(struct trial *trial);
+sw_status trial_embedding_backward(struct trial *trial);
+sw_status trial_attention_forward(struct trial *trial);
+sw_status trial_attention_backward(struct trial *trial);
+
+/* struct sw_gemm */
+sw_status trial_gemm(struct trial *trial);
+sw_status trial_gemm_tf32(struct trial *trial);
+
+#endif

@@ -1,0 +1,255 @@
+/* The tables of the self-test: which ops, at which shapes, in which ways; and the run over them. */
+#include "kernels/self_test.h"
+
+#include "core/clock.h"
+#include "core/size.h"
+#include "kernels/self_test/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A GPU of fewer multiprocessors is slow enough that small shapes, which cross its tiles a few times, take as long. */
+enum { FEW_MULTIPROCESSORS = 4 };
+
+/* What is tried at one size: real shapes, then awkward ones, which both sizes have. */
+enum { MOST_SHAPES = 10 };
+struct table {
+    struct test_rows rows[MOST_SHAPES];   /* of activations and norms */
+    struct test_rows vocab[MOST_SHAPES];  /* of logits */
+    struct test_rows grains[MOST_SHAPES]; /* of updates */
+    struct test_heads heads[MOST_SHAPES]; /* of attention */
+    struct test_product products[MOST_SHAPES];
+};
+
+#define AWKWARD_ROWS                                                                                                   \
+    {1, 17}, {3, 65}, {67, 129}, {                                                                                     \
+        2, 8                                                                                                           \
+    }
+#define AWKWARD_VOCABULARIES                                                                                           \
+    {1, 3}, {                                                                                                          \
+        5, 513                                                                                                         \
+    }
+/* One token; odd lengths and strides; a window; documents and a window; keys from before. */
+#define AWKWARD_HEADS                                                                                                  \
+    {1, 1, 0, 1, 1, 8, 0, 0, 0}, {2, 17, 0, 3, 1, 24, 3, 0, 0}, {1, 71, 0, 2, 2, 64, 5, 9, 0},                         \
+        {2, 70, 0, 2, 1, 16, 3, 40, 30}, {                                                                             \
+        1, 3, 66, 4, 2, 32, 1, 0, 0                                                                                    \
+    }
+#define AWKWARD_PRODUCTS                                                                                               \
+    {1, 17, 65}, {33, 3, 129}, {                                                                                       \
+        5, 67, 1                                                                                                       \
+    }
+
+/* 896 and 3584 wide, 14 and 28 heads on 2 and 4, as models of 0.5 and 7 billion parameters have them. */
+static const struct table whole = {.rows = {{512, 896}, {130, 3584}, AWKWARD_ROWS},
+                                   .vocab = {{24, 32003}, AWKWARD_VOCABULARIES},
+                                   .grains = {{9, 0}, {1, 0}},
+                                   .heads = {{1, 200, 0, 14, 2, 64, 128, 0, 0},
+                                             {1, 200, 0, 4, 1, 128, 0, 0, 0},
+                                             {1, 600, 0, 1, 1, 64, 0, 0, 0},
+                                             {1, 300, 0, 2, 1, 64, 8, 140, 90},
+                                             {2, 5, 300, 2, 1, 128, 8, 0, 0},
+                                             AWKWARD_HEADS},
+                                   .products = {{512, 896, 896}, {256, 3584, 896}, {128, 896, 4864}, AWKWARD_PRODUCTS}};
+static const struct table small = {.rows = {AWKWARD_ROWS},
+                                   .vocab = {AWKWARD_VOCABULARIES},
+                                   .grains = {{1, 0}},
+                                   .heads = {AWKWARD_HEADS},
+                                   .products = {{65, 70, 64}, AWKWARD_PRODUCTS}};
+
+/* Where an op's shapes are in a table. */
+enum shapes { ROWS, VOCABULARIES, GRAINS, HEADS };
+
+struct op {
+    const char *name;
+    trial_function function;
+    enum shapes shapes;
+    bool of_one_type; /* it has no type, or its types are equal */
+};
+static const struct op ops[] = {
+    {"layer norm", trial_layernorm_forward, ROWS, false},
+    {"layer norm backward", trial_layernorm_backward, ROWS, false},
+    {"add and layer norm", trial_add_layernorm, ROWS, false},
+    {"add and rms norm", trial_add_rmsnorm, ROWS, false},
+    {"rms norm", trial_rmsnorm_forward, HEADS, false},
+    {"rms norm backward", trial_rmsnorm_backward, HEADS, false},
+    {"rotary positions", trial_rotate, HEADS, false},
+    {"embedding", trial_embedding_forward, HEADS, false},
+    {"embedding backward", trial_embedding_backward, HEADS, false},
+    {"activation", trial_activations, ROWS, false},
+    {"activation backward", trial_activation_gradients, ROWS, false},
+    {"gated activation", trial_gated, ROWS, false},
+    {"gated activation backward", trial_gated_gradients, ROWS, false},
+    {"addition", trial_add, ROWS, false},
+    {"bias gradient", trial_bias_gradient, ROWS, false},
+    {"cross-entropy", trial_cross_entropy, VOCABULARIES, false},
+    {"softmax of tiles", trial_softmax_partial, VOCABULARIES, true},
+    {"cross-entropy of tiles", trial_cross_entropy_tile, VOCABULARIES, false},
+    {"sum of losses", trial_sum_losses, ROWS, true},
+    {"rounding", trial_cast, ROWS, false},
+    {"end of a gradient", trial_finish_gradient, GRAINS, false},
+    {"rounding of a gradient", trial_round_gradient, GRAINS, false},
+    {"sums of squares", trial_square_sums, GRAINS, false},
+    {"update", trial_update, GRAINS, false},
+    {"sum over ranks", trial_rank_sum, ROWS, false},
+};
+#define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
+
+/* The ways in which a device can compute attention, from the slowest to the fastest. The first is what it does by
+ * itself and must pass; the other is tried where the device has it. The last that passed is taken: by this order and
+ * not by timing, so that a GPU computes the same bits each time. */
+static const struct way {
+    const char *name;
+    bool warpgroups;
+} ways[] = {{"attention", false}, {"attention by warpgroups", true}};
+
+/* The products of a linear layer: forward with what is added, the gradients of its input and of its weights. */
+static const struct linear {
+    const char *name;
+    struct sw_gemm shape;
+} linears[] = {
+    {"product", {.transpose_b = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product with a bias", {.transpose_b = true, .bias = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product with an addend", {.transpose_b = true, .addend = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product to fp32", {.transpose_b = true, .in = SW_BF16, .out = SW_F32}},
+    {"product for an input's gradient", {.in = SW_BF16, .out = SW_BF16}},
+    {"product for a weight's gradient", {.transpose_a = true, .accumulate = true, .in = SW_BF16, .out = SW_F32}},
+};
+
+static const struct table *table_of(const struct sw_device *device) {
+    const struct sw_device_info info = sw_device_info(device);
+    return !info.host_memory && info.multiprocessors < FEW_MULTIPROCESSORS ? &small : &whole;
+}
+
+/* NULL behind the last shape. */
+static const void *shape_of(const struct table *table, enum shapes shapes, int number) {
+    if (number == MOST_SHAPES)
+        return NULL;
+    const struct test_rows *rows = shapes == ROWS           ? &table->rows[number]
+                                   : shapes == VOCABULARIES ? &table->vocab[number]
+                                                            : &table->grains[number];
+    if (shapes < HEADS)
+        return rows->rows > 0 ? rows : NULL;
+    return table->heads[number].batch > 0 ? &table->heads[number] : NULL;
+}
+
+static struct sw_self_test_op *add_op(struct sw_self_test_report *report, const char *name) {
+    assert(report->count < SW_SELF_TEST_OPS);
+    struct sw_self_test_op *op = &report->op[report->count++];
+    *op = (struct sw_self_test_op){0};
+    snprintf(op->name, sizeof op->name, "%s", name);
+    return op;
+}
+
+static sw_status run_types(struct trial_bench *bench, struct sw_self_test_op *op, trial_function function,
+                           const void *shape, bool of_one_type) {
+    for (int type = SW_F32; type < (of_one_type ? SW_BF16 : SW_DTYPES); type++)
+        SW_TRY(trial_run(bench, op, function, shape, (sw_dtype)type));
+    return SW_OK;
+}
+
+static sw_status run_ops(struct trial_bench *bench, struct sw_self_test_report *report) {
+    const struct table *table = table_of(bench->device);
+    for (int i = 0; i < COUNT(ops); i++) {
+        struct sw_self_test_op *op = add_op(report, ops[i].name);
+        const void *shape;
+        for (int s = 0; (shape = shape_of(table, ops[i].shapes, s)) != NULL; s++)
+            SW_TRY(run_types(bench, op, ops[i].function, shape, ops[i].of_one_type));
+    }
+    return SW_OK;
+}
+
+static sw_status run_way(struct trial_bench *bench, const struct way *way, struct sw_self_test_report *report,
+                         bool *out_passed) {
+    static const struct {
+        const char *name;
+        trial_function function;
+    } passes[] = {{"", trial_attention_forward}, {" backward", trial_attention_backward}};
+    const struct table *table = table_of(bench->device);
+    char name[SW_SELF_TEST_NAME_CHARS];
+    *out_passed = true;
+    for (int p = 0; p < COUNT(passes); p++) {
+        snprintf(name, sizeof name, "%s%s", way->name, passes[p].name);
+        struct sw_self_test_op *op = add_op(report, name);
+        op->optional = way->warpgroups;
+        for (int s = 0; shape_of(table, HEADS, s) != NULL; s++)
+            if (table->heads[s].past == 0 || p == 0)
+                SW_TRY(run_types(bench, op, passes[p].function, &table->heads[s], false));
+        *out_passed = *out_passed && !op->failed;
+    }
+    return SW_OK;
+}
+
+/* Small shapes do not cross the tiles of warpgroups, and so prove nothing of them. */
+static bool can_try(struct sw_device *device, const struct way *way) {
+    const bool can =
+        !way->warpgroups || (table_of(device) == &whole && sw_device_use_warpgroups(device, true) == SW_OK);
+    sw_error_clear();
+    return can;
+}
+
+static sw_status run_attention(struct trial_bench *bench, struct sw_self_test_report *report) {
+    for (int i = 0; i < COUNT(ways); i++) {
+        bool passed;
+        if (!can_try(bench->device, &ways[i]))
+            continue;
+        SW_TRY(run_way(bench, &ways[i], report, &passed));
+        if (passed)
+            snprintf(report->attention, sizeof report->attention, "%s", ways[i].name);
+    }
+    return SW_OK;
+}
+
+static sw_status run_products(struct trial_bench *bench, struct sw_self_test_report *report, bool tf32) {
+    const struct table *table = table_of(bench->device);
+    for (int i = 0; i < COUNT(linears); i++) {
+        char name[SW_SELF_TEST_NAME_CHARS];
+        snprintf(name, sizeof name, "%s%s", linears[i].name, tf32 ? " in tf32" : "");
+        struct sw_self_test_op *op = add_op(report, name);
+        for (int s = 0; s < MOST_SHAPES && table->products[s].m > 0; s++) {
+            struct sw_gemm shape = linears[i].shape;
+            shape.m = table->products[s].m;
+            shape.n = table->products[s].n;
+            shape.k = table->products[s].k;
+            SW_TRY(run_types(bench, op, tf32 ? trial_gemm_tf32 : trial_gemm, &shape, tf32));
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status run(struct sw_device *device, struct sw_self_test_report *report, bool tf32) {
+    struct trial_bench bench;
+    const int64_t start_ns = sw_now_ns();
+    SW_TRY(trial_bench_open(device, &bench));
+    sw_status status = tf32 ? SW_OK : run_ops(&bench, report);
+    if (status == SW_OK && !tf32)
+        status = run_attention(&bench, report);
+    if (status == SW_OK)
+        status = run_products(&bench, report, tf32);
+    trial_bench_close(&bench);
+    report->seconds += (double)(sw_now_ns() - start_ns) * 1e-9;
+    return status;
+}
+
+sw_status sw_self_test_run(struct sw_device *device, struct sw_self_test_report *out) {
+    *out = (struct sw_self_test_report){0};
+    return run(device, out, false);
+}
+
+sw_status sw_self_test_run_tf32(struct sw_device *device, struct sw_self_test_report *report) {
+    return run(device, report, true);
+}
+
+const struct sw_self_test_op *sw_self_test_failed(const struct sw_self_test_report *report) {
+    for (int i = 0; i < report->count; i++)
+        if (report->op[i].failed && !report->op[i].optional)
+            return &report->op[i];
+    return NULL;
+}
+
+sw_status sw_self_test_use_attention(struct sw_device *device, const struct sw_self_test_report *report) {
+    bool warpgroups = false;
+    for (int i = 0; i < COUNT(ways); i++)
+        warpgroups |= ways[i].warpgroups && strcmp(ways[i].name, report->attention) == 0;
+    return sw_device_use_warpgroups(device, warpgroups);
+}

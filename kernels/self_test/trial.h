@@ -1,0 +1,88 @@
+/* One comparison: an op with its operands, run on the reference and on the device from the same bytes. */
+#ifndef SW_KERNELS_SELF_TEST_TRIAL_H
+#define SW_KERNELS_SELF_TEST_TRIAL_H
+
+#include "kernels/device_ops.h"
+#include "kernels/self_test.h"
+
+/* The passes over a trial's function. DECLARE lays the operands out, PREPARE makes inputs that are results of other ops
+ * (on the reference), REFERENCE and DEVICE run the op. */
+typedef enum { TRIAL_DECLARE, TRIAL_PREPARE, TRIAL_REFERENCE, TRIAL_DEVICE } trial_pass;
+
+typedef enum { FILL_POISON, FILL_NORMAL, FILL_POSITIVE, FILL_INDICES, FILL_DOCUMENTS, FILL_EDGES } trial_fill;
+/* How an output is compared. SAMPLED: where the reference left its poison, the device need only be finite. */
+typedef enum { COMPARE_NOT, COMPARE_CLOSE, COMPARE_SAMPLED, COMPARE_BITS } trial_compare;
+/* A double and an index have no sw_dtype. */
+typedef enum {
+    ELEMENT_F32 = SW_F32,
+    ELEMENT_BF16 = SW_BF16,
+    ELEMENT_F16 = SW_F16,
+    ELEMENT_F64,
+    ELEMENT_I32
+} trial_type;
+
+/* |got - want| <= absolute + relative·|want|, and one step of a 16-bit type beside. */
+struct trial_tolerance {
+    double relative, absolute;
+};
+
+struct trial_operand {
+    const char *name;
+    trial_type type;
+    int64_t elems;
+    trial_fill fill;
+    float deviation;      /* of FILL_NORMAL */
+    int64_t first, limit; /* FILL_INDICES: within [first, limit). FILL_DOCUMENTS: tokens of a sequence, most of one */
+    trial_compare compare;
+    struct trial_tolerance tolerance;
+};
+
+enum { TRIAL_OPERANDS = 16, TRIAL_NORMALS = 65521 /* a prime */ };
+
+struct trial {
+    struct sw_device *device, *reference;
+    const void *shape; /* of the op, as its function knows it */
+    sw_dtype type;
+    trial_pass pass;
+    struct sw_stream *stream; /* of the pass; NULL while operands are declared */
+    char *base;               /* of the pass's image of all operands; NULL while they are declared */
+    char *scratch;            /* of the pass */
+    int64_t scratch_bytes, reference_scratch_bytes;
+    struct trial_operand operand[TRIAL_OPERANDS];
+    int64_t offset[TRIAL_OPERANDS];
+    int count, next; /* operands declared, and the one that the pass names next */
+    int64_t image_bytes;
+    uint64_t seed;
+};
+
+/* Names the next operand and returns its address in the pass at hand; NULL while operands are declared. A function
+ * names the same operands in the same order in every pass. */
+void *trial_operand(struct trial *trial, struct trial_operand operand);
+/* The operands that most ops have. `type` 16-bit elements are drawn in fp32 and rounded. */
+const void *trial_input(struct trial *trial, const char *name, sw_dtype type, int64_t elems, float deviation);
+void *trial_output(struct trial *trial, const char *name, sw_dtype type, int64_t elems, struct trial_tolerance within);
+/* An output that the op adds to. */
+void *trial_sum(struct trial *trial, const char *name, sw_dtype type, int64_t elems, struct trial_tolerance within);
+/* Scratch that a call needs on the device and on the reference; called while operands are declared. */
+void trial_needs_scratch(struct trial *trial, int64_t bytes, int64_t reference_bytes);
+
+typedef sw_status (*trial_function)(struct trial *trial);
+
+/* Where trials run: the two devices, their streams, and memory for the images, which grows as trials need it. */
+struct trial_bench {
+    struct sw_device *device, *reference;
+    struct sw_stream *stream, *reference_stream;
+    struct sw_memory *memory;
+    char *scratch;            /* of the reference */
+    char *start, *want, *got; /* the image before, after the reference, and after the device */
+    int64_t bytes;            /* of each of the three */
+    float *normals;           /* TRIAL_NORMALS drawn numbers, from which operands are filled */
+    uint64_t trials;
+};
+sw_status trial_bench_open(struct sw_device *device, struct trial_bench *out);
+void trial_bench_close(struct trial_bench *bench);
+/* Runs a function on both devices, and notes in `op` what came out. */
+sw_status trial_run(struct trial_bench *bench, struct sw_self_test_op *op, trial_function function, const void *shape,
+                    sw_dtype type);
+
+#endif

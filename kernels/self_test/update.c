@@ -1,0 +1,112 @@
+/* The end of a gradient and the update, whose bits are part of their contract: they are those of the reference. */
+#include "core/comm.h"
+#include "core/size.h"
+#include "kernels/self_test/ops.h"
+
+#include <string.h>
+
+static void *exact(struct trial *trial, const char *name, trial_type type, int64_t elems) {
+    return trial_operand(trial,
+                         (struct trial_operand){.name = name, .type = type, .elems = elems, .compare = COMPARE_BITS});
+}
+
+static int64_t elems_of(const struct trial *trial) {
+    return ((const struct test_rows *)trial->shape)->rows * SW_GRAIN_ELEMS;
+}
+
+sw_status trial_finish_gradient(struct trial *trial) {
+    const int64_t elems = elems_of(trial);
+    const float *acc = trial_input(trial, "the accumulator", SW_F32, elems, 1.0f);
+    void *grads = exact(trial, "gradients", (trial_type)trial->type, elems);
+    double *sums = exact(trial, "sums of squares", ELEMENT_F64, elems / SW_GRAIN_ELEMS);
+    return trial->pass < TRIAL_REFERENCE ? SW_OK
+                                         : sw_finish_gradient(trial->stream, trial->type, elems, acc, grads, sums);
+}
+
+sw_status trial_round_gradient(struct trial *trial) {
+    const int64_t elems = elems_of(trial);
+    const float *acc = trial_input(trial, "the accumulator", SW_F32, elems, 1.0f);
+    void *grads = exact(trial, "gradients", (trial_type)trial->type, elems);
+    return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_round_gradient(trial->stream, trial->type, elems, acc, grads);
+}
+
+sw_status trial_square_sums(struct trial *trial) {
+    const int64_t elems = elems_of(trial);
+    const void *grads = trial_input(trial, "gradients", trial->type, elems, 1.0f);
+    double *sums = exact(trial, "sums of squares", ELEMENT_F64, elems / SW_GRAIN_ELEMS);
+    return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_square_sums(trial->stream, trial->type, elems, grads, sums);
+}
+
+sw_status trial_cast(struct trial *trial) {
+    const struct test_rows *s = trial->shape;
+    const int64_t elems = s->rows * s->cols;
+    const float *from = trial_operand(
+        trial, (struct trial_operand){
+                   .name = "from", .type = ELEMENT_F32, .elems = elems, .fill = FILL_EDGES, .deviation = 1.0f});
+    void *to = exact(trial, "to", (trial_type)trial->type, elems);
+    return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_cast_from_f32(trial->stream, trial->type, elems, from, to);
+}
+
+/* Second moments are squares. */
+static void make_moments(float *records, int64_t grains) {
+    for (int64_t g = 0; g < grains; g++) {
+        float *m = records + (g * SW_RECORD_STREAMS + 1) * SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+            v[i] *= v[i];
+    }
+}
+
+/* Runs with and without decay begin and end within grains, and a tail of the unit is padding. */
+sw_status trial_update(struct trial *trial) {
+    enum { FIRST_RUN = 101, TAIL = 77, STEP = 3 };
+    const int64_t elems = elems_of(trial), grains = elems / SW_GRAIN_ELEMS;
+    const struct sw_decay_run runs[] = {{.end = FIRST_RUN, .decay = true},
+                                        {.end = elems / 2 + 1, .decay = false},
+                                        {.end = elems - TAIL, .decay = true}};
+    const struct sw_adamw adamw = {
+        .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.375f, .step = STEP};
+    const void *grads = trial_input(trial, "gradients", trial->type, elems, 0.5f);
+    float *records = trial_operand(trial, (struct trial_operand){.name = "records",
+                                                                 .type = ELEMENT_F32,
+                                                                 .elems = grains * SW_RECORD_STREAMS * SW_GRAIN_ELEMS,
+                                                                 .fill = FILL_NORMAL,
+                                                                 .deviation = 0.1f,
+                                                                 .compare = COMPARE_BITS});
+    void *weights = exact(trial, "weights", (trial_type)trial->type, elems);
+    if (trial->pass == TRIAL_PREPARE)
+        make_moments(records, grains);
+    if (trial->pass < TRIAL_REFERENCE)
+        return SW_OK;
+    return sw_update_adamw(trial->stream, trial->type, &adamw, 0, grains, runs, sizeof runs / sizeof runs[0], grads,
+                           records, weights);
+}
+
+/* What a rank does with the contributions of three others. The reference adds them up plainly. */
+sw_status trial_rank_sum(struct trial *trial) {
+    enum { RANKS = 4, OWN = 1 };
+    const struct test_rows *s = trial->shape;
+    const int64_t elems = s->rows * s->cols, bytes = sw_dtype_bytes(trial->type);
+    const int64_t stride = sw_round_up(elems, SW_TENSOR_ALIGN_ELEMS);
+    const char *own = trial_input(trial, "the own share", trial->type, elems, 1.0f);
+    const char *others = trial_input(trial, "the others' shares", trial->type, (RANKS - 1) * stride, 1.0f);
+    float *to = exact(trial, "the sum", ELEMENT_F32, elems);
+    if (trial->pass < TRIAL_REFERENCE)
+        return SW_OK;
+    if (trial->pass == TRIAL_REFERENCE || trial->device->ops.rank_sum == NULL) {
+        for (int64_t i = 0; i < elems; i++) {
+            to[i] = sw_dtype_load(trial->type, others, i) + sw_dtype_load(trial->type, own, i);
+            for (int64_t other = OWN; other < RANKS - 1; other++)
+                to[i] += sw_dtype_load(trial->type, others + other * stride * bytes, i);
+        }
+        return SW_OK;
+    }
+    return trial->device->ops.rank_sum(trial->stream, &(struct sw_comm_sum){.type = trial->type,
+                                                                            .to_type = SW_F32,
+                                                                            .elems = elems,
+                                                                            .rank = OWN,
+                                                                            .ranks = RANKS,
+                                                                            .own = own,
+                                                                            .others = others,
+                                                                            .stride_bytes = stride * bytes,
+                                                                            .to = to});
+}
