@@ -209,8 +209,9 @@ static void create(int64_t step, const char *nvme) {
     sw_store_close(store);
 }
 
-/* Creates as a train does, which clears away what one that was cut off has left. */
-static void begin(int64_t step, const char *nvme) {
+/* Creates a run as a train does: first removes what a start that was cut off has left, and ends with a commit of step
+ * 0, the only step that a start commits. */
+static void begin(const char *nvme) {
     const struct sw_rank_stores all = stores();
     struct sw_start start = SW_START_NONE;
     struct sw_store *store = NULL;
@@ -224,7 +225,7 @@ static void begin(int64_t step, const char *nvme) {
     require(sw_start_announce(&all, &start));
     require(sw_rank_store_create(&all, start.id, &store));
     require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
-    commit(store, step);
+    commit(store, 0);
     require(sw_start_finish(&job.ranks, job.folder, &start));
     sw_store_close(store);
 }
@@ -299,7 +300,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "create") == 0)
         create(atoll(argv[3]), nvme);
     else if (strcmp(what, "begin") == 0)
-        begin(atoll(argv[3]), nvme);
+        begin(nvme);
     else if (strcmp(what, "resume") == 0)
         sw_store_close(resume(nvme));
     else if (strcmp(what, "commit") == 0)

@@ -318,7 +318,7 @@ def begin_until_there(draw, path, drive, deaths):
         ranks = draw.choice([1, 2, 3])
         call = f"{draw.randrange(1, MOST_BEGIN_NAMES)}n" if draw.random() < 0.4 else draw.randrange(1, MOST_BEGIN_CALLS)
         death = f"{draw.randrange(ranks)}:{call}"
-        code, _, err = job(ranks, "begin", path, STEP, nvme=drive, death=death)
+        code, _, err = job(ranks, "begin", path, nvme=drive, death=death)
         left.append(f"{ranks} ranks, killed at {death}: {sorted(os.listdir(path))} and {stores_in(path)}")
         if code == 0 or (code is None) or LOST in err:
             problems += [] if code == 0 else [f"{left}: status {code}: {err[-800:]}"]
@@ -343,11 +343,11 @@ def a_start_that_is_cut_off_is_begun_again():
                 continue
             ranks = draw.choice([1, 2, 3])
             what = f"{left}, then {ranks} ranks"
-            problems += expect(job(ranks, "begin", path, STEP, nvme=drive), None, what)
+            problems += expect(job(ranks, "begin", path, nvme=drive), None, what)
             problems += expected_in(drive or path, ranks)
             strange = set(os.listdir(path)) - {"run.json", "store.spillway", *(f"rank-{r}-of-{ranks}" for r in range(3))}
             problems += [f"{what}: {strange} left"] if strange else []
-            problems += expect(job(ranks, "resume", path), STEP, what)
+            problems += expect(job(ranks, "resume", path), 0, what)
     return problems
 
 
@@ -357,13 +357,13 @@ def a_folder_with_more_than_a_start_is_refused():
         path, drive = os.path.join(top, "run"), os.path.join(top, "drive")
         os.mkdir(path)
         os.mkdir(drive)
-        job(1, "begin", path, STEP, nvme=drive, death="0:8")
+        job(1, "begin", path, nvme=drive, death="0:8")
         if not os.path.exists(os.path.join(path, "starting.json")):
             return [f"no start was cut off: {os.listdir(path)}"]
         for name, make in (("mine.txt", lambda at: open(at, "w").close()), ("rank-0-of-2", os.mkdir)):
             at = os.path.join(path, name)
             make(at)
-            problems += refused(job(1, "begin", path, STEP, nvme=drive), name, f"{name} beside it")
+            problems += refused(job(1, "begin", path, nvme=drive), name, f"{name} beside it")
             problems += [] if os.path.exists(at) else [f"{name} was removed"]
             shutil.rmtree(at) if os.path.isdir(at) else os.unlink(at)
         # Another run's store has come to lie where that of the start was.
@@ -371,9 +371,9 @@ def a_folder_with_more_than_a_start_is_refused():
         if os.path.exists(store):
             os.unlink(store)
         os.mkdir(other)
-        problems += expect(job(1, "begin", other, STEP, nvme=drive), None, "another run")
-        problems += refused(job(1, "begin", path, STEP, nvme=drive), "store.spillway exists already", "a store of another")
-        problems += expect(job(1, "resume", other), STEP, "the other run")
+        problems += expect(job(1, "begin", other, nvme=drive), None, "another run")
+        problems += refused(job(1, "begin", path, nvme=drive), "store.spillway exists already", "a store of another")
+        problems += expect(job(1, "resume", other), 0, "the other run")
     return problems
 
 
