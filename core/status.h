@@ -22,6 +22,7 @@ enum {
     SW_ERR_BUSY = -8,        /* in use by another process */
     SW_ERR_STOPPED = -9,     /* ended on request or because another lane failed */
     SW_ERR_DEVICE = -11,     /* a GPU or its driver failed */
+    SW_ERR_OVERTAKEN = -12,  /* another process has written over what was being read: read again */
     SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
 };
 

@@ -126,6 +126,18 @@ sw_status sw_block_open(const char *path, int *out_fd, int64_t *out_bytes) {
     return status;
 }
 
+sw_status sw_block_open_unlocked(const char *path, int *out_fd, int64_t *out_bytes) {
+    *out_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (*out_fd < 0)
+        return sw_fail(SW_ERR_IO, "the block device %s cannot be opened to read it: %s", path, strerror(errno));
+    const sw_status status = ask_device(*out_fd, path, out_bytes);
+    if (status != SW_OK) {
+        close(*out_fd);
+        *out_fd = -1;
+    }
+    return status;
+}
+
 sw_status sw_block_check_room(const char *path, int64_t bytes, int64_t needed_bytes) {
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
     if (needed_bytes <= bytes)

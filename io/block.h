@@ -13,6 +13,9 @@ bool sw_block_is_one(const char *path);
  * another process. */
 sw_status sw_block_open(const char *path, int *out_fd, int64_t *out_bytes);
 
+/* Opens the device to read it, beside a process that may be using it: nothing is locked. */
+sw_status sw_block_open_unlocked(const char *path, int *out_fd, int64_t *out_bytes);
+
 /* Refuses with SW_ERR_SPACE a device of fewer bytes than are needed. */
 sw_status sw_block_check_room(const char *path, int64_t bytes, int64_t needed_bytes);
 

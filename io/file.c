@@ -140,21 +140,37 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
     return SW_OK;
 }
 
-sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
-    *out_fd = -1;
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
+/* A FIFO in the place of a store must not keep whoever opens it waiting. */
+static sw_status open_store_file(const char *path, int access, int *out_fd) {
+    struct stat info;
+    const int fd = open(path, access | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT
                    ? sw_fail(SW_ERR_ARG,
                              "the store file %s cannot be opened (%s): if it was moved, name its directory by --nvme",
                              path, strerror(errno))
-                   : sw_fail(SW_ERR_IO, "the store file %s cannot be opened: %s", path, strerror(errno));
-    struct stat info;
-    sw_status status = SW_OK;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        status = sw_fail(SW_ERR_ARG, "%s is not a regular file", path);
-    if (status == SW_OK)
-        status = sw_lock_take(fd, path);
+                   : sw_fail(SW_ERR_IO, "the store file %s cannot be opened%s: %s", path,
+                             access == O_RDWR ? " for writing" : "", strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || fcntl(fd, F_SETFL, 0) != 0) {
+        close(fd);
+        return sw_fail(SW_ERR_ARG, "%s is not a regular file", path);
+    }
+    *out_fd = fd;
+    return SW_OK;
+}
+
+sw_status sw_file_open_unlocked(const char *path, int *out_fd) {
+    *out_fd = -1;
+    SW_TRY(open_store_file(path, O_RDONLY, out_fd));
+    (void)sw_file_try_direct(*out_fd);
+    return SW_OK;
+}
+
+sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
+    int fd;
+    *out_fd = -1;
+    SW_TRY(open_store_file(path, O_RDWR, &fd));
+    sw_status status = sw_lock_take(fd, path);
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
     if (status != SW_OK) {

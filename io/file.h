@@ -20,6 +20,10 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
 /* Opens and locks an existing file; SW_ERR_BUSY when another process has it. */
 sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd);
 
+/* Opens an existing file of a store to read it, beside a process that may be writing to it: nothing is locked, and
+ * where there is no direct I/O the page cache will do. */
+sw_status sw_file_open_unlocked(const char *path, int *out_fd);
+
 /* Turns direct I/O on where the file system has it, aligned as our buffers are. Returns whether it is on. */
 bool sw_file_try_direct(int fd);
 /* Whether the file is kept in memory anyway. */

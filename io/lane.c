@@ -284,6 +284,7 @@ static sw_status report_corrupt(const struct sw_store_lane *lane, const struct l
     const struct sw_store *store = lane->store;
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const struct sw_area *area = area_of(lane, request);
+    SW_TRY(sw_store_check_current(store));
     const long long step = (long long)atomic_load(&store->committed_step);
     const bool unknown = *sw_area_sums(area, request->unit, grain) == SW_CHECKSUM_UNKNOWN;
     char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];

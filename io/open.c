@@ -1,18 +1,31 @@
 /* Opening a store: files in any order and place, believed only as far as they check. */
 #include "io/block.h"
 #include "io/file.h"
+#include "io/lock.h"
 #include "io/store_private.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+struct opening {
+    bool read_only, allow_buffered;
+    int64_t most_step;
+};
+
+static sw_status open_file(const struct sw_store *store, bool allow_buffered, struct sw_store_file *target) {
+    if (store->read_only)
+        return target->is_device ? sw_block_open_unlocked(target->path, &target->fd, &target->device_bytes)
+                                 : sw_file_open_unlocked(target->path, &target->fd);
+    return target->is_device ? sw_block_open(target->path, &target->fd, &target->device_bytes)
+                             : sw_file_open(target->path, allow_buffered, &target->fd);
+}
 
 static sw_status read_labels(struct sw_store *store, const char *const *directories, bool allow_buffered,
                              void *labels[]) {
     for (int i = 0; i < store->file_count; i++) {
         SW_TRY(sw_store_set_file(store, i, directories[i]));
-        struct sw_store_file *target = &store->files[i];
-        SW_TRY(target->is_device ? sw_block_open(target->path, &target->fd, &target->device_bytes)
-                                 : sw_file_open(target->path, allow_buffered, &target->fd));
+        SW_TRY(open_file(store, allow_buffered, &store->files[i]));
     }
     SW_TRY(sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue));
     for (int i = 0; i < store->file_count; i++)
@@ -48,25 +61,26 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
-static sw_status load(struct sw_store *store, const char *const *directories, bool allow_buffered, int64_t most_step,
+static sw_status load(struct sw_store *store, const char *const *directories, const struct opening *opening,
                       void *labels[]) {
-    SW_TRY(read_labels(store, directories, allow_buffered, labels));
+    SW_TRY(read_labels(store, directories, opening->allow_buffered, labels));
     SW_TRY(sort_files(store, labels));
     SW_TRY(sw_label_apply(store, labels));
     SW_TRY(sw_super_alloc(store));
-    SW_TRY(sw_super_load(store, most_step));
+    SW_TRY(sw_super_load(store, opening->most_step));
     /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
      * before the generation that it replaces is written to. */
-    return sw_store_flush(store);
+    return store->read_only ? SW_OK : sw_store_flush(store);
 }
 
-sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
-                           bool allow_buffered, int64_t most_step, struct sw_store **out) {
+static sw_status open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                         const struct opening *opening, struct sw_store **out) {
     SW_TRY(sw_file_check_distinct(directories, directory_count));
     struct sw_store *store;
     SW_TRY(sw_store_alloc(directory_count, rings, &store));
+    store->read_only = store->trimmed = opening->read_only;
     void *labels[SW_STORE_MAX_FILES] = {NULL};
-    const sw_status status = load(store, directories, allow_buffered, most_step, labels);
+    const sw_status status = load(store, directories, opening, labels);
     for (int i = 0; i < directory_count; i++)
         free(labels[i]);
     if (status != SW_OK) {
@@ -77,8 +91,52 @@ sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const
     return SW_OK;
 }
 
+sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                           bool allow_buffered, int64_t most_step, struct sw_store **out) {
+    const struct opening opening = {.allow_buffered = allow_buffered, .most_step = most_step};
+    return open_on(rings, directories, directory_count, &opening, out);
+}
+
 sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out) {
     const struct sw_ring_source rings = {.open = sw_ring_open_uring};
     return sw_store_open_on(&rings, directories, directory_count, allow_buffered, most_step, out);
+}
+
+sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
+                                struct sw_store **out) {
+    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
+    const struct opening opening = {.read_only = true, .most_step = most_step};
+    return open_on(&rings, directories, directory_count, &opening, out);
+}
+
+/* Whether a file's records say something else than when the store was opened: the commit that is read is gone, or there
+ * is one that is later than all that were there. A record that cannot be read says nothing. */
+static bool is_changed(const struct sw_store *store, int file, void *page) {
+    const struct sw_store_file *target = &store->files[file];
+    bool changed = false;
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+        if (pread(target->fd, page, SW_FORMAT_PAGE_BYTES, sw_super_offset(store, file, slot)) != SW_FORMAT_PAGE_BYTES)
+            continue;
+        const int64_t sequence = sw_from_le64(((const struct sw_super_header *)page)->sequence);
+        changed |= slot == target->committed_slot ? sequence != store->committed_sequence : sequence > store->sequence;
+    }
+    return changed;
+}
+
+sw_status sw_store_check_current(const struct sw_store *store) {
+    void *page;
+    if (!store->read_only)
+        return SW_OK;
+    SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &page));
+    /* Where a later commit was there already, its run may be on the way to the one after that. */
+    bool changed = atomic_load(&store->behind) && sw_lock_is_held(store->files[0].fd);
+    for (int file = 0; file < store->file_count; file++)
+        changed |= is_changed(store, file, page);
+    free(page);
+    return !changed ? SW_OK
+                    : sw_fail(SW_ERR_OVERTAKEN,
+                              "step %lld in %s was written over while it was read, as its run trains on: try again, or "
+                              "stop the run first",
+                              (long long)store->commit.step, store->files[0].path);
 }

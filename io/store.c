@@ -197,6 +197,8 @@ sw_status sw_store_flush(struct sw_store *store) {
 }
 
 sw_status sw_store_check_writable(const struct sw_store *store, int generation) {
+    if (store->read_only)
+        return sw_fail(SW_ERR_INTERNAL, "%s was opened to be read only", store->files[0].path);
     if (atomic_load(&store->committed_step) >= 0 && atomic_load(&store->committed_generation) == generation)
         return sw_fail(SW_ERR_INTERNAL, "generation %d of %s is committed and cannot be written to", generation,
                        store->files[0].path);

@@ -95,6 +95,11 @@ sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 #define SW_STORE_NEWEST INT64_MAX
 sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out);
+/* Opens them to read only. Nothing is locked, written or flushed, so that a read-only file system will do, and so that
+ * another process may train on. That process writes over the generation that is read once it has committed the step
+ * after it: readings that meet this fail with SW_ERR_OVERTAKEN, and the store is then to be closed and opened again. */
+sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
+                                struct sw_store **out);
 /* Removes what was committed after the commit that the store was opened at. Durable when it returns; nothing happens
  * where nothing was. */
 sw_status sw_store_go_back(struct sw_store *store);

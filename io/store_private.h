@@ -61,6 +61,7 @@ struct sw_store {
     bool filled;       /* creation has begun to write */
     uint64_t zero_sum; /* of the grains that creation has filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
     bool unnamed;      /* its files have no name to remove */
+    bool read_only;    /* nothing is locked or written; another process may be committing to it */
     /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
      * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
     _Atomic bool unsure;
@@ -77,6 +78,10 @@ sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw
                              sw_store_progress progress, void *context, struct sw_store **out);
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
                            bool allow_buffered, int64_t most_step, struct sw_store **out);
+
+/* Refuses with SW_ERR_OVERTAKEN a store that is only read where its run has gone on since it was opened, so that what
+ * was read may be half of a later step. */
+sw_status sw_store_check_current(const struct sw_store *store);
 
 /* Takes a store with nothing in it, to be filled by create or open. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);

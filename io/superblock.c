@@ -1,5 +1,6 @@
 /* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
 #include "io/checksum.h"
+#include "io/lock.h"
 #include "io/store_private.h"
 
 #include <string.h>
@@ -174,6 +175,14 @@ static sw_status explain_lost(const struct sw_store *store, int file, const stru
                    store->files[file].path);
 }
 
+/* A store that is read while its run trains has no commit for a while, at first or with one generation. */
+static sw_status explain_early(const struct sw_store *store) {
+    return sw_fail(SW_ERR_BUSY, "%s is being trained and has no commit yet%s: wait for %s, or stop it",
+                   store->files[0].path,
+                   store->generations == 1 ? ", as --durability none makes one only when a run ends" : "",
+                   store->generations == 1 ? "its run to end" : "the first one");
+}
+
 static sw_status explain_none(const struct sw_store *store, const file_records *records,
                               const struct sw_finished *finished) {
     bool first_unfinished = true, damaged = false;
@@ -181,6 +190,8 @@ static sw_status explain_none(const struct sw_store *store, const file_records *
         first_unfinished = first_unfinished && records[file][1].state == SLOT_EMPTY;
         damaged = damaged || records[file][0].state == SLOT_DAMAGED || records[file][1].state == SLOT_DAMAGED;
     }
+    if (store->read_only && (store->generations == 1 || first_unfinished) && sw_lock_is_held(store->files[0].fd))
+        return explain_early(store);
     if (store->generations == 1)
         return sw_fail(damaged ? SW_ERR_CORRUPT : SW_ERR_ARG,
                        "%s was kept with --durability none and its run did not end cleanly%s: its state is lost, and "

@@ -75,6 +75,7 @@ static sw_status check_again(struct verify *self, const struct verify_run *run, 
     SW_TRY(sw_queue_run(self->store->queue, &request, &result));
     if (result.error == 0 && is_right(self, run, grain))
         return SW_OK;
+    SW_TRY(sw_store_check_current(self->store));
     self->bad++;
     const struct sw_store_bad_grain bad = {.unit = run->unit,
                                            .grain = run->first_grain + grain,

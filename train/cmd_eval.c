@@ -148,12 +148,25 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
     return SW_OK;
 }
 
-static sw_status evaluate(struct evaluator *e) {
-    struct measured measured;
+static sw_status open_all(void *context) {
+    struct evaluator *e = context;
     SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
     SW_TRY(resolve_seq(e));
     SW_TRY(open_data(e));
-    SW_TRY(open_model(e));
+    return open_model(e);
+}
+
+static void close_all(void *context) {
+    struct evaluator *e = context;
+    sw_inference_close(&e->inference);
+    sw_data_close(e->data);
+    sw_source_close(e->source);
+    *e = (struct evaluator){.given = e->given};
+}
+
+static sw_status evaluate(struct evaluator *e) {
+    struct measured measured;
+    SW_TRY(sw_command_read_run(open_all, close_all, e));
     SW_TRY(measure(e, &measured));
     return print_result(e, &measured);
 }
@@ -165,9 +178,7 @@ int sw_command_eval(int argc, char **argv) {
         struct evaluator e = {.given = &given};
         const sw_status status = evaluate(&e);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        sw_inference_close(&e.inference);
-        sw_data_close(e.data);
-        sw_source_close(e.source);
+        close_all(&e);
     }
     sw_options_release(&line, &given);
     return code;

@@ -38,26 +38,37 @@ static const struct sw_command_line line = {.command = "export",
                                             .options = options,
                                             .option_count = sizeof options / sizeof options[0]};
 
-static sw_status write_folder(struct sw_source *source, const struct sw_checkpoint_format *format, const char *to) {
-    const struct sw_load from = sw_source_load(source);
-    return sw_checkpoint_write(to, sw_source_config(source), sw_source_units(source), format, &from,
-                               sw_source_folder(source));
+struct exporter {
+    const struct export_options *given;
+    struct sw_source *source;
+};
+
+static sw_status write_folder(void *context) {
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    struct exporter *e = context;
+    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
+    const struct sw_checkpoint_format format = {.type = types[e->given->type], .shard_bytes = e->given->shard_bytes};
+    const struct sw_load from = sw_source_load(e->source);
+    return sw_checkpoint_write(e->given->to, sw_source_config(e->source), sw_source_units(e->source), &format, &from,
+                               sw_source_folder(e->source));
+}
+
+static void close_source(void *context) {
+    struct exporter *e = context;
+    sw_source_close(e->source);
+    e->source = NULL;
 }
 
 int sw_command_export(int argc, char **argv) {
-    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
     struct export_options given = {0};
-    struct sw_source *source = NULL;
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        const struct sw_checkpoint_format format = {.type = types[given.type], .shard_bytes = given.shard_bytes};
-        sw_status status = sw_source_open_any(given.from, &given.nvme, &source);
-        if (status == SW_OK)
-            status = write_folder(source, &format, given.to);
+        struct exporter e = {.given = &given};
+        const sw_status status = sw_command_read_run(write_folder, close_source, &e);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
         if (status == SW_OK)
             sw_log_info("wrote %s", given.to);
-        sw_source_close(source);
+        close_source(&e);
     }
     sw_options_release(&line, &given);
     return code;

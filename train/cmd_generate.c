@@ -174,10 +174,25 @@ static void say_speed(const struct generator *g, int64_t start_ns, int64_t first
                     (double)(first_ns - start_ns) * 1e-9, (double)more / ((double)(end_ns - first_ns) * 1e-9));
 }
 
-static sw_status generate(struct generator *g) {
+static sw_status open_all(void *context) {
+    struct generator *g = context;
     SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
     SW_TRY(read_prompt(g));
-    SW_TRY(open_model(g));
+    return open_model(g);
+}
+
+static void close_all(void *context) {
+    struct generator *g = context;
+    sw_decoder_close(&g->decoder);
+    sw_source_close(g->source);
+    sw_sampler_destroy(g->sampler);
+    free(g->text);
+    free(g->logits);
+    *g = (struct generator){.options = g->options};
+}
+
+static sw_status generate(struct generator *g) {
+    SW_TRY(sw_command_read_run(open_all, close_all, g));
     const struct sw_sampler_spec spec = {.vocab = sw_source_config(g->source)->vocab,
                                          .temperature = g->options->temperature,
                                          .top_k = g->options->top_k,
@@ -203,14 +218,6 @@ static sw_status generate(struct generator *g) {
     return SW_OK;
 }
 
-static void close_generator(struct generator *g) {
-    sw_decoder_close(&g->decoder);
-    sw_source_close(g->source);
-    sw_sampler_destroy(g->sampler);
-    free(g->text);
-    free(g->logits);
-}
-
 int sw_command_generate(int argc, char **argv) {
     struct generate_options given = {0};
     int code;
@@ -218,7 +225,7 @@ int sw_command_generate(int argc, char **argv) {
         struct generator g = {.options = &given};
         const sw_status status = generate(&g);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        close_generator(&g);
+        close_all(&g);
     }
     sw_options_release(&line, &given);
     return code;

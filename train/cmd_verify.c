@@ -49,11 +49,9 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
                (long long)bad->unit, (long long)bad->offset_bytes, bad->path, reason(bad));
 }
 
-static sw_status open_store(struct verification *v) {
+static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
-    sw_status status = sw_run_read(v->given->run, &run);
-    if (status == SW_OK)
-        status = sw_run_open_stores(v->given->run, &run, &v->given->nvme, &v->stores);
+    const sw_status status = sw_run_open_to_read(v->given->run, &v->given->nvme, &run, &v->stores);
     sw_run_release(&run);
     return status;
 }
@@ -129,16 +127,24 @@ static sw_status report(const struct verification *v) {
     return SW_OK;
 }
 
-static sw_status verify(struct verification *v) {
+static sw_status read_stores(void *context) {
+    struct verification *v = context;
     const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
-    SW_TRY(open_store(v));
+    SW_TRY(open_stores(v));
     for (int s = 0; s < v->stores.count; s++) {
         int64_t grains, bad;
         SW_TRY(sw_store_verify(v->stores.store[s], &verifier, &grains, &bad));
         v->grains += grains;
         v->bad += bad;
     }
-    return report(v);
+    return SW_OK;
+}
+
+static void end_reading(void *context) {
+    struct verification *v = context;
+    sw_store_set_close(&v->stores);
+    v->grains = v->bad = 0;
+    json_array_clear(v->bad_grains);
 }
 
 int sw_command_verify(int argc, char **argv) {
@@ -146,10 +152,12 @@ int sw_command_verify(int argc, char **argv) {
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
         struct verification v = {.given = &given, .bad_grains = json_array()};
-        const sw_status status = verify(&v);
+        sw_status status = sw_command_read_run(read_stores, end_reading, &v);
+        if (status == SW_OK)
+            status = report(&v);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        end_reading(&v);
         json_decref(v.bad_grains);
-        sw_store_set_close(&v.stores);
     }
     sw_options_release(&line, &given);
     return code;

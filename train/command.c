@@ -2,6 +2,10 @@
 #include "train/commands.h"
 
 #include <stdio.h>
+#include <unistd.h>
+
+/* A reading is as fast as the drive, and a step rarely is. */
+enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
 
 int sw_command_fail(const char *command, sw_status status) {
     fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
@@ -36,4 +40,15 @@ int sw_command_run(const struct sw_command_line *line, int argc, char **argv, vo
     }
     sw_options_release(line, target);
     return code;
+}
+
+sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context) {
+    for (int attempts = 1;; attempts++) {
+        const sw_status status = attempt(context);
+        if (status != SW_ERR_OVERTAKEN || attempts == MOST_ATTEMPTS)
+            return status;
+        end(context);
+        sw_error_clear();
+        usleep(PAUSE_US);
+    }
 }

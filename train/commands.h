@@ -24,6 +24,10 @@ int sw_command_fail(const char *command, sw_status status);
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
+/* Reads a run by an attempt, and by another where its training has written over what was being read
+ * (SW_ERR_OVERTAKEN), but not for ever. Every attempt begins as the first did: end takes back what a failed one did. */
+sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context);
+
 /* Defaults and arguments into target. Returns true where the command goes on; else *out_exit is its exit status. */
 bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
 

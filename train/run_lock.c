@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,6 +38,16 @@ sw_status sw_run_lock(const char *folder, int *out) {
     }
     *out = file;
     return SW_OK;
+}
+
+bool sw_run_is_locked(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    const int chars = snprintf(path, sizeof path, "%s/" SW_RUN_LOCK_NAME, folder);
+    const int file = chars < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    const bool locked = file >= 0 && sw_lock_is_held(file);
+    if (file >= 0)
+        close(file);
+    return locked;
 }
 
 void sw_run_lock_remove(const char *folder) {

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/size.h"
+#include "train/run_lock.h"
 #include "train/run_starts.h"
 
 #include <stdio.h>
@@ -62,28 +63,45 @@ static sw_status check_id(const struct sw_store *store, const struct sw_places *
                    places->path[0]);
 }
 
+static sw_status check_opened(struct sw_store *store, const struct sw_places *places, const struct sw_run *run,
+                              int64_t rank) {
+    for (int i = 0; i < places->count; i++)
+        SW_TRY(sw_store_limit(store, places->path[i], places->most_bytes[i]));
+    SW_TRY(check_id(store, places, run, rank));
+    SW_TRY(sw_run_check_start(run, store, places->path[0]));
+    warn_of_bad_records(store);
+    return SW_OK;
+}
+
+static sw_status keep_checked(struct sw_store *store, const struct sw_places *places, const struct sw_run *run,
+                              int64_t rank, struct sw_store **out) {
+    const sw_status status = check_opened(store, places, run, rank);
+    if (status != SW_OK)
+        sw_store_close(store);
+    else
+        *out = store;
+    return status;
+}
+
 sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
                              struct sw_store **out) {
-    struct sw_store *store = NULL;
-    sw_status status;
+    struct sw_store *store;
     SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, most_step, &store));
-    for (int i = 0; i < places->count; i++)
-        SW_TRY_GOTO(sw_store_limit(store, places->path[i], places->most_bytes[i]), failed);
-    SW_TRY_GOTO(check_id(store, places, run, rank), failed);
-    SW_TRY_GOTO(sw_run_check_start(run, store, places->path[0]), failed);
-    warn_of_bad_records(store);
-    *out = store;
-    return SW_OK;
-failed:
-    sw_store_close(store);
-    return status;
+    return keep_checked(store, places, run, rank, out);
+}
+
+static sw_status open_to_read(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
+                              struct sw_store **out) {
+    struct sw_store *store;
+    SW_TRY(sw_store_open_to_read(places->path, places->count, most_step, &store));
+    return keep_checked(store, places, run, rank, out);
 }
 
 static sw_status open_one(const char *folder, const struct sw_run *run, int64_t rank,
                           const struct sw_option_list *moved, int64_t most_step, struct sw_store **out) {
     struct sw_places places;
     SW_TRY(sw_run_places(folder, run, rank, moved, &places));
-    const sw_status status = sw_run_open_places(&places, run, rank, most_step, out);
+    const sw_status status = open_to_read(&places, run, rank, most_step, out);
     sw_places_release(&places);
     return status == SW_OK || run->ranks == 1 ? status
                                               : sw_fail_while(status, "opening the store of rank %lld of %lld",
@@ -120,6 +138,14 @@ sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const
     if (status != SW_OK)
         sw_store_set_close(out);
     return status;
+}
+
+sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
+                              struct sw_store_set *out) {
+    sw_status status = sw_run_read(folder, run);
+    if (status == SW_OK)
+        status = sw_run_open_stores(folder, run, moved, out);
+    return status != SW_OK && sw_run_is_locked(folder) ? SW_ERR_OVERTAKEN : status;
 }
 
 void sw_store_set_close(struct sw_store_set *set) {

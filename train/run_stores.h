@@ -13,17 +13,21 @@
 sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
                         struct sw_places *out);
 
-/* Opens a rank's store in these places, and refuses one that is not this run's. */
+/* Opens a rank's store in these places to train with it, and refuses one that is not this run's. */
 sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
                              struct sw_store **out);
 
-/* All stores of a run, at the newest step that every one has. */
+/* All stores of a run, at the newest step that every one has, to be read only (sw_store_open_to_read). */
 struct sw_store_set {
     int count;
     struct sw_store **store;
 };
 sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
                              struct sw_store_set *out);
+/* The same with what run.json says, into run, which is zero and which the caller releases in any case. Whatever fails
+ * while another process trains the run is SW_ERR_OVERTAKEN. */
+sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
+                              struct sw_store_set *out);
 void sw_store_set_close(struct sw_store_set *set);
 
 /* What run.json says of them. */

@@ -65,19 +65,21 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int6
     return SW_OK;
 }
 
-static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
-                             const struct sw_option_list *nvme) {
-    struct sw_store_set stores;
-    SW_TRY(sw_run_open_stores(folder, run, nvme, &stores));
+static bool is_of_model(const struct sw_store *store, const struct sw_units *units) {
+    bool same = sw_store_unit_count(store) == units->count;
+    for (int64_t unit = 0; same && unit < units->count; unit++)
+        same = sw_store_unit_whole_grains(store, unit) == units->unit[unit].grains;
+    return same;
+}
+
+/* Takes the stores over, also after a failure. */
+static sw_status open_reader(struct sw_source *source, const char *folder, struct sw_store_set *stores) {
     bool same = true;
-    for (int s = 0; same && s < stores.count; s++) {
-        same = sw_store_unit_count(stores.store[s]) == source->units->count;
-        for (int64_t unit = 0; same && unit < source->units->count; unit++)
-            same = sw_store_unit_whole_grains(stores.store[s], unit) == source->units->unit[unit].grains;
-    }
+    for (int s = 0; same && s < stores->count; s++)
+        same = is_of_model(stores->store[s], source->units);
     if (same)
-        return sw_store_reader_open(&stores, source->tiles, &source->reader);
-    sw_store_set_close(&stores);
+        return sw_store_reader_open(stores, source->tiles, &source->reader);
+    sw_store_set_close(stores);
     return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
 }
 
@@ -98,13 +100,16 @@ static sw_status list_drives(struct sw_source *source, const char *folder, const
 
 static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
     struct sw_run run = {0};
-    sw_status status = sw_run_read(folder, &run);
+    struct sw_store_set stores = {0};
+    sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
     source->config = run.config;
     source->tiles = run.settings.tiles;
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, &source->units);
     if (status == SW_OK)
-        status = open_reader(source, folder, &run, nvme);
+        status = open_reader(source, folder, &stores);
+    else
+        sw_store_set_close(&stores);
     if (status == SW_OK)
         status = list_drives(source, folder, &run, nvme);
     /* Tokenizer files lie where the run's model came from, if that is still there. */

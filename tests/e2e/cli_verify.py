@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import struct
+import subprocess
 
 import program
 from program import STORE, script_test
@@ -213,13 +215,43 @@ def stores_on_several_folders():
 def what_cannot_be_verified():
     os.mkdir(path("empty"))
     problems = program.refused("an empty folder", ["verify", path("empty")], "run.json")
-    problems += program.refused("nothing", ["verify"], "DIR", status=2)
-    run = trained("busy")
+    return problems + program.refused("nothing", ["verify"], "DIR", status=2)
+
+
+def readings(run, out):
+    """What reads a run, and writes nothing into it."""
+    return (["verify", run], ["export", run, out], ["eval", run, "--data", DATA, "--seq", 64, "--tokens", 640],
+            ["generate", run, "--prompt", "e", "--max-tokens", 4, "--temperature", 0])
+
+
+def trains(run, until):
+    """A training of this run up to this step, which then stands still."""
     other = program.start("resume", run, "--steps", 1000000)
+    while not other.stderr.readline().startswith(f"step {until}/"):
+        pass
+    other.send_signal(signal.SIGSTOP)
+    return other
+
+
+def a_run_that_trains():
+    """Its last commit is read beside it; where the run outruns the reader again and again, that is said. Never a wrong
+    byte: what is read while it stands still is what a copy of its folder holds."""
+    run, problems = trained("busy"), []
+    other = trains(run, 10)
     try:
-        while not other.stderr.readline().startswith("step 10/"):
-            pass
-        problems += program.wrong_refusal("a running run", program.run("verify", run), 1, ["in use", STORE], ["verify"])
+        shutil.copytree(run, path("copy"))
+        for beside, alone in zip(readings(run, path("beside")), readings(path("copy"), path("alone"))):
+            ended, expected = program.run(*beside), program.run(*alone)
+            if ended.code != 0 or expected.code != 0 or ended.out.split("(")[0] != expected.out.split("(")[0]:
+                problems.append(f"{beside[0]} of a run that stands still: {ended} instead of {expected}")
+        if program.tree(path("beside")) != program.tree(path("alone")):
+            problems.append("an export of a run that stands still is not that of a copy")
+        other.send_signal(signal.SIGCONT)
+        for arguments in readings(run, path("beside-running")):
+            ended = program.run(*arguments)
+            if ended.code != 0:
+                problems += program.wrong_refusal("a run that trains", ended, 1, ["written over", "stop the run"],
+                                                  arguments)
     finally:
         other.kill()
         other.wait()
@@ -227,5 +259,55 @@ def what_cannot_be_verified():
     return problems + found(run)[1]
 
 
+def a_run_without_commits():
+    """--durability none commits at the end only: until then there is nothing to read, and nothing is lost either."""
+    run = trained("one-generation-busy", "--durability", "none")
+    other = trains(run, 10)
+    try:
+        return program.refused("a run without commits", ["verify", run], "no commit yet", "--durability none")
+    finally:
+        other.kill()
+        other.wait()
+        other.stderr.close()
+
+
+def a_folder_that_cannot_be_written():
+    """Another user's, whose bits let it be read: as root, this becomes nobody."""
+    run, problems = trained("unwritable"), []
+    before = program.tree(run)
+    os.chmod(SCRATCH, 0o755)
+    os.mkdir(path("open"), 0o777)
+    os.chmod(path("open"), 0o777)
+    for name in os.listdir(run):
+        os.chmod(os.path.join(run, name), 0o444)
+    os.chmod(run, 0o555)
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    try:
+        for arguments in readings(run, path("open", "export")):
+            ended = program.run(*arguments, **nobody)
+            if ended.code != 0:
+                problems.append(f"{arguments[0]} of a folder that cannot be written: {ended}")
+        ended = program.run("resume", run, "--steps", 5, **nobody)
+        problems += program.wrong_refusal("resume there", ended, 1, ["run.lock", "for writing"], ["resume"])
+    finally:
+        os.chmod(run, 0o700)
+    return problems + [f"{name} was changed by reading" for name in program.differences(before, program.tree(run))]
+
+
+def a_read_only_file_system():
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
+        raise script_test.Skip("no root or loop device")
+    run, problems = trained("snapshot"), []
+    mounted = f"mount --bind '{run}' '{run}' && mount -o remount,bind,ro '{run}' && exec \"$@\""
+    for arguments in (*readings(run, path("of-snapshot")), ["resume", run, "--steps", 5]):
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, "sh", *program.command(*arguments)],
+                              capture_output=True, text=True, check=False)
+        refused = arguments[0] == "resume" and done.returncode == 1 and "Read-only file system" in done.stderr
+        if done.returncode != 0 and not refused:
+            problems.append(f"{arguments[0]} of a read-only file system: {done.returncode}, {done.stderr}")
+    return problems
+
+
 script_test.run(whole_stores, one_bit_in_either_generation, the_commit_before, every_grain_bad, one_bit_in_a_commit_record,
-                stores_on_several_folders, what_cannot_be_verified)
+                stores_on_several_folders, what_cannot_be_verified, a_run_that_trains, a_run_without_commits,
+                a_folder_that_cannot_be_written, a_read_only_file_system)

@@ -5,6 +5,7 @@
 #include "io/store_private.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SEEDS = 12, MOST_BAD = 6, ALL_GRAINS = 20 };
@@ -85,10 +86,78 @@ static void needs_a_commit(void **state) {
     sw_store_discard(store);
 }
 
+static struct sw_store *open_to_read(const struct store_directories *directories) {
+    struct sw_store *store;
+    CHECK_OK(sw_store_open_to_read(directories->path, directories->count, SW_STORE_NEWEST, &store));
+    return store;
+}
+
+static sw_status read_grain(struct sw_store *store, void *buf) {
+    struct sw_store_lane *lane;
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    const struct sw_store_transfer transfer = {
+        .generation = sw_store_last_commit(store)->generation, .grains = 1, .buf = buf, .step = 2};
+    const sw_status status = sw_store_transfer(lane, &transfer);
+    sw_store_lane_close(lane);
+    return status;
+}
+
+/* The store is read while its owner goes on: right bytes until they are written over, which is then said. */
+static void is_read_beside_its_owner(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    struct sw_store *owner = create_store(&directories);
+    int64_t grains, bad;
+    void *buf = io_buffer(SW_RECORD_BYTES);
+    commit_steps(owner, 1, 2);
+    struct sw_store *reader = open_to_read(&directories);
+    check_at_step(reader, 2);
+    CHECK_FAILS(sw_store_commit(reader, 3, 0, ""), SW_ERR_INTERNAL, "read only");
+    commit_steps(owner, 3, 3);
+    check_at_step(reader, 2);
+    write_generation(owner, 1 - sw_store_last_commit(owner)->generation, 4);
+    CHECK_FAILS(sw_store_verify(reader, NULL, &grains, &bad), SW_ERR_OVERTAKEN, "written over while it was read");
+    CHECK_FAILS(read_grain(reader, buf), SW_ERR_OVERTAKEN, "stop the run first");
+    sw_store_close(reader);
+    reader = open_to_read(&directories);
+    check_at_step(reader, 3);
+    sw_store_close(reader);
+    sw_store_close(owner);
+    free(buf);
+}
+
+/* Stores of ranks may be a commit apart. What is opened at the older one is written over with no commit in between. */
+static void a_step_behind_is_read_beside_its_owner(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *owner = create_store(&directories), *reader;
+    int64_t grains, bad;
+    commit_steps(owner, 1, 2);
+    CHECK_OK(sw_store_open_to_read(directories.path, 1, 1, &reader));
+    write_generation(owner, 1 - sw_store_last_commit(owner)->generation, 3);
+    CHECK_FAILS(sw_store_verify(reader, NULL, &grains, &bad), SW_ERR_OVERTAKEN, "step 1");
+    sw_store_close(owner);
+    CHECK_OK(sw_store_verify(reader, NULL, &grains, &bad));
+    CHECK(bad > 0);
+    sw_store_close(reader);
+}
+
+static void a_commit_is_waited_for(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *owner = create_store(&directories), *reader;
+    CHECK_FAILS(sw_store_open_to_read(directories.path, 1, SW_STORE_NEWEST, &reader), SW_ERR_BUSY, "no commit yet");
+    commit_steps(owner, 1, 1);
+    sw_store_close(owner);
+    reader = open_to_read(&directories);
+    check_at_step(reader, 1);
+    sw_store_close(reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(finds_every_bad_grain, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(needs_a_commit, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(is_read_beside_its_owner, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_step_behind_is_read_beside_its_owner, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_commit_is_waited_for, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
