@@ -12,28 +12,47 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { POLL_US = 10000, MOST_OWNERS = 1 << 22 }; /* process ids are smaller */
+enum { POLL_US = 10000 };
 #define PATIENCE_NS INT64_C(2000000000)
 #define PATIENCE_WITH_THE_DEAD_NS INT64_C(60000000000)
-/* The lock is on the first byte; a second one on the byte of this place plus its process id names its owner. */
+/* The lock is on the first byte. Two more name its owner: the byte of OWNER_START plus its process id, and that of
+ * SPACE_START plus the number of the PID namespace that the id is of, where the system tells it. */
 #define OWNER_START (INT64_C(1) << 62)
+#define MOST_OWNERS (INT64_C(1) << 22) /* process ids are smaller */
+#define SPACE_START (OWNER_START + (INT64_C(1) << 32))
+#define MOST_SPACES (INT64_C(1) << 32)
 
 static int lock_byte(int fd, int64_t start) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
     return fcntl(fd, F_OFD_SETLK, &lock);
 }
 
-/* Whether the process that took the lock no longer exists. */
-static bool owner_is_dead(int fd) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OWNER_START, .l_len = MOST_OWNERS};
-    if (fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK || lock.l_start <= OWNER_START)
-        return false;
-    return kill((pid_t)(lock.l_start - OWNER_START), 0) != 0 && errno == ESRCH;
+/* The number of the byte in a range that another open file has locked, counted from its start, or -1. */
+static int64_t find_locked(int fd, int64_t start, int64_t bytes) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? lock.l_start - start : -1;
+}
+
+/* The number of this process's PID namespace, or -1. */
+static int64_t own_space(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 && (int64_t)info.st_ino < MOST_SPACES ? (int64_t)info.st_ino : -1;
+}
+
+/* The process that has the lock; -1 where that is not known, as it is of a process in another container, whose id means
+ * nothing here. */
+static pid_t find_owner(int fd) {
+    const int64_t space = find_locked(fd, SPACE_START, MOST_SPACES);
+    const int64_t owner = find_locked(fd, OWNER_START, MOST_OWNERS);
+    return owner > 0 && space >= 0 && space == own_space() ? (pid_t)owner : -1;
+}
+
+static bool is_dead(pid_t owner) {
+    return owner > 0 && kill(owner, 0) != 0 && errno == ESRCH;
 }
 
 bool sw_lock_is_held(int fd) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    return find_locked(fd, 0, 1) == 0;
 }
 
 struct sw_lock_patience sw_lock_patience_begin(void) {
@@ -44,16 +63,23 @@ struct sw_lock_patience sw_lock_patience_begin(void) {
 bool sw_lock_wait(struct sw_lock_patience *patience, int fd) {
     usleep(POLL_US);
     const int64_t now_ns = sw_now_ns();
-    if (now_ns - patience->start_ns < PATIENCE_WITH_THE_DEAD_NS && owner_is_dead(fd))
+    if (now_ns - patience->start_ns < PATIENCE_WITH_THE_DEAD_NS && is_dead(find_owner(fd)))
         patience->patient_from_ns = now_ns;
     return now_ns - patience->patient_from_ns < PATIENCE_NS;
 }
 
 sw_status sw_lock_refusal(int fd, const char *path) {
-    if (owner_is_dead(fd))
+    const pid_t owner = find_owner(fd);
+    if (is_dead(owner))
         return sw_fail(SW_ERR_BUSY,
                        "%s is still held by writes of a process that has ended: see whether its drive hangs", path);
-    return sw_fail(SW_ERR_BUSY, "%s is in use by another process: wait for it to end, or stop it", path);
+    if (owner > 0)
+        return sw_fail(SW_ERR_BUSY, "%s is in use by another process (%lld): wait for it to end, or stop it", path,
+                       (long long)owner);
+    return sw_fail(SW_ERR_BUSY,
+                   "%s is in use by another process, whose id is not known here, as it may be in another container or "
+                   "on another machine: wait for it to end, or stop it",
+                   path);
 }
 
 /* The owner before may have removed the file: whatever is written to it then is lost. */
@@ -65,10 +91,16 @@ static sw_status check_name(int fd, const char *path) {
     return sw_fail(SW_ERR_BUSY, "%s was removed by the process that had it: begin again", path);
 }
 
+static int name_owner(int fd) {
+    const int64_t space = own_space();
+    const int named = space < 0 ? 0 : lock_byte(fd, SPACE_START + space);
+    return named == 0 ? lock_byte(fd, OWNER_START + getpid()) : named;
+}
+
 sw_status sw_lock_take(int fd, const char *path) {
     struct sw_lock_patience patience = sw_lock_patience_begin();
     do {
-        if (lock_byte(fd, 0) == 0 && lock_byte(fd, OWNER_START + getpid()) == 0)
+        if (lock_byte(fd, 0) == 0 && name_owner(fd) == 0)
             return check_name(fd, path);
         if (errno != EAGAIN && errno != EACCES)
             return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));

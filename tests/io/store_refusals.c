@@ -307,9 +307,41 @@ static void a_file_that_was_removed_is_not_locked(void **state) {
     CHECK(close(next) == 0);
 }
 
+/* A process id means nothing in another PID namespace: whoever has it there is neither named nor taken for dead, which
+ * would be waited for longer. */
+static void in_other_space(void *context) {
+    const int next = open(context, O_RDWR | O_CLOEXEC);
+    CHECK(next >= 0);
+    CHECK_FAILS(sw_lock_take(next, context), SW_ERR_BUSY, "whose id is not known here");
+}
+
+static void enter_other_space(void *context) {
+    if (unshare(CLONE_NEWPID) != 0)
+        _exit(CHILD_SKIPPED);
+    _exit(run_in_child(in_other_space, context));
+}
+
+static void names_the_owner_of_a_lock(void **state) {
+    char path[256], words[64];
+    snprintf(path, sizeof path, "%s", in_directory(*state, "file"));
+    snprintf(words, sizeof words, "in use by another process (%lld)", (long long)getpid());
+    const int owner = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), next = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(owner >= 0 && next >= 0);
+    CHECK_OK(sw_lock_take(owner, path));
+    CHECK_FAILS(sw_lock_take(next, path), SW_ERR_BUSY, words);
+    const int status = run_in_child(enter_other_space, path);
+    CHECK(close(owner) == 0 && close(next) == 0);
+    if (status == CHILD_SKIPPED) {
+        print_message("no root or loop device\n");
+        skip();
+    }
+    CHECK(status == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_file_that_was_removed_is_not_locked, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(names_the_owner_of_a_lock, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_store_in_use, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_existing_files_and_missing_directories, make_directory,
                                         remove_directory),
