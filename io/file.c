@@ -159,11 +159,23 @@ static sw_status open_store_file(const char *path, int access, int *out_fd) {
     return SW_OK;
 }
 
+/* A flush that failed leaves in the page cache what the drive never got, and as clean. A store that is opened through
+ * the page cache must see what the drive has. */
+static sw_status forget_cached(int fd, const char *path, bool flush) {
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_DIRECT) != 0)
+        return SW_OK;
+    if (flush && fdatasync(fd) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be flushed: %s", path, strerror(errno));
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    return SW_OK;
+}
+
 sw_status sw_file_open_unlocked(const char *path, int *out_fd) {
     *out_fd = -1;
     SW_TRY(open_store_file(path, O_RDONLY, out_fd));
     (void)sw_file_try_direct(*out_fd);
-    return SW_OK;
+    return forget_cached(*out_fd, path, false);
 }
 
 sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
@@ -173,6 +185,8 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
     sw_status status = sw_lock_take(fd, path);
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
+    if (status == SW_OK)
+        status = forget_cached(fd, path, true);
     if (status != SW_OK) {
         close(fd);
         return status;

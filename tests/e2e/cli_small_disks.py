@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -33,7 +34,7 @@ def mount(*arguments):
     atexit.register(subprocess.run, ["umount", arguments[-1]], check=False)
 
 
-def small_disk(name, mebibytes):
+def small_disk(name, mebibytes, options="loop"):
     """An ext4 file system of some MiB in a file."""
     image, folder = os.path.join(SCRATCH, name + ".img"), os.path.join(SCRATCH, name)
     with open(image, "wb") as file:
@@ -43,7 +44,7 @@ def small_disk(name, mebibytes):
                           env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"})
     if made.returncode != 0:
         return folder, [f"mkfs.ext4 failed: {made.stderr.decode()}"]
-    mount("-o", "loop", image, folder)
+    mount("-o", options, image, folder)
     return folder, []
 
 
@@ -123,5 +124,29 @@ def no_direct_io():
         shutil.rmtree(memory, ignore_errors=True)
 
 
+def bytes_read(*arguments):
+    """What a command that must succeed reads from drives, and not from the page cache."""
+    child = program.start(*arguments)
+    said = child.stderr.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    if status != 0:
+        raise RuntimeError(f"{arguments[0]}: {said[-500:]}")
+    return usage.ru_inblock * 512
+
+
+def the_page_cache_is_not_believed():
+    """After a flush that failed, it has what the drive never got. So a store is read from the drive when it is opened."""
+    disk, problems = small_disk("buffered", 96, "loop,data=journal")
+    run = os.path.join(SCRATCH, "run-buffered")
+    ended = program.run(*train(run, "--nvme", disk, "--allow-buffered"))
+    if ended.code != 0 or "page cache" not in ended.err:
+        return problems + [f"without direct I/O: {ended}"]
+    wanted = json.loads(program.must("verify", run, "--json").out)["bytes"]
+    for arguments in (["verify", run], ["resume", run, "--steps", 2]):
+        read = bytes_read(*arguments)
+        problems += [] if read >= wanted else [f"{arguments[0]} reads {read} of {wanted} bytes from the drive"]
+    return problems
+
+
 script_test.run(a_disk_too_small_for_the_store, a_disk_that_fills_up_later, a_disk_too_full_to_export,
-                a_read_only_folder, no_direct_io)
+                a_read_only_folder, no_direct_io, the_page_cache_is_not_believed)
