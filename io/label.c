@@ -200,7 +200,28 @@ sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
     sw_error_clear();
     sw_log_warn("%s: the label at its beginning is damaged, and the copy of it is used: the drive may be failing",
                 path);
+    store->files[file].label_damaged = true;
     return SW_OK;
+}
+
+static sw_status write_again(struct sw_store *store, int file, void *label) {
+    const struct sw_ring_request request = {
+        .op = SW_RING_WRITE, .file = file, .bytes = store->label_bytes, .buf = label};
+    SW_TRY(sw_store_run(store, &request, 1));
+    return sw_store_flush(store);
+}
+
+void sw_label_mend(struct sw_store *store, void *const *labels) {
+    for (int file = 0; file < store->file_count; file++) {
+        if (!store->files[file].label_damaged)
+            continue;
+        const sw_status status = write_again(store, file, labels[file]);
+        if (status == SW_OK)
+            sw_log_info("%s: the label at its beginning was written again from the copy", store->files[file].path);
+        else
+            sw_log_warn("the damaged label stays as it is: %s", sw_error_message(status));
+        sw_error_clear();
+    }
 }
 
 static sw_status bad_extent(const char *path, int64_t index, const char *what) {

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define MOST_SEQUENCE (INT64_C(1) << 62)
+
 struct opening {
     bool read_only, allow_buffered;
     int64_t most_step;
@@ -61,6 +63,16 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
+/* No training numbers that many commits, and the next number would not be one. */
+static sw_status check_sequence(const struct sw_store *store) {
+    if (store->sequence <= MOST_SEQUENCE)
+        return SW_OK;
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%s numbers its last commit %lld, which no training reaches, and cannot take another: export its "
+                   "weights, which are whole if verify says so, and begin a new run from them",
+                   store->files[0].path, (long long)store->sequence);
+}
+
 static sw_status load(struct sw_store *store, const char *const *directories, const struct opening *opening,
                       void *labels[]) {
     SW_TRY(read_labels(store, directories, opening->allow_buffered, labels));
@@ -68,9 +80,14 @@ static sw_status load(struct sw_store *store, const char *const *directories, co
     SW_TRY(sw_label_apply(store, labels));
     SW_TRY(sw_super_alloc(store));
     SW_TRY(sw_super_load(store, opening->most_step));
+    if (store->read_only)
+        return SW_OK;
+    SW_TRY(check_sequence(store));
     /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
      * before the generation that it replaces is written to. */
-    return store->read_only ? SW_OK : sw_store_flush(store);
+    SW_TRY(sw_store_flush(store));
+    sw_label_mend(store, labels);
+    return SW_OK;
 }
 
 static sw_status open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,

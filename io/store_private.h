@@ -17,6 +17,7 @@ struct sw_store_file {
     char *directory, *path; /* the same, of a block device */
     int fd;
     bool is_device;       /* a block device, used itself */
+    bool label_damaged;   /* the first one; the second was read */
     int64_t device_bytes; /* its size */
     int64_t sealed_bytes; /* what the label describes */
     int64_t end_bytes;    /* with scratch behind it */
@@ -120,6 +121,9 @@ void sw_label_encode(const struct sw_store *store, int file, void *label);
 /* Reads and checks one file's label as far as it can be judged alone, on the owner's queue: the second where the first
  * is damaged. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label);
+/* Writes the first label of each file again where it is damaged. labels are those of all files, in their order. What
+ * cannot be written stays damaged, with a warning. */
+void sw_label_mend(struct sw_store *store, void *const *labels);
 const uint8_t *sw_label_store_id(const void *label);
 int sw_label_file_index(const void *label);
 int sw_label_file_count(const void *label);

@@ -3,6 +3,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
+#include "io/checksum.h"
 #include "io/store_private.h"
 
 #include <fcntl.h>
@@ -221,6 +222,25 @@ static void the_only_record(void **state) {
                                    "has been damaged since");
 }
 
+/* The number of a commit is the last that there is: nothing can be added, and what is there is not lost. */
+static void the_last_number(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 2, 0);
+    const int fd = open(store_file(&directories, 0), O_RDWR | O_CLOEXEC);
+    unsigned char *super = io_buffer(records.bytes);
+    CHECK(pread(fd, super, (size_t)records.bytes, records.last) == records.bytes);
+    struct sw_super_header *header = (struct sw_super_header *)super;
+    header->sequence = sw_le64_of(INT64_MAX);
+    header->sum = sw_le64_of_sum(sw_checksum(super + SW_FORMAT_SUM_FROM, records.bytes - (int64_t)SW_FORMAT_SUM_FROM));
+    CHECK(pwrite(fd, super, (size_t)records.bytes, records.last) == records.bytes && close(fd) == 0);
+    free(super);
+    check_open_fails(&directories, "numbers its last commit 9223372036854775807");
+    struct sw_store *store;
+    CHECK_OK(sw_store_open_to_read(directories.path, 1, SW_STORE_NEWEST, &store));
+    check_at_step(store, 2);
+    sw_store_close(store);
+}
+
 static void the_record_of_one_generation(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
     const struct sw_store_spec spec = {.directories = directories.path,
@@ -253,6 +273,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_older_copy_of_one_file, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_record_of_one_file_of_several, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(an_emptied_record, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(the_last_number, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_only_record, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_record_of_one_generation, make_directory, remove_directory),
     };

@@ -212,8 +212,30 @@ static void an_old_store_goes_on_in_its_layout(void **state) {
                 "damaged label: its checksum is wrong");
 }
 
+/* Two labels are more than one only as long as a bad one does not stay. Whoever only reads leaves it. */
+static void a_bad_first_label_is_written_again(void **state) {
+    struct part parts[PARTS];
+    int slot;
+    const struct store_directories directories = make_steps(*state, 2, parts, &slot);
+    const char *file = store_file(&directories, 0);
+    struct sw_store *store;
+    flip_bit(file, SW_FORMAT_PAGE_BYTES / 2);
+    CHECK_OK(sw_store_open_to_read(directories.path, directories.count, SW_STORE_NEWEST, &store));
+    CHECK(store->files[0].label_damaged);
+    sw_store_close(store);
+    store = reopen_store(&directories);
+    CHECK(store->files[0].label_damaged);
+    sw_store_close(store);
+    overwrite(file, parts[COPY].offset_bytes, 1, 'x');
+    store = reopen_store(&directories);
+    CHECK(!store->files[0].label_damaged);
+    check_at_step(store, STEPS);
+    sw_store_close(store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_bad_first_label_is_written_again, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(parts_lie_apart, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(opens_whichever_part_is_unreadable, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(other_errors_are_no_damage, make_directory, remove_directory),
