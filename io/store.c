@@ -251,6 +251,10 @@ const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store)
     return &store->commit;
 }
 
+bool sw_store_is_behind(const struct sw_store *store) {
+    return atomic_load(&store->behind);
+}
+
 int64_t sw_store_previous_step(const struct sw_store *store) {
     return atomic_load(&store->previous_step);
 }

@@ -103,6 +103,7 @@ sw_status sw_store_open_to_read(const char *const *directories, int directory_co
 /* Removes what was committed after the commit that the store was opened at. Durable when it returns; nothing happens
  * where nothing was. */
 sw_status sw_store_go_back(struct sw_store *store);
+bool sw_store_is_behind(const struct sw_store *store); /* whether there is such a commit */
 void sw_store_close(struct sw_store *store);
 
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */

@@ -108,7 +108,7 @@ static sw_status enter_folder(const char **path, const struct sw_store_owner *ow
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner) {
     for (int i = 0; owner->ranks > 1 && i < places->count; i++)
         if (!sw_block_is_one(places->path[i]))
-            SW_TRY(sw_folder_make(places->path[i], 0700));
+            SW_TRY(sw_folder_make_own(places->path[i], 0700));
     return SW_OK;
 }
 

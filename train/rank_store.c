@@ -1,5 +1,6 @@
 #include "train/rank_store.h"
 
+#include "core/log.h"
 #include "train/rank_store_private.h"
 #include "train/run_stores.h"
 
@@ -77,10 +78,7 @@ static sw_status open_at(const struct sw_rank_stores *self, const struct sw_plac
                          struct sw_store **out) {
     sw_store_close(*out);
     *out = NULL;
-    const sw_status status = sw_run_open_places(places, self->run, sw_ranks_rank(self->ranks), most_step, out);
-    return status == SW_OK || most_step == SW_STORE_NEWEST
-               ? status
-               : sw_fail_while(status, "going back to step %lld, the newest that every rank has", (long long)most_step);
+    return sw_run_open_places(places, self->run, sw_ranks_rank(self->ranks), most_step, out);
 }
 
 static void tick(void *ranks, int64_t done_bytes, int64_t total_bytes) {
@@ -97,11 +95,13 @@ sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store) {
     const sw_status status = sw_store_verify(store, &verifier, &grains, &bad);
     sw_ranks_leave(ranks);
     SW_TRY(status);
-    return bad == 0 ? SW_OK
-                    : sw_fail(SW_ERR_CORRUPT,
-                              "%lld grains of step %lld, the newest that every rank has, are bad: go back to an export "
-                              "or another copy; what other steps and stores the run has is kept",
-                              (long long)bad, step);
+    return bad == 0
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT,
+                         "step %lld is not whole: %lld of its %lld grains are bad, or a later step has been written "
+                         "over them; nothing was changed, and what other steps and stores the run has is kept: go "
+                         "back to an export or another copy",
+                         step, (long long)bad, (long long)grains);
 }
 
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit) {
@@ -112,19 +112,36 @@ sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_
     return sw_ranks_agree(ranks, &claim, 1);
 }
 
-static sw_status open_own(const struct sw_rank_stores *self, const struct sw_places *places, struct sw_store **out) {
+/* Opens this rank's store at the step that all ranks go on from. What they have later is removed afterwards. */
+static sw_status open_common(const struct sw_rank_stores *self, const struct sw_places *places, int64_t *out_newest,
+                             struct sw_store **out) {
     struct sw_ranks *ranks = self->ranks;
     SW_TRY(sw_ranks_gate(ranks, open_at(self, places, SW_STORE_NEWEST, out)));
-    const int64_t newest = sw_store_last_commit(*out)->step;
-    int64_t step = newest;
-    SW_TRY(sw_ranks_least(ranks, &step, 1));
-    const bool back = newest > step;
-    SW_TRY(sw_ranks_gate(ranks, back ? open_at(self, places, step, out) : SW_OK));
-    SW_TRY(sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out)));
-    /* What the rank goes on with must be whole before anything else is given up. */
-    SW_TRY(sw_ranks_gate(ranks, back || self->run->left_count > 0 ? sw_rank_check_whole(ranks, *out) : SW_OK));
-    SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
+    const int64_t own = sw_store_last_commit(*out)->step;
+    int64_t newest = own;
+    SW_TRY(sw_ranks_least(ranks, &newest, 1));
+    *out_newest = newest;
+    const int64_t step = self->previous ? newest - 1 : newest;
+    const sw_status status = sw_ranks_gate(ranks, own > step ? open_at(self, places, step, out) : SW_OK);
+    if (status != SW_OK && self->previous)
+        return sw_fail_while(status, "going back to the commit before step %lld", (long long)newest);
+    if (status != SW_OK)
+        return sw_fail_while(status, "going back to step %lld, the newest that every rank has", (long long)newest);
+    return sw_rank_agree_on_commit(ranks, sw_store_last_commit(*out));
+}
+
+static sw_status open_own(const struct sw_rank_stores *self, const struct sw_places *places, struct sw_store **out) {
+    struct sw_ranks *ranks = self->ranks;
     char id[SW_STORE_ID_CHARS];
+    int64_t newest;
+    SW_TRY(open_common(self, places, &newest, out));
+    /* What the rank goes on with must be whole before anything else is given up. */
+    const bool gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
+    SW_TRY(sw_ranks_gate(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
+    SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
+    if (self->previous && sw_ranks_rank(ranks) == 0)
+        sw_log_info("step %lld was given up: the run goes on from step %lld, which is whole", (long long)newest,
+                    (long long)sw_store_last_commit(*out)->step);
     SW_TRY(sw_rank_record(self, sw_store_id(*out, id), places));
     return sw_rank_remove_left(self);
 }
@@ -138,11 +155,27 @@ static sw_status open_existing(const struct sw_rank_stores *self, struct sw_stor
     return status;
 }
 
+static sw_status check_previous(const struct sw_rank_stores *self, bool same) {
+    const int64_t flag = self->previous;
+    const struct sw_comm_claim claim = {
+        .what = "--previous", .remedy = "give it to every rank or to none", .value = &flag, .bytes = sizeof flag};
+    SW_TRY(sw_ranks_agree(self->ranks, &claim, 1));
+    if (!self->previous || same)
+        return SW_OK;
+    return sw_ranks_gate(
+        self->ranks,
+        sw_fail(SW_ERR_ARG,
+                "--previous goes back in the stores of the run's own %lld ranks: start as many, with the same "
+                "--zero",
+                (long long)self->run->ranks));
+}
+
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
-    *out = NULL;
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole;
+    *out = NULL;
+    SW_TRY(check_previous(self, same));
     const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);
     if (status != SW_OK) {
         sw_store_close(*out);

@@ -1,7 +1,6 @@
 #include "train/start.h"
 
 #include "core/log.h"
-#include "io/lock.h"
 #include "train/files.h"
 #include "train/rank_store_private.h"
 #include "train/run_lock.h"
@@ -11,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {
@@ -22,15 +20,6 @@ static sw_status refuse_second(const char *folder) {
     sw_error_clear();
     return sw_fail(SW_ERR_BUSY, "another process is beginning a run in %s: wait for it, or name another folder",
                    folder);
-}
-
-/* Nobody else has a start's file while its process lives. Whoever had it before may have removed it. */
-static sw_status take(int file, const char *folder) {
-    struct stat info;
-    const sw_status status = sw_lock_take(file, folder);
-    if (status != SW_OK && status != SW_ERR_BUSY)
-        return status;
-    return status == SW_OK && fstat(file, &info) == 0 && info.st_nlink > 0 ? SW_OK : refuse_second(folder);
 }
 
 sw_status sw_start_check(const char *folder) {
@@ -73,28 +62,15 @@ static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const
     return SW_OK;
 }
 
-/* Whoever looks holds the file, so that no two starts clear one folder. */
-static sw_status open_and_check(const char *folder, int *out) {
-    char path[SW_RUN_PATH_CHARS];
-    SW_TRY(path_of(folder, path));
-    *out = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (*out >= 0)
-        SW_TRY(take(*out, folder));
-    return sw_start_check(folder);
-}
-
 static sw_status clear(struct sw_ranks *ranks, const char *folder) {
     struct sw_start_left left = {0};
-    int file = -1;
-    sw_status status = sw_ranks_first(ranks, open_and_check(folder, &file));
+    sw_status status = sw_ranks_first(ranks, sw_start_check(folder));
     if (status == SW_OK)
         status = sw_ranks_gate(ranks, sw_start_left_read(folder, &left));
     if (status == SW_OK)
         status = remove_stores(ranks, folder, &left);
     if (status == SW_OK)
         status = sw_ranks_first(ranks, remove_rest(folder));
-    if (file >= 0)
-        close(file);
     sw_start_left_release(&left);
     return status;
 }
@@ -110,26 +86,18 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     return clear(ranks, folder);
 }
 
-/* A file system without locks still makes a name only once: of two starts in one folder one is refused. */
-static sw_status take_new(int file, const char *folder) {
-    const sw_status status = take(file, folder);
-    if (status != SW_ERR_IO)
-        return status;
-    sw_error_clear();
-    return SW_OK;
-}
-
-/* Made by name before anything is written. Another start may have ended well since the folder was looked at. */
-static sw_status write_announcement(const struct sw_rank_stores *stores, struct sw_start *start) {
+/* Made by name before anything is written, so that also on a file system without locks one of two starts is refused.
+ * Another start may have ended well since the folder was looked at. */
+static sw_status write_announcement(const struct sw_rank_stores *stores) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(stores->folder, path));
-    start->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (start->file < 0)
+    const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0)
         return errno == EEXIST ? refuse_second(stores->folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    SW_TRY(take_new(start->file, stores->folder));
-    const sw_status status = sw_run_is_one(stores->folder) ? refuse_second(stores->folder)
-                                                           : sw_start_left_write(start->file, path, stores->run);
+    const sw_status status =
+        sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
+    close(file);
     if (status != SW_OK)
         unlink(path);
     return status;
@@ -145,7 +113,7 @@ sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start
         status = sw_rank_record(stores, start->id, &places);
     sw_places_release(&places);
     SW_TRY(status);
-    SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores, start)));
+    SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores)));
     start->announced = true;
     return SW_OK;
 }
@@ -159,16 +127,10 @@ static sw_status finish(const char *folder) {
     return sw_file_flush_folder_of(path);
 }
 
-static void forget(struct sw_start *start) {
-    if (start->file >= 0)
-        close(start->file);
-    *start = (struct sw_start)SW_START_NONE;
-}
-
 sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start) {
     SW_TRY(sw_ranks_gate(ranks, SW_OK));
     SW_TRY(sw_ranks_first(ranks, finish(folder)));
-    forget(start);
+    *start = (struct sw_start){0};
     return SW_OK;
 }
 
@@ -177,5 +139,5 @@ void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) 
     char path[SW_RUN_PATH_CHARS];
     if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
         (void)remove_files(stores->folder, path);
-    forget(start);
+    *start = (struct sw_start){0};
 }

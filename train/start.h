@@ -1,7 +1,8 @@
 /* The start of a new run, for as long as it may be cut off. Before its first store is made, starting.json in the run's
  * folder says of every rank's store its identity and its places, as run.json will; it goes when every rank has its
  * first commit. So what lies in a folder that has one is of a start that never ended, and holds nothing that was
- * trained: the next start removes it, there and in the directories of --nvme. */
+ * trained: the next start removes it, there and in the directories of --nvme. Whoever begins a run, or clears what a
+ * start has left, holds the lock on the run (run_lock.h). */
 #ifndef SW_TRAIN_START_H
 #define SW_TRAIN_START_H
 
@@ -9,11 +10,8 @@
 
 struct sw_start {
     char id[SW_STORE_ID_CHARS]; /* that this rank's store is to have */
-    int file;                   /* starting.json, locked, on rank 0; else -1 */
     bool announced;
 };
-#define SW_START_NONE                                                                                                  \
-    { .file = -1 }
 
 /* Refuses a folder that holds anything but what an unfinished start has left. Touches nothing. */
 sw_status sw_start_check(const char *folder);

@@ -12,7 +12,6 @@
 #include "train/new_store.h"
 #include "train/plan_choice.h"
 #include "train/progress.h"
-#include "train/rank_previous.h"
 #include "train/rank_store.h"
 #include "train/room.h"
 #include "train/run_lock.h"
@@ -297,7 +296,6 @@ static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trai
     trainer->folder = folder;
     trainer->ranks = ranks;
     trainer->start_ns = sw_now_ns();
-    trainer->start = (struct sw_start)SW_START_NONE;
     trainer->lock = -1;
     *out = trainer;
     return SW_OK;
@@ -367,10 +365,10 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
 }
 
 static sw_status open_store(struct sw_trainer *trainer) {
-    const struct sw_rank_stores stores = stores_of(trainer);
+    struct sw_rank_stores stores = stores_of(trainer);
+    stores.previous = trainer->run.settings.previous;
     SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
     SW_TRY(sw_rank_places_agree(&stores));
-    SW_TRY(sw_rank_go_to_previous(&stores, trainer->run.settings.previous));
     return sw_rank_store_open(&stores, &trainer->store);
 }
 

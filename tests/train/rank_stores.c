@@ -139,7 +139,11 @@ static sw_status make(void *context, const struct sw_places *places, const char 
 }
 
 static struct sw_rank_stores stores(void) {
-    return (struct sw_rank_stores){.ranks = &job.ranks, .folder = job.folder, .run = &job.run, .make = make};
+    return (struct sw_rank_stores){.ranks = &job.ranks,
+                                   .folder = job.folder,
+                                   .run = &job.run,
+                                   .previous = getenv("SW_TEST_PREVIOUS") != NULL,
+                                   .make = make};
 }
 
 /* Writes all that the store has in a generation, or compares it. */
@@ -213,7 +217,7 @@ static void create(int64_t step, const char *nvme) {
  * 0, the only step that a start commits. */
 static void begin(const char *nvme) {
     const struct sw_rank_stores all = stores();
-    struct sw_start start = SW_START_NONE;
+    struct sw_start start = {0};
     struct sw_store *store = NULL;
     require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
     require(sw_options_defaults(&sw_train_command, &job.run.settings));

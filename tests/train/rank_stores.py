@@ -26,9 +26,10 @@ def folder():
     return tempfile.TemporaryDirectory(prefix="spillway-stores-", dir=os.environ.get("TMPDIR"))
 
 
-def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False):
+def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previous=False):
     """Status, standard output, standard error. The names are relative, as a user may give them."""
-    wanted = {"SW_TEST_NVME": nvme, "SW_TEST_DEATH": death, "SW_TEST_WHOLE": "1" if whole else None}
+    wanted = {"SW_TEST_NVME": nvme, "SW_TEST_DEATH": death, "SW_TEST_WHOLE": "1" if whole else None,
+              "SW_TEST_PREVIOUS": "1" if previous else None}
     for name, value in wanted.items():
         os.environ.pop(name, None)
         if value is not None:
@@ -176,6 +177,10 @@ def keeps_ranks_apart_by_names():
         problems += expect(job(2, "resume", path, nvme=shared), STEP, "in one folder")
         wanted = [f"shared/rank-{r}-of-2" for r in range(2)]
         problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
+        # A run folder of somebody else's must not lead to another one.
+        os.symlink(own.format(local_rank=0), os.path.join(shared, "rank-0-of-3"))
+        problems += refused(job(3, "resume", path), "rank-0-of-3 is not a folder", "a link to a folder")
+        problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
     return problems
 
 
@@ -281,10 +286,10 @@ def an_older_run_json_removes_nothing():
     return problems
 
 
-def flip(path):
-    """A byte of the first generation, near its end; a first commit is of that generation."""
+def flip(path, generation=0):
+    """A byte of a generation, near the end of the first, or of the store; a first commit is of the first."""
     with open(path, "r+b") as file:
-        file.seek(os.path.getsize(path) // 2 - (1 << 16))
+        file.seek(os.path.getsize(path) // (2 - generation) - (1 << 17))
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 255]))
@@ -308,6 +313,32 @@ def what_is_left_stays_where_the_own_store_is_damaged():
         flip(damaged)
         problems += expect(job(2, "resume", path), STEP, "mended")
         problems += ["it is still there"] if os.path.exists(os.path.join(path, "kept", "store.spillway")) else []
+    return problems
+
+
+def the_commit_before_on_every_rank():
+    """A damaged last commit is given up on all ranks, where all have the one before whole; else nothing changes."""
+    problems = []
+    with folder() as path:
+        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "commit", path, 3), STEP, "all commit")
+        problems += expect(job(3, "commit", path, 3), STEP + 1, "all commit again")
+        # The last commit is of the first generation again.
+        flip(os.path.join(path, "rank-1-of-3", "store.spillway"))
+        kept = os.path.join(path, "kept")
+        shutil.copytree(os.path.join(path, "rank-2-of-3"), kept)
+        problems += refused(job(2, "resume", path, previous=True), "own 3 ranks", "on fewer ranks")
+        problems += expect(job(3, "resume", path, previous=True), STEP + 1, "the one before")
+        problems += expect(job(3, "resume", path), STEP + 1, "it stays so")
+        problems += refused(job(3, "resume", path, previous=True), f"before step {STEP + 1}", "there is no other one")
+        # One rank, of which the rest knows nothing, still has the commit that was given up: it is removed there too.
+        shutil.rmtree(os.path.join(path, "rank-2-of-3"))
+        os.rename(kept, os.path.join(path, "rank-2-of-3"))
+        problems += expect(job(3, "resume", path), STEP + 1, "a rank ahead")
+        problems += expect(job(3, "commit", path, 3), STEP + 1, "and on")
+        flip(os.path.join(path, "rank-0-of-3", "store.spillway"))
+        flip(os.path.join(path, "rank-0-of-3", "store.spillway"), 1)
+        problems += refused(job(3, "resume", path, previous=True), f"step {STEP + 1} is not whole", "neither is whole")
     return problems
 
 
@@ -380,6 +411,6 @@ def a_folder_with_more_than_a_start_is_refused():
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
                 stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
-                an_older_run_json_removes_nothing, what_is_left_stays_where_the_own_store_is_damaged,
+                an_older_run_json_removes_nothing, what_is_left_stays_where_the_own_store_is_damaged, the_commit_before_on_every_rank,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
                 a_folder_with_more_than_a_start_is_refused)
