@@ -176,7 +176,8 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
     /* A umask takes nothing from a folder that is its user's alone. */
     if (mode == 0700 && chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
-    return SW_OK;
+    /* What is flushed in the folder is lost all the same where power takes its name away. */
+    return sw_file_flush_folder_of(folder);
 }
 
 sw_status sw_folder_make_own(const char *folder, mode_t mode) {

@@ -1,6 +1,7 @@
 #include "train/steplog.h"
 
 #include "core/log.h"
+#include "train/files.h"
 #include "train/steplog_text.h"
 
 #include <errno.h>
@@ -107,7 +108,9 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
         status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
         goto failed;
     }
+    const bool is_new = access(path, F_OK) != 0;
     SW_TRY_GOTO(open_own(log), failed);
+    SW_TRY_GOTO(is_new ? sw_file_flush_folder_of(path) : SW_OK, failed);
     SW_TRY_GOTO(remove_beyond(log, last_step), failed);
     *out = log;
     return SW_OK;
@@ -116,13 +119,28 @@ failed:
     return status;
 }
 
+static sw_status flush(int fd, const char *path) {
+    return fdatasync(fd) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be flushed: %s", path, strerror(errno));
+}
+
+sw_status sw_steplog_flush(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
+    const sw_status status = flush(fd, path);
+    close(fd);
+    return status;
+}
+
 sw_status sw_steplog_close(struct sw_steplog *log) {
     if (log == NULL)
         return SW_OK;
     sw_steplog_break_line(log);
     sw_status status = SW_OK;
+    if (log->fd >= 0)
+        status = flush(log->fd, log->path);
     /* Some file systems report a failed write only here. */
-    if (log->fd >= 0 && close(log->fd) != 0)
+    if (log->fd >= 0 && close(log->fd) != 0 && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
     free(log->path);
     free(log);

@@ -16,6 +16,7 @@
 #include "train/room.h"
 #include "train/run_lock.h"
 #include "train/run_starts.h"
+#include "train/steplog.h"
 #include "train/trace_file.h"
 
 #include <stdio.h>
@@ -121,6 +122,18 @@ static void remember(struct sw_trainer *trainer, const struct sw_step_result *re
                                                                     .skipped = result->skipped};
 }
 
+/* No commit may be later than the log that lasts. A log that cannot be flushed is no reason to lose steps. */
+static void flush_log(struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails)
+        return;
+    const sw_status status = sw_path_join(path, sizeof path, trainer->folder, "log.jsonl");
+    trainer->log_fails = status != SW_OK || sw_steplog_flush(path) != SW_OK;
+    if (trainer->log_fails)
+        sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
+    sw_error_clear();
+}
+
 /* The commit's text, on a lane's thread. Commits that are not a step's own come after the step's line in the log. */
 static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
     struct sw_trainer *trainer = context;
@@ -132,6 +145,7 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
     if (result->by_plan)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
+    flush_log(trainer);
     return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
 }
 

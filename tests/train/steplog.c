@@ -3,11 +3,13 @@
 #include "tests/train/support.h"
 #include "train/steplog_text.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 static struct sw_step_record record_of(int64_t step) {
     return (struct sw_step_record){
@@ -197,6 +199,32 @@ static void test_write_fails(void **state) {
     assert_whole(path, 1);
 }
 
+/* In the place of the C library's. */
+static int flushes, flush_error;
+
+int fdatasync(int file) {
+    struct stat info;
+    errno = flush_error;
+    flushes += fstat(file, &info) == 0 && info.st_size > 0;
+    return flush_error == 0 ? 0 : -1;
+}
+
+static void test_flush(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct sw_steplog *log = NULL;
+    support_path(state, "log.jsonl", path);
+    support_expect_ok(sw_steplog_flush(path), "no log yet");
+    support_expect_ok(sw_steplog_open(path, 0, 3, &log), "open");
+    support_expect_ok(sw_steplog_step(log, record_of(1)), "step");
+    flushes = 0;
+    support_expect_ok(sw_steplog_flush(path), "flush");
+    assert_int_equal(flushes, 1);
+    flush_error = EIO;
+    support_expect_failure(sw_steplog_flush(path), SW_ERR_IO, "cannot be flushed", "a drive that fails");
+    support_expect_failure(sw_steplog_close(log), SW_ERR_IO, "cannot be flushed", "a drive that fails at the end");
+    flush_error = 0;
+}
+
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, support_remove_folder)
 
 int main(void) {
@@ -208,6 +236,7 @@ int main(void) {
         IN_FOLDER(test_resume),
         IN_FOLDER(test_folder_missing),
         IN_FOLDER(test_write_fails),
+        IN_FOLDER(test_flush),
     };
     return cmocka_run_group_tests_name("steplog", tests, NULL, NULL);
 }
