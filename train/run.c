@@ -4,6 +4,7 @@
 #include "train/json_file.h"
 #include "train/run_stores.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -87,6 +88,9 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
                        "%s is not the folder of a run: it has no run.json (a run that ended before its first commit is "
                        "begun again by train)",
                        folder);
+    if (access(path, R_OK) != 0 && errno == EACCES)
+        return sw_fail(SW_ERR_ARG, "%s cannot be read (%s): if it is another user's, ask for the right to read it",
+                       path, strerror(EACCES));
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
     SW_TRY(sw_json_read_own_file(path, RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
     const sw_status status = parse_run(root, path, run);
@@ -110,7 +114,8 @@ bool sw_run_is_one(const char *folder) {
         sw_error_clear();
         return false;
     }
-    return access(path, F_OK) == 0;
+    /* A folder that this user may not look into is refused as that when it is read. */
+    return access(path, F_OK) == 0 || errno == EACCES;
 }
 
 /* JSON has no word for a number that is not finite. */

@@ -2,6 +2,7 @@
 #include "train/places.h"
 #include "train/settings.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,27 @@ static sw_status make_place_absolute(char **place) {
     return SW_OK;
 }
 
+/* run.json is UTF-8, and a name that is not could not be found again by it. */
+static sw_status check_name(const char *flag, const char *name) {
+    json_t *text = json_string(name);
+    if (text == NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "%s %s: the name, with the folders before it, is not UTF-8 and cannot be kept in run.json: "
+                       "rename it, or use another",
+                       flag, name);
+    json_decref(text);
+    return SW_OK;
+}
+
+static sw_status check_names(const struct sw_settings *settings) {
+    SW_TRY(check_name("--model", settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(check_name("--data", settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(check_name("--nvme", settings->nvme.items[i]));
+    return settings->val != NULL ? check_name("--val", settings->val) : SW_OK;
+}
+
 sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
     SW_TRY(make_absolute(&settings->model));
     for (int i = 0; i < settings->data.count; i++)
@@ -53,5 +75,7 @@ sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
     double percent;
     const char *file;
     SW_TRY(sw_settings_validation(settings, &percent, &file));
-    return file != NULL ? make_absolute(&settings->val) : SW_OK;
+    if (file != NULL)
+        SW_TRY(make_absolute(&settings->val));
+    return check_names(settings);
 }

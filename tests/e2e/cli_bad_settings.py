@@ -127,4 +127,16 @@ def data_files():
     return problems
 
 
-script_test.run(wrong_usage, what_is_not_there_yet, shapes_that_do_not_fit_the_model, data_files)
+def names_that_are_not_utf_8():
+    """run.json could not hold them, by themselves or with the folder that they are in."""
+    strange = os.path.join(SCRATCH, os.fsdecode(b"strange\xff"))
+    os.mkdir(strange)
+    inside = program.write(os.path.join(strange, "data.txt"), program.text(3, 2000))
+    return refused_as([("a drive", train("--nvme", strange), "--nvme", "UTF-8", "rename it"),
+                       ("a drive and a limit", train("--nvme", strange + ":1GiB"), "--nvme", "UTF-8"),
+                       ("data in such a folder", train(data=[inside]), "--data", "UTF-8"),
+                       ("a validation file", train("--val", inside), "--val", "UTF-8")], 1)
+
+
+script_test.run(wrong_usage, what_is_not_there_yet, shapes_that_do_not_fit_the_model, data_files,
+                names_that_are_not_utf_8)

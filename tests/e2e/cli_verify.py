@@ -1,5 +1,6 @@
 """`spillway verify`: nothing to say of a whole store, every bad grain by name, and nothing changed by looking."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -271,27 +272,44 @@ def a_run_without_commits():
         other.stderr.close()
 
 
+def as_another_user(path, mode):
+    """Gives a folder and its files to another user, with these bits. Returns what a command is run with so that they
+    count: root has none of its rights over files then."""
+    if os.geteuid() == 0:
+        for name in ("", *os.listdir(path)):
+            os.chown(os.path.join(path, name), 65534, 65534)
+    for name in os.listdir(path):
+        os.chmod(os.path.join(path, name), mode & 0o666)
+    os.chmod(path, mode)
+    drop, overrides = 24, (1, 2, 3)
+    return {"preexec_fn": lambda: [ctypes.CDLL(None).prctl(drop, right, 0, 0, 0) for right in overrides]}
+
+
 def a_folder_that_cannot_be_written():
-    """Another user's, whose bits let it be read: as root, this becomes nobody."""
     run, problems = trained("unwritable"), []
     before = program.tree(run)
-    os.chmod(SCRATCH, 0o755)
-    os.mkdir(path("open"), 0o777)
-    os.chmod(path("open"), 0o777)
-    for name in os.listdir(run):
-        os.chmod(os.path.join(run, name), 0o444)
-    os.chmod(run, 0o555)
-    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    rights = as_another_user(run, 0o555)
     try:
-        for arguments in readings(run, path("open", "export")):
-            ended = program.run(*arguments, **nobody)
+        for arguments in readings(run, path("export-of-unwritable")):
+            ended = program.run(*arguments, **rights)
             if ended.code != 0:
                 problems.append(f"{arguments[0]} of a folder that cannot be written: {ended}")
-        ended = program.run("resume", run, "--steps", 5, **nobody)
+        ended = program.run("resume", run, "--steps", 5, **rights)
         problems += program.wrong_refusal("resume there", ended, 1, ["run.lock", "for writing"], ["resume"])
     finally:
         os.chmod(run, 0o700)
     return problems + [f"{name} was changed by reading" for name in program.differences(before, program.tree(run))]
+
+
+def a_folder_that_cannot_be_read():
+    if os.geteuid() != 0:
+        raise script_test.Skip("no root or loop device")
+    run, problems = trained("secret"), []
+    rights = as_another_user(run, 0o700)
+    for arguments in (*readings(run, "/nowhere"), ["resume", run]):
+        ended = program.run(*arguments, **rights)
+        problems += program.wrong_refusal("another user's", ended, 1, ["secret/run.", "Permission denied"], arguments)
+    return problems
 
 
 def a_read_only_file_system():
@@ -310,4 +328,4 @@ def a_read_only_file_system():
 
 script_test.run(whole_stores, one_bit_in_either_generation, the_commit_before, every_grain_bad, one_bit_in_a_commit_record,
                 stores_on_several_folders, what_cannot_be_verified, a_run_that_trains, a_run_without_commits,
-                a_folder_that_cannot_be_written, a_read_only_file_system)
+                a_folder_that_cannot_be_written, a_folder_that_cannot_be_read, a_read_only_file_system)
