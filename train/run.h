@@ -56,7 +56,7 @@ struct sw_run_step {
 };
 
 /* What a commit's text says. */
-enum { SW_RUN_RECENT_STEPS = SW_ENGINE_STEPS_AHEAD };
+enum { SW_RUN_RECENT_STEPS = 32 }; /* the log is flushed in time for these to restore what it may lack */
 struct sw_run_position {
     int64_t step, applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale;

@@ -45,8 +45,8 @@ struct sw_eval_record {
  * resumed run's log has each step once. total_steps is for people's lines. The caller closes it. */
 sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
 sw_status sw_steplog_close(struct sw_steplog *log);
-/* Makes the lines last that a log has so far, on any thread. Nothing happens where there is none yet. A log that lasts
- * up to the step before a commit lacks only what the commit's text restores. */
+/* Makes the lines last that a log has so far, on any thread. Nothing happens where there is none
+ * yet. */
 sw_status sw_steplog_flush(const char *path);
 
 /* Each writes its line at once. They allocate nothing. */

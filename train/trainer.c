@@ -122,13 +122,24 @@ static void remember(struct sw_trainer *trainer, const struct sw_step_result *re
                                                                     .skipped = result->skipped};
 }
 
-/* No commit may be later than the log that lasts. A log that cannot be flushed is no reason to lose steps. */
-static void flush_log(struct sw_trainer *trainer) {
+/* Whether the commit of a step has in its text all steps whose lines may not last yet. */
+static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
+    const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
+    bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
+    for (int64_t i = 0; restores && i < lacking; i++)
+        restores = trainer->recent[SW_RUN_RECENT_STEPS - 1 - i].step == step - i;
+    return restores;
+}
+
+/* No resume may find a commit and lack steps before it in the log. A log that cannot be flushed is no reason to lose
+ * steps. */
+static void flush_log(struct sw_trainer *trainer, int64_t step) {
     char path[SW_RUN_PATH_CHARS];
-    if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails)
+    if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails || restores_log(trainer, step))
         return;
     const sw_status status = sw_path_join(path, sizeof path, trainer->folder, "log.jsonl");
     trainer->log_fails = status != SW_OK || sw_steplog_flush(path) != SW_OK;
+    trainer->log_flushed = step;
     if (trainer->log_fails)
         sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
     sw_error_clear();
@@ -145,7 +156,7 @@ static sw_status describe(void *context, const struct sw_step_result *result, ch
     if (result->by_plan)
         remember(trainer, result);
     memcpy(position.recent, trainer->recent, sizeof position.recent);
-    flush_log(trainer);
+    flush_log(trainer, result->step);
     return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
 }
 

@@ -30,9 +30,10 @@ struct sw_trainer {
     struct sw_engine *engine;
     struct sw_run_position position;                /* of the last commit at the start */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
-    bool log_fails;                                 /* to be flushed; on the lane that commits */
-    double validation_loss;                         /* the last one measured, in nats a token; 0: none */
-    struct sw_costs costs;                          /* of this start */
+    int64_t log_flushed;    /* the step of the last commit that the log was flushed before; 0: none; on that lane */
+    bool log_fails;         /* to be flushed; likewise */
+    double validation_loss; /* the last one measured, in nats a token; 0: none */
+    struct sw_costs costs;  /* of this start */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
     struct sw_start start;

@@ -344,6 +344,20 @@ def the_log_is_flushed_at_commits():
     return [] if len(warnings) == 1 and said[-1].startswith("step ") else [f"{warnings}, and then {said[-1]!r}"]
 
 
+def the_log_is_restored():
+    """What a power loss may take of it, a torn line at its end included, is in the commit."""
+    program.must(*train("log-torn", "nvme", steps=40))
+    log, before = path("log-torn", "log.jsonl"), program.numbers_of(path("log-torn"))
+    with open(log, encoding="utf-8") as file:
+        lines = file.readlines()
+    program.write(log, "".join(lines[:14]) + lines[14][:30])
+    program.must("resume", path("log-torn"), "--steps", 42)
+    after = program.numbers_of(path("log-torn"))
+    if list(after) != list(range(1, 43)) or any(after[step] != before[step] for step in before):
+        return [f"the log has the steps {list(after)}, not those that were trained, or other numbers"]
+    return []
+
+
 def exports_while_it_goes_on():
     """The best by validation loss are kept, or the newest; they change nothing, and what is lost of them comes back."""
     every = ("--export-every", 3, "--keep", 2)
@@ -369,6 +383,6 @@ def exports_while_it_goes_on():
 
 
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
-                exports, the_log_is_flushed_at_commits, exports_while_it_goes_on, fine_tuning_begins_where_the_run_ended,
-                texts, plans_keep_their_word, data_in_several_files_and_forms, what_is_written_is_private,
+                exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
+                fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms, what_is_written_is_private,
                 a_run_folder_does_not_reach_outside)

@@ -209,6 +209,28 @@ int fdatasync(int file) {
     return flush_error == 0 ? 0 : -1;
 }
 
+static int folder_error;
+
+int fsync(int file) {
+    (void)file;
+    errno = folder_error;
+    return folder_error == 0 ? 0 : -1;
+}
+
+/* The name of a new log lasts too, where the file system can. */
+static void test_folder_flush(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct sw_steplog *log = NULL;
+    support_path(state, "log.jsonl", path);
+    folder_error = EIO;
+    support_expect_failure(sw_steplog_open(path, 0, 3, &log), SW_ERR_IO, "cannot be flushed", "a folder that fails");
+    assert_int_equal(unlink(path), 0);
+    folder_error = EINVAL;
+    support_expect_ok(sw_steplog_open(path, 0, 3, &log), "a file system that flushes no folders");
+    folder_error = 0;
+    support_expect_ok(sw_steplog_close(log), "close");
+}
+
 static void test_flush(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct sw_steplog *log = NULL;
@@ -237,6 +259,7 @@ int main(void) {
         IN_FOLDER(test_folder_missing),
         IN_FOLDER(test_write_fails),
         IN_FOLDER(test_flush),
+        IN_FOLDER(test_folder_flush),
     };
     return cmocka_run_group_tests_name("steplog", tests, NULL, NULL);
 }
