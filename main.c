@@ -33,6 +33,7 @@ static void print_help(FILE *to) {
                 "usage: spillway COMMAND [arguments]; spillway COMMAND --help explains each\n\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
+    fprintf(to, "  %-10s %s\n  %-10s %s\n", "help", "explain a command", "version", "the version of this program");
 }
 
 /* Results that could not be written are a failure, also where only the last flush shows it. */
@@ -44,27 +45,50 @@ static int end_output(const char *command, int code) {
     return sw_command_fail(command, sw_fail(SW_ERR_IO, "standard output cannot be written: %s", strerror(errno)));
 }
 
+static bool is_one_of(const char *word, const char *const names[3]) {
+    return strcmp(word, names[0]) == 0 || strcmp(word, names[1]) == 0 || strcmp(word, names[2]) == 0;
+}
+
+/* The arguments begin with the command's name. */
+static int run_command(int argc, char **argv) {
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        int code;
+        if (strcmp(argv[0], commands[i].name) != 0)
+            continue;
+        if (!commands[i].by_ranks && !sw_command_is_alone(argv[0], &code))
+            return code;
+        return end_output(argv[0], commands[i].run(argc - 1, argv + 1));
+    }
+    fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[0]);
+    return SW_EXIT_USAGE;
+}
+
+/* `help train` is `train --help`, and `help bench io` is `bench io --help`. */
+static int help_with(int argc, char **argv) {
+    enum { MOST_WORDS = 2 };
+    char *words[MOST_WORDS + 1];
+    const int count = argc < MOST_WORDS ? argc : MOST_WORDS;
+    for (int i = 0; i < count; i++)
+        words[i] = argv[i];
+    words[count] = "--help";
+    return run_command(count + 1, words);
+}
+
 int main(int argc, char **argv) {
+    static const char *const version_names[] = {"version", "--version", "-V"};
+    static const char *const help_names[] = {"help", "--help", "-h"};
     if (argc < 2) {
         print_help(stderr);
         return SW_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (is_one_of(argv[1], version_names)) {
         puts("spillway " SW_VERSION);
-        return SW_EXIT_DONE;
+        return end_output("version", SW_EXIT_DONE);
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        print_help(stdout);
-        return SW_EXIT_DONE;
-    }
-    for (int i = 0; i < COMMAND_COUNT; i++) {
-        int code;
-        if (strcmp(argv[1], commands[i].name) != 0)
-            continue;
-        if (!commands[i].by_ranks && !sw_command_is_alone(argv[1], &code))
-            return code;
-        return end_output(argv[1], commands[i].run(argc - 2, argv + 2));
-    }
-    fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[1]);
-    return SW_EXIT_USAGE;
+    if (!is_one_of(argv[1], help_names))
+        return run_command(argc - 1, argv + 1);
+    if (argc > 2)
+        return help_with(argc - 2, argv + 2);
+    print_help(stdout);
+    return end_output("help", SW_EXIT_DONE);
 }

@@ -260,8 +260,7 @@ static sw_status run(struct sw_planned *p) {
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
     const bool here = p->settings.machine == NULL;
-    if (here)
-        SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
+    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
     if (here && !p->settings.json && p->settings.rates == NULL)
         sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
     SW_TRY(sw_planned_predict(p));

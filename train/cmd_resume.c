@@ -1,8 +1,10 @@
+#include "core/log.h"
+#include "core/size.h"
 #include "train/cmd_ranks.h"
 #include "train/cmd_run.h"
 #include "train/commands.h"
 
-#include <string.h>
+#include <stdio.h>
 
 /* The flags of resume, applied over the settings that the run began with. */
 struct change {
@@ -10,10 +12,31 @@ struct change {
     char **argv;
 };
 
+static const char *steps_text(int64_t steps, char text[SW_SIZE_CHARS]) {
+    if (steps == SW_OPTION_AUTO)
+        return "auto";
+    snprintf(text, SW_SIZE_CHARS, "%lld", (long long)steps);
+    return text;
+}
+
+/* A schedule that changes in the middle of a run is said, so that the log explains the run. */
+static void say_schedule(const struct sw_schedule *before, const struct sw_settings *now) {
+    char was[SW_SIZE_CHARS], is[SW_SIZE_CHARS];
+    if (before->lr == now->lr && before->min_lr == now->min_lr && before->steps == now->schedule_steps)
+        return;
+    sw_log_info("the schedule of the steps to come: --lr %g (was %g), --min-lr %g (was %g), --schedule-steps %s "
+                "(was %s)",
+                now->lr, before->lr, now->min_lr, before->min_lr, steps_text(now->schedule_steps, is),
+                steps_text(before->steps, was));
+}
+
 static sw_status apply_change(void *context, struct sw_settings *settings) {
     const struct change *change = context;
+    const struct sw_schedule before = sw_settings_schedule(settings);
     bool help;
-    return sw_options_parse(&sw_resume_command, change->argc, change->argv, settings, &help);
+    SW_TRY(sw_options_parse(&sw_resume_command, change->argc, change->argv, settings, &help));
+    say_schedule(&before, settings);
+    return SW_OK;
 }
 
 static int resume(struct sw_ranks *ranks, const struct sw_settings *asked, struct change *change) {

@@ -58,8 +58,8 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("going on after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
-        sw_log_warn("the schedule ends with a learning rate of 0 at step %lld, and steps after it change nothing; a "
-                    "run that is to go on needs --schedule-steps or --min-lr when it begins",
+        sw_log_warn("the schedule ends with a learning rate of 0 at step %lld, and steps after it change nothing; "
+                    "`resume` with a longer --schedule-steps or with --min-lr changes that",
                     (long long)settings->schedule_steps);
 }
 

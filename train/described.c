@@ -39,6 +39,10 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
                    {"attention_backward_flops_per_s", &out->attention_backward_flops_per_s, false},
                    {"attention_tile_rows", &tile_rows, true},
                    {"op_s", &out->op_s, true}};
+    const char *names[2 + sizeof numbers / sizeof numbers[0]] = {"name", "memory_bytes"};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        names[2 + i] = numbers[i].name;
+    SW_TRY(sw_json_refuse_unknown(object, path, "device", names, sizeof names / sizeof names[0]));
     SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
@@ -53,6 +57,9 @@ static sw_status from_json(const json_t *root, const char *path, struct sw_descr
     if (json_integer_value(json_object_get(root, "spillway_machine")) != VERSION)
         return sw_fail(SW_ERR_ARG, "%s does not describe a machine: it must have \"spillway_machine\": %d", path,
                        (int)VERSION);
+    static const char *const names[] = {"spillway_machine", "about", "device", "host_bytes", "rates"};
+    SW_TRY(sw_json_refuse_unknown(root, path, "the machine", names, sizeof names / sizeof names[0]));
+    SW_TRY(sw_rates_refuse_unknown(json_object_get(root, "rates"), path));
     SW_TRY(read_device(json_object_get(root, "device"), path, &out->device));
     SW_TRY(read_bytes(root, "host_bytes", path, &out->host_bytes));
     return sw_rates_from_json(json_object_get(root, "rates"), path, &out->rates);

@@ -180,6 +180,45 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
     return sw_file_flush_folder_of(folder);
 }
 
+/* Cuts the last name off a path. False: the path has no parent that could be missing. */
+static bool cut_name(char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    path[length] = '\0';
+    return length > 0 && strcmp(path, "/") != 0;
+}
+
+void sw_folder_unmake(const char *folder, int made) {
+    char path[PATH_CHARS];
+    snprintf(path, sizeof path, "%s", folder);
+    for (int i = 0; i < made && rmdir(path) == 0; i++)
+        cut_name(path);
+}
+
+sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_made) {
+    char parent[PATH_CHARS];
+    *out_made = 0;
+    if (access(folder, F_OK) == 0)
+        return sw_folder_make(folder, mode);
+    if (snprintf(parent, sizeof parent, "%s", folder) >= PATH_CHARS)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
+    sw_status status = cut_name(parent) ? sw_folder_make_with_parents(parent, 0777, out_made) : SW_OK;
+    if (status == SW_OK)
+        status = sw_folder_make(folder, mode);
+    if (status == SW_OK) {
+        ++*out_made;
+        return SW_OK;
+    }
+    sw_folder_unmake(parent, *out_made);
+    *out_made = 0;
+    return status;
+}
+
 sw_status sw_folder_make_own(const char *folder, mode_t mode) {
     struct stat info;
     SW_TRY(sw_folder_make(folder, mode));

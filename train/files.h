@@ -28,6 +28,11 @@ sw_status sw_folder_must_be_free(const char *folder, const char *but);
 sw_status sw_folder_make(const char *folder, mode_t mode);
 /* The same of a folder below one of ours: a link in its place is refused. */
 sw_status sw_folder_make_own(const char *folder, mode_t mode);
+/* Makes a folder with this mode, and before it the parents that are missing, as the umask allows. *out_made
+ * counts the folders made; a failure leaves none. */
+sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_made);
+/* Removes that many folders again, from the folder upwards, and stops at the first that is not empty. */
+void sw_folder_unmake(const char *folder, int made);
 /* Removes the files of a folder but one. Folders and links in it are left, or go unfollowed. */
 sw_status sw_folder_empty(const char *folder, const char *but);
 /* Removes a folder of files, as far as it is there. A link is refused, and so are folders in it. */

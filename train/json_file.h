@@ -12,4 +12,9 @@ sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad,
 /* The same of a file in a folder of ours, where a link is refused. */
 sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
+/* Refuses an object of the file at `path` that has a member with none of these names, and says which one it may be
+ * meant to be. `where` names the object in the message: "device". What is no object has no members. */
+sw_status sw_json_refuse_unknown(const json_t *object, const char *path, const char *where, const char *const *names,
+                                 size_t count);
+
 #endif

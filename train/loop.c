@@ -226,7 +226,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .step = step->step,
                                              .loss = step->loss,
                                              .grad_norm = step->grad_norm,
-                                             .lr = sw_schedule_lr(&loop->schedule, step->step),
+                                             .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
                                              .tokens = loop->trainer->run.settings.batch_tokens,
                                              .seconds = NAN,
                                              .tokens_per_second = NAN,

@@ -1,48 +1,18 @@
 /* Help, and the guess at what a mistyped flag was meant to be. */
+#include "train/nearest.h"
 #include "train/options_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAG_COLUMN_CHARS = 30, TYPED_MAX_CHARS = 63 };
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-
-/* Edits (one character added, left out or changed) from one text to the other: Levenshtein's distance, row by row. */
-static int edit_distance(const char *a, int a_chars, const char *b, int b_chars) {
-    int row[TYPED_MAX_CHARS + 1];
-    for (int j = 0; j <= b_chars; j++)
-        row[j] = j;
-    for (int i = 1; i <= a_chars; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= b_chars; j++) {
-            const int changed = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = min_int(changed, 1 + min_int(row[j], row[j - 1]));
-        }
-    }
-    return row[b_chars];
-}
+enum { FLAG_COLUMN_CHARS = 30 };
 
 const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
-    if (length > TYPED_MAX_CHARS)
-        return NULL;
-    const char *nearest = NULL;
-    int least = 1 + min_int(3, (int)length / 3); /* Farther away is no likely typing mistake. */
-    for (int i = 0; i < line->option_count; i++) {
-        const char *name = line->options[i].name;
-        if (!sw_option_has_flag(&line->options[i]))
-            continue;
-        const int distance = edit_distance(name, (int)strlen(name), typed, (int)length);
-        if (distance < least) {
-            least = distance;
-            nearest = name;
-        }
-    }
-    return nearest;
+    struct sw_nearest nearest = sw_nearest_begin(typed, length);
+    for (int i = 0; i < line->option_count; i++)
+        if (sw_option_has_flag(&line->options[i]))
+            sw_nearest_consider(&nearest, line->options[i].name);
+    return nearest.name;
 }
 
 static const char *value_name(const struct sw_option *option) {

@@ -1,5 +1,7 @@
 #include "train/rates_json.h"
 
+#include "train/json_file.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -68,5 +70,19 @@ sw_status sw_rates_from_json(const json_t *object, const char *path, struct sw_r
         SW_TRY(sw_json_positive(move, "bytes_per_s", path, false, &rate->bytes_per_s));
         SW_TRY(sw_json_positive(move, "cores", path, true, &rate->cores));
     }
+    return SW_OK;
+}
+
+sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {
+    static const char *const move_names[] = {"bytes_per_s", "cores"};
+    const char *names[COUNT(numbers) + COUNT(moves)];
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        names[i] = numbers[i].name;
+    for (size_t i = 0; i < COUNT(moves); i++)
+        names[COUNT(numbers) + i] = moves[i].name;
+    SW_TRY(sw_json_refuse_unknown(object, path, "rates", names, COUNT(names)));
+    for (size_t i = 0; i < COUNT(moves); i++)
+        SW_TRY(sw_json_refuse_unknown(json_object_get(object, moves[i].name), path, moves[i].name, move_names,
+                                      COUNT(move_names)));
     return SW_OK;
 }

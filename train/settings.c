@@ -394,6 +394,37 @@ static const struct sw_option resume_options[] = {
      .value = "N",
      .what = "total steps; the schedule keeps its length",
      .int_min = 1},
+    {.name = "--data",
+     .kind = SW_OPTION_MANY,
+     AT(data),
+     .value = "FILE",
+     .what = "where the run's data are now; they must be the same tokens"},
+    {.name = "--val",
+     .kind = SW_OPTION_STRING,
+     AT(val),
+     .value = "FILE",
+     .what = "where the run's validation file is now; it must be the same tokens"},
+    {.name = "--schedule-steps",
+     .kind = SW_OPTION_INT,
+     AT(schedule_steps),
+     .value = "N",
+     .what = "another length of the schedule, for the steps to come; auto: --steps",
+     .int_min = 1,
+     .allow_auto = true},
+    {.name = "--lr",
+     .kind = SW_OPTION_REAL,
+     AT(lr),
+     .value = "RATE",
+     .what = "another highest learning rate, for the steps to come",
+     .real_min = 0,
+     .real_max = 1e3},
+    {.name = "--min-lr",
+     .kind = SW_OPTION_REAL,
+     AT(min_lr),
+     .value = "RATE",
+     .what = "another learning rate at the end, for the steps to come",
+     .real_min = 0,
+     .real_max = 1e3},
     {.name = "--previous",
      .kind = SW_OPTION_FLAG,
      AT(previous),
@@ -445,7 +476,7 @@ static const struct sw_option plan_options[] = {
      AT(nvme),
      .value = "DIR[:SIZE]",
      .what = "folder on the drive that is measured, and what the store may take there; repeatable: striped; default: "
-             "the current folder"},
+             "the current folder; with --machine only what the store may take counts"},
     PREDICTION_OPTIONS,
     {.name = "--machine",
      .kind = SW_OPTION_STRING,
@@ -559,8 +590,6 @@ static sw_status check_machine(const struct sw_settings *settings) {
         return SW_OK;
     if (settings->rates != NULL)
         return sw_fail(SW_ERR_ARG, "--machine and --rates both say how fast a machine is; give one of them");
-    if (settings->nvme.count > 0)
-        return sw_fail(SW_ERR_ARG, "--nvme names drives of this machine, and --machine another one with its own");
     return settings->device == SW_DEVICE_CPU
                ? sw_fail(SW_ERR_ARG, "--machine describes one whose GPU computes; leave --device cpu out")
                : SW_OK;

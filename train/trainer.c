@@ -41,7 +41,11 @@ static sw_status open_data(struct sw_trainer *trainer) {
         .seed = (uint64_t)settings->seed,
     };
     SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
-    return sw_data_open(&spec, &trainer->data);
+    const sw_status status = sw_data_open(&spec, &trainer->data);
+    return status == SW_ERR_IO && sw_run_is_one(trainer->folder)
+               ? sw_fail_while(status, "opening the data of this run; if they were moved, --data (or --val) says where "
+                                       "they are now")
+               : status;
 }
 
 static sw_status check_settings(struct sw_trainer *trainer) {
@@ -253,10 +257,9 @@ static sw_status open_model(struct sw_trainer *trainer) {
 
 /* What a run learns, its exports included, is its user's. */
 static sw_status make_folder(struct sw_trainer *trainer) {
-    trainer->made_folder = access(trainer->folder, F_OK) != 0;
-    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make(trainer->folder, 0700)));
-    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folder,
-                           sizeof trainer->made_folder);
+    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
+    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
+                           sizeof trainer->made_folders);
 }
 
 /* Each commit of this process carries an id that run.json lists before the first one. */
@@ -310,8 +313,7 @@ static void undo_create(struct sw_trainer *trainer) {
     sw_start_undo(&stores, &trainer->start);
     if (trainer->lock >= 0)
         sw_run_lock_remove(trainer->folder);
-    if (trainer->made_folder)
-        rmdir(trainer->folder);
+    sw_folder_unmake(trainer->folder, trainer->made_folders);
 }
 
 static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trainer **out) {
@@ -382,6 +384,7 @@ static sw_status apply_change(const struct change *change, struct sw_settings *s
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    trainer->past_schedule = sw_settings_schedule(settings);
     if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
         sw_settings_regroup(settings, trainer->run.ranks);
     if (change->apply != NULL)

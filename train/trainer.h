@@ -28,6 +28,7 @@ struct sw_trainer {
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
+    struct sw_schedule past_schedule;               /* of the steps before this start, where it is a resume */
     struct sw_run_position position;                /* of the last commit at the start */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
     int64_t log_flushed;    /* the step of the last commit that the log was flushed before; 0: none; on that lane */
@@ -37,8 +38,9 @@ struct sw_trainer {
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* while it is made */
     struct sw_start start;
-    int lock; /* on the run, held by rank 0; else -1 */
-    bool made_folder, made_store;
+    int lock;         /* on the run, held by rank 0; else -1 */
+    int made_folders; /* the run's folder and parents that were missing, made by this start */
+    bool made_store;
 };
 
 /* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is

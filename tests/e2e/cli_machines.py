@@ -164,12 +164,26 @@ def shipped_ones_are_read():
     return problems if names else ["there are none"]
 
 
+def its_drive_may_be_limited():
+    """--nvme says what the store may take there; the folder is one of the other machine and not looked at."""
+    machine, on_drive = described("limited"), ("--place", "optimizer=nvme")
+    problems = [] if report(machine, *on_drive, "--nvme", "/not/here:2TB") == report(machine, *on_drive) else ["a large drive matters"]
+    return problems + program.refused("a small drive", plan(machine, *on_drive, "--nvme", "/not/here:1MiB"),
+                                      "/not/here", "1.00 MiB", watched=[SCRATCH])
+
+
 def bad_ones_are_refused():
     good = described("good")
     table = [
         ("no file", os.path.join(SCRATCH, "none"), ["none"]),
         ("no JSON", program.write(os.path.join(SCRATCH, "text"), "{"), ["line 1"]),
         ("other JSON", program.write(os.path.join(SCRATCH, "other"), "[1]"), ["spillway_machine"]),
+        ("an unknown field", described("unknown", hostbytes=1), ["the machine", "'hostbytes'", "did you mean host_bytes"]),
+        ("an unknown field of the device", described("unknown-device", device={"fp32_flops_per_sec": 1}),
+         ["device", "'fp32_flops_per_sec'", "did you mean fp32_flops_per_s?"]),
+        ("an unknown rate", described("unknown-rate", rates={"colour": 1}), ["rates", "'colour'", "remove it"]),
+        ("an unknown field of a rate", described("unknown-part", rates={"read": {"bytes_per_s": 1, "core": 0}}),
+         ["read", "did you mean cores?"]),
         ("another version", described("version", spillway_machine=1), ["spillway_machine"]),
         ("half a byte", described("half", device={"memory_bytes": 0.5}), ["memory_bytes"]),
         ("no name", described("no-name", device={"name": ""}), ["name"]),
@@ -191,10 +205,9 @@ def bad_ones_are_refused():
     problems = []
     for what, machine, words in table:
         problems += program.refused(what, plan(machine), *words, watched=[SCRATCH])
-    for more, word in ((["--rates", os.path.join(SCRATCH, "rates")], "--rates"), (["--nvme", SCRATCH], "--nvme"),
-                       (["--device", "cpu"], "--device cpu")):
+    for more, word in ((["--rates", os.path.join(SCRATCH, "rates")], "--rates"), (["--device", "cpu"], "--device cpu")):
         problems += program.refused(word, plan(good, *more), word, status=2, watched=[SCRATCH])
     return problems
 
 
-script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own, shipped_ones_are_read, bad_ones_are_refused)
+script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own, shipped_ones_are_read, its_drive_may_be_limited, bad_ones_are_refused)

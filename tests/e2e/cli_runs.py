@@ -142,6 +142,57 @@ def moving():
                        if program.numbers_of(path(run)) != expected]
 
 
+def data_that_moved():
+    """A resume finds data where --data and --val say, and refuses other data."""
+    data, held = path("data-first.txt"), path("held-first.txt")
+    shutil.copy(DATA, data)
+    program.write(held, program.text(61, 4000))
+    program.must(*train("data-moved", "nvme", data=[data], val=held, steps=HALF))
+    os.rename(data, path("data-then.txt"))
+    os.rename(held, path("held-then.txt"))
+    problems = program.refused("data that are gone", ["resume", path("data-moved"), "--steps", STEPS], data, "--data")
+    problems += program.refused("other data", ["resume", path("data-moved"), "--steps", STEPS, "--data", path("held-then.txt"),
+                                               "--val", path("held-then.txt")], "not those that the run began with")
+    program.must("resume", path("data-moved"), "--steps", STEPS - 1, "--data", path("data-then.txt"), "--val",
+                 path("held-then.txt"))
+    program.must("resume", path("data-moved"), "--steps", STEPS)
+    settings = program.read_json(path("data-moved", "run.json"))["settings"]
+    if settings["data"] != [path("data-then.txt")] or settings["val"] != path("held-then.txt"):
+        problems.append(f"run.json has {settings['data']} and {settings['val']}")
+    return problems
+
+
+def another_schedule():
+    """A resume may change the rate and the length of the schedule: run.json has it, and one line says it."""
+    program.must(*train("rescheduled", "nvme", steps=HALF))
+    ended = program.must("resume", path("rescheduled"), "--steps", STEPS, "--lr", "1e-3", "--schedule-steps", 2 * STEPS,
+                         "--min-lr", "1e-4")
+    problems = []
+    said = [line for line in ended.err.splitlines() if "the schedule" in line]
+    if len(said) != 1 or any(word not in said[0] for word in ("--lr 0.001 (was 0.002)", "--min-lr 0.0001 (was 0)",
+                                                             f"--schedule-steps {2 * STEPS} (was {STEPS})")):
+        problems.append(f"it is not said in one line: {said}")
+    settings = program.read_json(path("rescheduled", "run.json"))["settings"]
+    if (settings["lr"], settings["min_lr"], settings["schedule_steps"]) != (1e-3, 1e-4, 2 * STEPS):
+        problems.append(f"run.json has {settings}")
+    for line in program.steps_of(path("rescheduled")):
+        if (line["lr"] <= 1e-3) != (line["step"] > HALF) or line["lr"] < 1e-4:
+            problems.append(f"step {line['step']} has the rate {line['lr']}")
+    if "the schedule" in program.must("resume", path("rescheduled"), "--steps", STEPS + 1).err:
+        problems.append("a schedule that stays is said")
+    return problems
+
+
+def parents_of_the_folder():
+    """They are made with it, and are gone again where the start fails."""
+    program.must(*train("new/deeper/run", "nvme", steps=1))
+    problems = [] if os.path.isfile(path("new", "deeper", "run", "run.json")) else ["there is no run"]
+    ended = program.run(*train("failed/deeper/run", "nvme", "--nvme", SCRATCH + ":1KiB", steps=1))
+    if ended.code != 1 or os.path.exists(path("failed")):
+        problems.append(f"a start that failed: status {ended.code}, {ended.err}, left {program.tree(path('failed')).keys()}")
+    return problems
+
+
 def exports():
     content = exported(reference(), "exported")
     header, data = hf_folder.split(content)
@@ -383,6 +434,7 @@ def exports_while_it_goes_on():
 
 
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
-                exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
-                fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms, what_is_written_is_private,
+                data_that_moved, another_schedule, parents_of_the_folder, exports, the_log_is_flushed_at_commits,
+                the_log_is_restored, exports_while_it_goes_on, fine_tuning_begins_where_the_run_ended, texts,
+                plans_keep_their_word, data_in_several_files_and_forms, what_is_written_is_private,
                 a_run_folder_does_not_reach_outside)

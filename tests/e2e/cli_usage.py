@@ -14,7 +14,7 @@ COMMANDS = {
         --clip --seed --init --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
         --export-every --keep
         --endurance --time-limit --rank-timeout --reduce --allow-shared-gpu --allow-buffered""",
-    "resume": """DIR --steps --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
+    "resume": """DIR --steps --data --val --schedule-steps --lr --min-lr --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
         --endurance --time-limit
         --allow-buffered""",
     "plan": """--model --ranks --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
@@ -58,7 +58,14 @@ def the_program_itself():
     version = program.run("--version")
     if version.code != 0 or not re.fullmatch(r"spillway \d+\.\d+\.\d+\n", version.out):
         problems.append(f"--version: status {version.code}, {version.out!r}")
-    for arguments in ([], ["trian"]):
+    for word in ("version", "-V"):
+        if program.run(word).out != version.out:
+            problems.append(f"{word}: {program.run(word)}")
+    for words in (("train",), ("bench", "io")):
+        explained = program.run("help", *words)
+        if explained.code != 0 or explained.out != program.run(*words, "--help").out or not explained.out:
+            problems.append(f"help {words}: status {explained.code}, {explained.out[:200]!r}")
+    for arguments in ([], ["trian"], ["help", "trian"]):
         ended = program.run(*arguments)
         if ended.code != 2 or ended.out or not ended.err:
             problems.append(f"{arguments}: status {ended.code}, {ended.out!r}")
