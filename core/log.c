@@ -1,18 +1,34 @@
 #include "core/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { DEFAULT_COLUMNS = 80, LINE_CHARS = 2048 };
 
 static _Atomic int log_rank;
+static atomic_bool is_quiet;
+static atomic_bool progress_open; /* the terminal's line is still to be ended */
 
 void sw_log_set_rank(int rank) {
     log_rank = rank;
 }
 
+void sw_log_set_quiet(void) {
+    is_quiet = true;
+}
+
+bool sw_log_is_quiet(void) {
+    return is_quiet;
+}
+
 static void log_line(const char *prefix, const char *format, va_list args) {
     /* One write per line keeps lines of several threads whole. */
-    char line[2048];
-    int used = snprintf(line, sizeof line, "%s", prefix);
+    char line[LINE_CHARS];
+    int used = snprintf(line, sizeof line, "%s%s", atomic_exchange(&progress_open, false) ? "\n" : "", prefix);
     used += vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     if (used > (int)sizeof line - 2)
         used = (int)sizeof line - 2;
@@ -22,7 +38,7 @@ static void log_line(const char *prefix, const char *format, va_list args) {
 }
 
 void sw_log_info(const char *format, ...) {
-    if (log_rank != 0)
+    if (log_rank != 0 || is_quiet)
         return;
     va_list args;
     va_start(args, format);
@@ -38,4 +54,35 @@ void sw_log_warn(const char *format, ...) {
     va_start(args, format);
     log_line(prefix, format, args);
     va_end(args);
+}
+
+static int terminal_columns(void) {
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
+}
+
+/* A line that wraps could not be replaced, and half a number would be read as another one. */
+static int fitting_chars(const char *text, int columns) {
+    int length = (int)strlen(text);
+    if (length < columns)
+        return length;
+    for (length = columns - 1; length > 0; length--)
+        if (text[length] == ' ' && text[length + 1] == ' ')
+            return length;
+    return columns - 1;
+}
+
+void sw_log_progress(const char *text) {
+    if (log_rank != 0 || is_quiet)
+        return;
+    char line[LINE_CHARS];
+    snprintf(line, sizeof line, "\r%.*s\033[K", fitting_chars(text, terminal_columns()), text);
+    fputs(line, stderr);
+    fflush(stderr);
+    progress_open = true;
+}
+
+void sw_log_end_progress(void) {
+    if (atomic_exchange(&progress_open, false))
+        fputc('\n', stderr);
 }

@@ -2,11 +2,23 @@
 #ifndef SW_CORE_LOG_H
 #define SW_CORE_LOG_H
 
+#include <stdbool.h>
+
 /* Of several ranks, rank 0 speaks for all: the others' information is not printed, and their warnings say whose they
  * are. Of the process, as standard error is; sw_comm_open calls it. */
 void sw_log_set_rank(int rank);
 
 void sw_log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sw_log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Shows a line that the next one replaces, cut at the last whole field (two spaces apart) that fits the terminal.
+ * Standard error must be a terminal. Any other message ends the line first. */
+void sw_log_progress(const char *text);
+/* Ends the line that sw_log_progress shows, so that what other code prints begins a line of its own. */
+void sw_log_end_progress(void);
+
+/* Of the process: no information and no progress is shown; warnings stay. */
+void sw_log_set_quiet(void);
+bool sw_log_is_quiet(void);
 
 #endif

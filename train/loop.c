@@ -145,7 +145,8 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .tokens_per_second = (double)tokens / result->seconds,
         .mfu = NAN,
         .skipped = result->skipped,
-        .saved = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .saved = trainer->plan->commit_every_step || loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .carries_save = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
         .ranks = sw_ranks_count(trainer->ranks),
         .zero = trainer->plan->spec.zero,
         .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
@@ -177,7 +178,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->heard |= result.wishes;
     const struct sw_step_record record = record_of(loop, &result);
-    sw_costs_note(&loop->trainer->costs, record.saved, record.seconds, record.bytes.nvme_write);
+    sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     return sw_steplog_step(loop->log, record);
 }
 
@@ -232,6 +233,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .tokens_per_second = NAN,
                                              .mfu = NAN,
                                              .skipped = step->skipped,
+                                             .saved = true,
                                              .ranks = sw_ranks_count(loop->trainer->ranks),
                                              .zero = loop->trainer->plan->spec.zero,
                                              .eta_seconds = NAN,

@@ -1,3 +1,4 @@
+#include "core/log.h"
 #include "train/options_internal.h"
 
 #include <assert.h>
@@ -99,6 +100,10 @@ static sw_status parse_argument(struct parser *parser) {
     }
     if (asks_for_help(argument)) {
         parser->help = true;
+        return SW_OK;
+    }
+    if (strcmp(argument, "--quiet") == 0) {
+        sw_log_set_quiet();
         return SW_OK;
     }
     if (argument[0] == '-' && argument[1] != '\0')

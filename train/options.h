@@ -72,8 +72,9 @@ struct sw_command_line {
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 
 /* Parses the arguments after the command's name into target, over what is there: a command that goes on with an earlier
- * run fills target from JSON before. A list that is given replaces the one there. Fails with SW_ERR_ARG, or with what
- * the command's check says. Where --help is among the arguments, sets *out_help and does not check what is required. */
+ * run fills target from JSON before. A list that is given replaces the one there. Every command knows --quiet, which
+ * silences the log (core/log.h). Fails with SW_ERR_ARG, or with what the command's check says. Where --help is among
+ * the arguments, sets *out_help and does not check what is required. */
 sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
                            bool *out_help);
 

@@ -56,6 +56,7 @@ void sw_options_help(const struct sw_command_line *line, FILE *to) {
     print_usage(line, to);
     for (int i = 0; i < line->option_count; i++)
         print_option(line, &line->options[i], to);
+    fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--quiet", "say nothing but results, warnings and errors");
     fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--help", "show this");
     if (line->more_help != NULL)
         line->more_help(to);

@@ -44,7 +44,7 @@ static const struct sw_preset presets[] = {
     {"gpt2-124m", "124M parameters, GPT-2 small", GPT2(GPT2_VOCAB, 768, 12, 12, 1024)},
     {"gpt2-355m", "355M parameters, GPT-2 medium", GPT2(GPT2_VOCAB, 1024, 24, 16, 1024)},
     {"gpt2-774m", "774M parameters, GPT-2 large", GPT2(GPT2_VOCAB, 1280, 36, 20, 1024)},
-    {"gpt2-1.3b", "1.2B parameters, bytes: larger than small machines", GPT2(BYTE_VOCAB, 2048, 24, 16, 2048)},
+    {"gpt2-1.3b", "1.21B parameters, bytes: the blocks of GPT-Neo 1.3B", GPT2(BYTE_VOCAB, 2048, 24, 16, 2048)},
     {"gpt2-1.5b", "1.56B parameters, GPT-2 XL", GPT2(GPT2_VOCAB, 1600, 48, 25, 1024)},
     {"llama-tiny",
      "0.1M parameters, bytes: for tests",

@@ -1,5 +1,6 @@
 #include "train/progress.h"
 
+#include "core/log.h"
 #include "core/size.h"
 #include "train/steplog_text.h"
 
@@ -19,6 +20,8 @@ static double gb(double bytes) {
 void sw_progress_at(struct sw_progress *progress, int64_t done_bytes, int64_t total_bytes, int64_t now_ns) {
     if (progress->working_ns == 0)
         progress->working_ns = now_ns;
+    if (sw_log_is_quiet())
+        return;
     const int64_t first_ns = progress->on_terminal ? SILENT_NS : PLAIN_EVERY_NS;
     const int64_t every_ns = progress->on_terminal ? TERMINAL_EVERY_NS : PLAIN_EVERY_NS;
     if (now_ns - progress->start_ns < first_ns || now_ns - progress->shown_ns < every_ns || done_bytes <= 0 ||
@@ -37,7 +40,7 @@ void sw_progress_at(struct sw_progress *progress, int64_t done_bytes, int64_t to
 
 void sw_progress_end(struct sw_progress *progress, int64_t total_bytes, int64_t now_ns) {
     const double seconds = (double)(now_ns - progress->start_ns) / 1e9;
-    if (now_ns - progress->start_ns >= SILENT_NS)
+    if (now_ns - progress->start_ns >= SILENT_NS && !sw_log_is_quiet())
         fprintf(progress->to, "%s%s: %.2f GB in %.1f s, %.2f GB/s%s\n", progress->line_open ? "\r" : "", progress->what,
                 gb((double)total_bytes), seconds, gb((double)total_bytes / seconds),
                 progress->line_open ? "\033[K" : "");

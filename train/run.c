@@ -15,6 +15,9 @@
 
 #define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
 #define MOST_STEPS (1LL << 53)
+/* A run goes on by the curve that it began with: in version 1, of files that name none, the last step of the schedule
+ * has min_lr. */
+enum { SCHEDULE_VERSION = 2 };
 enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
@@ -30,11 +33,11 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
     SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
     config = json_loads(config_text, 0, NULL);
-    root =
-        json_pack("{s:i, s:s, s:O, s:O, s:s, s:I, s:b, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
-                  SW_VERSION, "settings", settings, "config", config, "data_digest", digest, "ranks",
-                  (json_int_t)run->ranks, "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks),
-                  "left", sw_run_left_to_json(run), "starts", sw_run_list_to_json(&run->starts));
+    root = json_pack("{s:i, s:s, s:i, s:O, s:O, s:s, s:I, s:b, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
+                     SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings",
+                     settings, "config", config, "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
+                     run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left",
+                     sw_run_left_to_json(run), "starts", sw_run_list_to_json(&run->starts));
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
@@ -70,6 +73,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
         return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
+    run->settings.min_lr_at_last = json_integer_value(json_object_get(root, "schedule_version")) < SCHEDULE_VERSION;
     if (run->settings.model == NULL)
         return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)

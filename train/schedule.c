@@ -73,8 +73,9 @@ double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step) {
     const int64_t decay_start = s->kind == SW_SCHEDULE_WSD ? s->steps - s->decay_steps : sw_max_i64(s->warmup_steps, 1);
     if (step <= decay_start)
         return s->lr;
-    if (step == s->steps)
+    const int64_t end = s->min_at_last ? s->steps : s->steps + 1;
+    if (step == end)
         return s->min_lr; /* Exactly, whatever the rounding of the curve. */
-    const double progress = (double)(step - decay_start) / (double)(s->steps - decay_start);
+    const double progress = (double)(step - decay_start) / (double)(end - decay_start);
     return s->min_lr + (s->lr - s->min_lr) * decay_share(s->kind, progress);
 }

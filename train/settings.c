@@ -305,7 +305,7 @@ static const struct sw_option train_options[] = {
      AT(min_lr),
      .initial = "0",
      .value = "RATE",
-     .what = "learning rate at the end",
+     .what = "learning rate after the schedule, to which its last step comes close",
      .real_min = 0,
      .real_max = 1e3},
     {.name = "--weight-decay",
@@ -658,7 +658,8 @@ struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {
                                 .min_lr = settings->min_lr,
                                 .warmup_steps = settings->warmup,
                                 .steps = settings->schedule_steps,
-                                .decay_steps = settings->decay_steps};
+                                .decay_steps = settings->decay_steps,
+                                .min_at_last = settings->min_lr_at_last};
 }
 
 sw_status sw_settings_validation(const struct sw_settings *settings, double *out_percent, const char **out_file) {

@@ -27,6 +27,7 @@ struct sw_settings {
     double lr, min_lr;
     int64_t warmup, decay_steps;
     int schedule;
+    bool min_lr_at_last; /* of the schedule (schedule.h), as run.json has it */
     double weight_decay, beta1, beta2, eps, clip;
     int64_t seed;
     int precision;

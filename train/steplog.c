@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct sw_steplog {
@@ -20,10 +20,7 @@ struct sw_steplog {
     int64_t total_steps;
     int64_t last_step, last_evaluation; /* that the log has; 0: none */
     bool on_terminal;
-    bool line_open; /* the terminal's line is still to be ended */
 };
-
-enum { DEFAULT_COLUMNS = 80 };
 
 /* The step of a whole line, or -1. */
 static int64_t step_of_line(const char *line, size_t length, bool *out_evaluation) {
@@ -100,6 +97,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
     if (log == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     log->fd = -1;
+    tzset(); /* What the C library would else do, and allocate for, when the first line's time is written. */
     log->total_steps = total_steps;
     log->on_terminal = isatty(STDERR_FILENO) == 1;
     log->path = strdup(path);
@@ -135,7 +133,7 @@ sw_status sw_steplog_flush(const char *path) {
 sw_status sw_steplog_close(struct sw_steplog *log) {
     if (log == NULL)
         return SW_OK;
-    sw_steplog_break_line(log);
+    sw_log_end_progress();
     sw_status status = SW_OK;
     if (log->fd >= 0)
         status = flush(log->fd, log->path);
@@ -164,25 +162,16 @@ static sw_status write_line(const struct sw_steplog *log, char text[SW_STEPLOG_L
     return SW_OK;
 }
 
-static int terminal_columns(void) {
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
-}
-
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) {
     char text[SW_STEPLOG_LINE_CHARS];
     if (log == NULL)
         return SW_OK;
-    const int length = sw_step_to_text(&record, log->total_steps, text);
-    if (log->on_terminal) {
-        /* A line that wraps could not be overwritten. */
-        const int shown = length < terminal_columns() ? length : terminal_columns() - 1;
-        fprintf(stderr, "\r%.*s\033[K", shown, text);
-        fflush(stderr);
-        log->line_open = true;
-    } else {
+    sw_step_to_text(&record, log->total_steps, text);
+    if (log->on_terminal)
+        sw_log_progress(text);
+    else
         sw_log_info("%s", text);
-    }
+    record.time_s = time(NULL);
     return sw_steplog_restore(log, record);
 }
 
@@ -207,19 +196,11 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
     if (log == NULL)
         return SW_OK;
     sw_eval_to_text(&record, text);
-    sw_steplog_break_line(log);
     sw_log_info("%s", text);
     /* A run that was done already is evaluated again when it is resumed, for the eye only. */
     if (record.step == log->last_evaluation)
         return SW_OK;
     log->last_evaluation = record.step;
+    record.time_s = time(NULL);
     return write_line(log, text, sw_eval_to_json(&record, text));
-}
-
-void sw_steplog_break_line(struct sw_steplog *log) {
-    if (log == NULL)
-        return;
-    if (log->line_open)
-        fputc('\n', stderr);
-    log->line_open = false;
 }

@@ -12,8 +12,9 @@ struct sw_steplog;
 
 /* Numbers that are not finite stand for "not known" or "not a number", and are null in JSON. */
 struct sw_step_record {
-    int64_t step; /* from 1 */
-    double loss;  /* nats a token */
+    int64_t step;   /* from 1 */
+    int64_t time_s; /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
+    double loss;    /* nats a token */
     double grad_norm;
     double lr;
     int64_t tokens; /* of this step */
@@ -21,7 +22,8 @@ struct sw_step_record {
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
     bool skipped;
-    bool saved;          /* it carried a save, where not every step commits */
+    bool saved;          /* it committed: its own state where every step does, else that of the step before it */
+    bool carries_save;   /* it took longer by a save, where not every step commits */
     int64_t ranks, zero; /* how many shared the work, and the ZeRO stage */
     double eta_seconds;
     struct {
@@ -37,6 +39,7 @@ struct sw_step_record {
 
 struct sw_eval_record {
     int64_t step;
+    int64_t time_s;  /* as of a step; set by sw_steplog_evaluation */
     double val_loss; /* nats a token */
     int64_t val_tokens;
 };
@@ -59,8 +62,5 @@ int64_t sw_steplog_last_evaluation(const struct sw_steplog *log);
 /* Writes the line of a step that was committed by a process that died before it could; for people there is none. What
  * died with the process is null, or 0 bytes. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
-
-/* Ends the updating line of a terminal, so that another message can follow on a line of its own. */
-void sw_steplog_break_line(struct sw_steplog *log);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
@@ -34,7 +35,7 @@ static const struct member peak_members[] = {
 };
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 14, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 15, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
                   SW_STEPLOG_LINE_CHARS,
@@ -82,6 +83,19 @@ static void put_real(struct writer *writer, const char *name, double value) {
     put(writer, "%s", text);
 }
 
+/* UTC, to the second, as ISO 8601 and RFC 3339 write it. */
+static void put_time(struct writer *writer, int64_t time_s) {
+    const time_t seconds = (time_t)time_s;
+    struct tm parts;
+    char text[32];
+    put_name(writer, "time");
+    if (time_s == 0 || gmtime_r(&seconds, &parts) == NULL ||
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        put(writer, "null");
+    else
+        put(writer, "\"%s\"", text);
+}
+
 static double real_at(const struct sw_step_record *record, size_t offset) {
     return *(const double *)(const void *)((const char *)record + offset);
 }
@@ -103,6 +117,7 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     struct writer writer = {.text = buffer};
     put(&writer, "{");
     put_int(&writer, "step", record->step);
+    put_time(&writer, record->time_s);
     put_real(&writer, "loss", record->loss);
     put_real(&writer, "grad_norm", record->grad_norm);
     put_real(&writer, "lr", record->lr);
@@ -132,6 +147,7 @@ int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_
     struct writer writer = {.text = buffer};
     put(&writer, "{");
     put_int(&writer, "step", record->step);
+    put_time(&writer, record->time_s);
     put_real(&writer, "val_loss", record->val_loss);
     put_int(&writer, "val_tokens", record->val_tokens);
     put(&writer, "}");
@@ -152,31 +168,32 @@ const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]) 
     return buffer;
 }
 
-/* Lanes as the share of the step for which they were busy; idle ones are left out. */
+/* Lanes as the share of the step for which they were busy; idle ones are left out. A step is timed from the end of the
+ * one before, under which its lanes may have begun: a lane that was busy for longer was busy throughout. */
 static void put_lanes(struct writer *writer, const struct sw_step_record *record) {
     for (size_t i = 0; i < COUNT(lane_members); i++) {
         const double share = real_at(record, lane_members[i].offset) / record->seconds;
         if (isfinite(share) && share >= 0.005)
-            put(writer, "  %s %.0f%%", lane_members[i].name, fmin(100.0 * share, 999.0));
+            put(writer, "  %s %.0f%%", lane_members[i].name, fmin(100.0 * share, 100.0));
     }
 }
 
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    /* What people look for stands first: a narrow terminal cuts the rest. */
+    /* What people look for stands first, and fits 80 columns: a narrow terminal cuts the rest. */
     put(&writer, "step %" PRId64 "/%" PRId64 "  loss %.4f", record->step, total_steps, record->loss);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");
-    if (record->saved)
-        put(&writer, "  with a save");
+    put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);
     if (isfinite(record->tokens_per_second))
         put(&writer, "  %.0f tokens/s", record->tokens_per_second);
     if (isfinite(record->eta_seconds)) {
         char left[SW_DURATION_CHARS];
         put(&writer, "  left %s", sw_duration_to_text(record->eta_seconds, left));
     }
+    if (record->carries_save)
+        put(&writer, "  with a save");
     put_lanes(&writer, record);
-    put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);
     if (isfinite(record->mfu))
         put(&writer, "  mfu %.0f%%", fmin(100.0 * record->mfu, 999.0));
     return writer.used;

@@ -1,11 +1,15 @@
 """A run from its first step to what is made of it: log, resume, export, fine-tuning, generated text."""
 
+import fcntl
 import json
 import math
 import os
+import re
 import shutil
+import signal
 import struct
 import subprocess
+import termios
 
 import hf_folder
 import program
@@ -16,7 +20,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
 STEPS, HALF = 12, 5
 PLACES = {"device": "grads=device,optimizer=device", "host": "grads=host,optimizer=host",
           "nvme": "grads=nvme,optimizer=nvme"}
-STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
+STEP_FIELDS = {"step", "time", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
                "ranks", "zero", "eta_seconds", "lanes", "bytes", "peak"}
 PARTS = {"lanes": {"compute", "upload", "download", "read", "write", "update", "comm"},
          "bytes": {"nvme_read", "nvme_write", "upload", "download", "comm"}, "peak": {"device", "host", "nvme"}}
@@ -39,7 +43,9 @@ def exported(run, name, *more):
 
 
 def validation(run):
-    return [line for line in program.log_lines(path(run)) if "val_loss" in line]
+    """Without the time of day, which no other run has."""
+    return [{name: value for name, value in line.items() if name != "time"} for line in program.log_lines(path(run))
+            if "val_loss" in line]
 
 
 def reference():
@@ -68,11 +74,11 @@ def the_log():
 
 
 def wrong_step(line):
-    names = line.keys() - {"skipped", "saved", "mfu", *PARTS}
+    names = line.keys() - {"skipped", "saved", "mfu", "time", *PARTS}
     right = (line.keys() == STEP_FIELDS and all(line[part].keys() == names for part, names in PARTS.items()) and
              all(isinstance(line[name], (int, float)) and math.isfinite(line[name]) for name in names) and
              all(value >= 0 for part in PARTS for value in line[part].values()) and line["skipped"] is False and line["saved"] is False and
-             line["tokens"] == 512 and line["seconds"] > 0)
+             re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"]) is not None and line["tokens"] == 512 and line["seconds"] > 0)
     return [] if right else [f"a wrong line: {line}"]
 
 
@@ -191,6 +197,66 @@ def parents_of_the_folder():
     if ended.code != 1 or os.path.exists(path("failed")):
         problems.append(f"a start that failed: status {ended.code}, {ended.err}, left {program.tree(path('failed')).keys()}")
     return problems
+
+
+def old_schedules_stay():
+    """A run.json without a version of the schedule is of a run whose last step had the least rate, and goes on so."""
+    program.must(*train("old-schedule", "nvme", steps=HALF))
+    file = path("old-schedule", "run.json")
+    kept = program.read_json(file)
+    problems = [] if kept.pop("schedule_version", None) == 2 else ["run.json lacks schedule_version 2"]
+    program.write(file, json.dumps(kept))
+    program.must("resume", path("old-schedule"), "--steps", STEPS - 1)
+    program.must("resume", path("old-schedule"), "--steps", STEPS)
+    last = program.steps_of(path("old-schedule"))[-1]["lr"]
+    if last != 0 or program.read_json(file).get("schedule_version") != 1:
+        problems.append(f"its last step has the rate {last}")
+    if not 0 < program.steps_of(path(reference()))[-1]["lr"] < 1e-4:
+        problems.append("the last step of a new run trains nothing")
+    return problems
+
+
+def on_terminal(arguments, stop_after):
+    """What a terminal of 80 columns is sent, by a run that is asked to stop once it has shown some steps."""
+    terminal, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(program.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=side) as process:
+        os.close(side)
+        shown, asked = b"", False
+        while True:
+            try:
+                shown += os.read(terminal, 4096)
+            except OSError:  # The other side is closed.
+                break
+            if not asked and shown.count(b"\rstep ") >= stop_after:
+                asked = True
+                process.send_signal(signal.SIGINT)
+    os.close(terminal)
+    return shown.decode()
+
+
+def the_line_on_a_terminal():
+    """It holds loss, norm, rate, speed and the time left in 80 columns, and no message runs into it."""
+    shown = on_terminal(train("terminal", "nvme", "--trace", path("terminal.json"), steps=10000), 5)
+    problems = []
+    lines = [part.split("\033[K")[0] for part in shown.replace("\n", "\r").split("\r")]
+    steps = [line for line in lines if line.startswith("step ")]
+    for line in steps:
+        if len(line) >= 80 or not re.fullmatch(r"step \d+/10000  loss [\d.]+  norm \S+  lr \S+  \d+ tokens/s  left \w+"
+                                              r"(  \w+ \d+%)*", line):
+            problems.append(f"the line is {line!r}")
+    for text in ("ending as soon as", "the trace "):
+        if not any(line.startswith(text) for line in lines):
+            problems.append(f"'{text}' does not begin a line: {shown[-600:]!r}")
+    return problems if steps else [f"there is no line: {shown!r}"]
+
+
+def quiet():
+    """Nothing is said of a run that goes well; what fails is."""
+    ended = program.run(*train("quiet", "nvme", "--quiet", steps=2))
+    problems = [] if (ended.code, ended.out, ended.err) == (0, "", "") else [f"a quiet run said {ended}"]
+    return problems + program.refused("a quiet refusal", train("quiet", "nvme", "--quiet", steps=2), "not empty")
 
 
 def exports():
@@ -434,7 +500,8 @@ def exports_while_it_goes_on():
 
 
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
-                data_that_moved, another_schedule, parents_of_the_folder, exports, the_log_is_flushed_at_commits,
-                the_log_is_restored, exports_while_it_goes_on, fine_tuning_begins_where_the_run_ended, texts,
-                plans_keep_their_word, data_in_several_files_and_forms, what_is_written_is_private,
+                data_that_moved, another_schedule, parents_of_the_folder, old_schedules_stay, the_line_on_a_terminal, quiet,
+                exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
+                fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms,
+                what_is_written_is_private,
                 a_run_folder_does_not_reach_outside)

@@ -43,6 +43,8 @@ def help_explains_every_flag():
             line = re.search(rf"^  {re.escape(flag)}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)
             if line is None:
                 problems.append(f"{command} --help does not explain {flag}")
+        if "--quiet" not in ended.out:
+            problems.append(f"{command} --help does not explain --quiet")
         if any("preset" in line for line in ended.out.splitlines()) and "gpt2-124m" not in ended.out:
             problems.append(f"{command} --help speaks of presets and does not list them")
     if not re.search(r"--place .*\(default: as before\)", program.run("resume", "--help").out):

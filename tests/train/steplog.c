@@ -14,6 +14,7 @@
 static struct sw_step_record record_of(int64_t step) {
     return (struct sw_step_record){
         .step = step,
+        .time_s = 1795378826,
         .loss = 1.0 / 3.0 + (double)step,
         .grad_norm = 0.1,
         .lr = 3e-4,
@@ -48,13 +49,14 @@ static void test_step_fields(void **state) {
     assert_int_equal(length, strlen(text));
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_fields(root, "step loss grad_norm lr tokens seconds tokens_per_second mfu skipped saved ranks zero "
+    assert_fields(root, "step time loss grad_norm lr tokens seconds tokens_per_second mfu skipped saved ranks zero "
                         "eta_seconds lanes bytes peak ");
     assert_fields(json_object_get(root, "lanes"), "compute upload download read write update comm ");
     assert_fields(json_object_get(root, "bytes"), "nvme_read nvme_write upload download comm ");
     assert_fields(json_object_get(root, "peak"), "device host nvme ");
     assert_true(json_number_value(json_object_get(root, "loss")) == record.loss); /* To the last bit. */
     assert_true(json_is_null(json_object_get(root, "mfu")));
+    assert_string_equal(json_string_value(json_object_get(root, "time")), "2026-11-22T20:20:26Z");
     assert_true(json_is_false(json_object_get(root, "skipped")));
     assert_true(json_number_value(json_object_get(json_object_get(root, "lanes"), "read")) == 0.5);
     assert_true(json_integer_value(json_object_get(json_object_get(root, "bytes"), "nvme_read")) == INT64_MAX);
@@ -107,8 +109,12 @@ static void test_text(void **state) {
     char text[SW_STEPLOG_LINE_CHARS];
     const struct sw_step_record record = record_of(12);
     sw_step_to_text(&record, 300, text);
-    assert_string_equal(text, "step 12/300  loss 12.3333  2048 tokens/s  left 2m11s  compute 95%  read 25%  update 12%"
-                              "  norm 0.1  lr 3.00e-04");
+    assert_string_equal(text, "step 12/300  loss 12.3333  norm 0.1  lr 3.00e-04  2048 tokens/s  left 2m11s  compute 95%"
+                              "  read 25%  update 12%");
+    struct sw_step_record over = record;
+    over.lanes.compute = 2.54; /* It began under the end of the step before. */
+    sw_step_to_text(&over, 300, text);
+    assert_non_null(strstr(text, "compute 100%"));
     const struct sw_eval_record evaluation = {.step = 12, .val_loss = log(2.0) * 3, .val_tokens = 99};
     sw_eval_to_text(&evaluation, text);
     assert_string_equal(text, "step 12  validation loss 2.0794 (3.0000 bits a token, 99 tokens)");
@@ -121,7 +127,9 @@ static void run_steps(const char *path, int64_t resumed, int64_t last) {
     for (int64_t step = resumed + 1; step <= last; step++) {
         support_expect_ok(sw_steplog_step(log, record_of(step)), "step");
         if (step % 5 == 0)
-            support_expect_ok(sw_steplog_evaluation(log, (struct sw_eval_record){step, 1.5, 1000}), "evaluation");
+            support_expect_ok(
+                sw_steplog_evaluation(log, (struct sw_eval_record){.step = step, .val_loss = 1.5, .val_tokens = 1000}),
+                "evaluation");
     }
     support_expect_ok(sw_steplog_close(log), "close");
 }
@@ -139,7 +147,7 @@ static void assert_whole(const char *path, int64_t last) {
             assert_int_equal(json_integer_value(json_object_get(root, "step")), step);
             assert_int_equal(json_object_get(root, "val_loss") != NULL, evaluation);
             if (evaluation)
-                assert_fields(root, "step val_loss val_tokens ");
+                assert_fields(root, "step time val_loss val_tokens ");
             json_decref(root);
         }
     }
