@@ -16,6 +16,9 @@
 #define LARGEST_IN_FLIGHT_BYTES SW_GIB
 
 static const struct sw_io_grid usual = {
+    .blocks = 3, .depths = 4, .block_bytes = {256 * SW_KIB, SW_MIB, 4 * SW_MIB}, .depth = {1, 4, 16, 64}};
+
+static const struct sw_io_grid thorough = {
     .blocks = 4,
     .depths = 7,
     .block_bytes = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB},
@@ -26,6 +29,12 @@ static const struct sw_io_grid usual = {
 static const struct sw_io_grid sustained = {
     .blocks = 1, .depths = 1, .block_bytes = {SW_QUEUE_BLOCK_BYTES}, .depth = {32}};
 
+/* Most of the usual time is what fio takes to start, once for each of its passes. */
+static const struct sw_io_effort usual_effort = {
+    .sweep_rounds = 1, .finalists = 1, .final_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
+static const struct sw_io_effort thorough_effort = {
+    .sweep_rounds = 3, .finalists = 3, .final_rounds = 5, .round_passes = 2, .rounds = 9, .seconds = 0.2};
+
 const char *sw_io_way_name(sw_io_way way) {
     static const char *const names[SW_IO_WAYS] = {
         [SW_IO_READ] = "read", [SW_IO_WRITE] = "write", [SW_IO_BOTH] = "both"};
@@ -33,7 +42,7 @@ const char *sw_io_way_name(sw_io_way way) {
 }
 
 static struct sw_io_grid grid_of(const struct sw_io_options *given) {
-    struct sw_io_grid grid = given->sustain ? sustained : usual;
+    struct sw_io_grid grid = given->sustain ? sustained : given->thorough ? thorough : usual;
     if (given->block_bytes != SW_OPTION_AUTO) {
         grid.blocks = 1;
         grid.block_bytes[0] = given->block_bytes;
@@ -45,6 +54,15 @@ static struct sw_io_grid grid_of(const struct sw_io_options *given) {
     return grid;
 }
 
+static struct sw_io_effort effort_of(const struct sw_io_options *given) {
+    struct sw_io_effort effort = given->thorough ? thorough_effort : usual_effort;
+    if (given->rounds != SW_OPTION_AUTO)
+        effort.rounds = given->rounds;
+    if (given->seconds > 0.0)
+        effort.seconds = given->seconds;
+    return effort;
+}
+
 static sw_status check(const void *target) {
     const struct sw_io_options *given = target;
     if (given->block_bytes != SW_OPTION_AUTO && given->block_bytes % SW_BUFFER_ALIGN_BYTES != 0)
@@ -52,6 +70,8 @@ static sw_status check(const void *target) {
     if (given->block_bytes != SW_OPTION_AUTO && given->depth != SW_OPTION_AUTO &&
         given->block_bytes * given->depth > LARGEST_IN_FLIGHT_BYTES)
         return sw_fail(SW_ERR_ARG, "--block times --depth is more than 1GiB in flight; give less of one");
+    if (given->sustain && given->thorough)
+        return sw_fail(SW_ERR_ARG, "--sustain and --thorough are two benches; give one of them");
     if (given->sustain && given->random)
         return sw_fail(SW_ERR_ARG, "--sustain writes in sequence; leave --random out");
     return given->svg != NULL ? sw_svg_check(given->svg) : SW_OK;
@@ -80,7 +100,7 @@ static const struct sw_option options[] = {
      .allow_auto = true,
      .int_min = SW_BUFFER_ALIGN_BYTES,
      .int_max = LARGEST_BLOCK_BYTES,
-     .what = "of a request; auto: 64KiB 256KiB 1MiB 4MiB, with --sustain 1MiB"},
+     .what = "of a request; auto: 256KiB 1MiB 4MiB, with --thorough 64KiB too, with --sustain 1MiB"},
     {.name = "--depth",
      .kind = SW_OPTION_INT,
      AT(depth),
@@ -89,17 +109,28 @@ static const struct sw_option options[] = {
      .allow_auto = true,
      .int_min = 1,
      .int_max = SW_QUEUE_MAX_DEPTH,
-     .what = "requests in flight; auto: 1 2 4 8 16 32 64, with --sustain 32"},
+     .what = "requests in flight; auto: 1 4 16 64, with --thorough 1 2 4 8 16 32 64, with --sustain 32"},
+    {.name = "--thorough",
+     .kind = SW_OPTION_FLAG,
+     AT(thorough),
+     .what = "more settings, more rounds: some minutes instead of about 45 s"},
     {.name = "--random", .kind = SW_OPTION_FLAG, AT(random), .what = "blocks in random order, not in sequence"},
     {.name = "--seconds",
      .kind = SW_OPTION_REAL,
      AT(seconds),
-     .initial = "0.2",
      .value = "S",
      .real_min = 0.01,
      .real_max = 3600,
-     .what = "of a cell of the sweep, and of a pass of the comparison"},
-    SW_BENCH_ROUNDS(offsetof(struct sw_io_options, rounds), "9"),
+     .what = "of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},
+    {.name = "--rounds",
+     .kind = SW_OPTION_INT,
+     AT(rounds),
+     .initial = "auto",
+     .value = "N",
+     .allow_auto = true,
+     .int_min = 1,
+     .int_max = SW_BENCH_MAX_ROUNDS,
+     .what = "times that the best settings are measured, in turn; medians are shown; auto: 3, with --thorough 9"},
     {.name = "--no-fio", .kind = SW_OPTION_FLAG, AT(no_fio), .what = "not beside fio, even where it is installed"},
     {.name = "--sustain",
      .kind = SW_OPTION_FLAG,
@@ -119,7 +150,11 @@ static const struct sw_option options[] = {
      .value = "SIZE",
      .int_min = LEAST_SIZE_BYTES,
      .what = "written in all, fio's part included: drives wear"},
-    {.name = "--svg", .kind = SW_OPTION_STRING, AT(svg), .value = "FILE", .what = "a picture, in a new file"},
+    {.name = "--svg",
+     .kind = SW_OPTION_STRING,
+     AT(svg),
+     .value = "FILE",
+     .what = "a picture, in a new file; fio's points are dots"},
     {.name = "--yes-overwrite",
      .kind = SW_OPTION_FLAG,
      AT(overwrite),
@@ -167,9 +202,10 @@ static sw_status run(const void *target) {
         .overwrite = given->overwrite,
         .allow_buffered = given->allow_buffered,
     };
-    struct sw_io_bench bench = {.given = given, .grid = grid_of(given)};
+    struct sw_io_bench bench = {.given = given, .grid = grid_of(given), .effort = effort_of(given)};
     SW_TRY(sw_io_target_open(&spec, &bench.target));
     bench.target.may_write_bytes = given->most_bytes;
+    bench.progress = sw_long_work_begin("measuring the drive", 0);
     sw_status status = take_memory(&bench);
     if (status == SW_OK)
         status = given->sustain ? sw_io_sustain(&bench) : sw_io_sweep(&bench);

@@ -4,6 +4,7 @@
 
 #include "bench/io_target.h"
 #include "bench/report.h"
+#include "core/long_work.h"
 #include "train/options.h"
 
 enum { SW_IO_MAX_BLOCKS = 4, SW_IO_MAX_DEPTHS = 7, SW_IO_MAX_CELLS = SW_IO_MAX_BLOCKS * SW_IO_MAX_DEPTHS };
@@ -14,9 +15,9 @@ struct sw_io_options {
     struct sw_option_list nvme;
     int64_t size_bytes, block_bytes, depth; /* may be SW_OPTION_AUTO */
     int64_t rounds, time_limit_s, most_bytes;
-    double seconds; /* of a cell */
+    double seconds; /* of a cell; 0: as --thorough or the default has it */
     char *svg;
-    bool random, sustain, no_fio, overwrite, allow_buffered, json;
+    bool thorough, random, sustain, no_fio, overwrite, allow_buffered, json;
 };
 
 /* What was measured of one way, block size and depth. Rates of both at once are the sum; `read` and `write` its parts.
@@ -40,6 +41,17 @@ struct sw_io_turn {
     int64_t most_bytes;
 };
 
+/* How often what is measured. The time of a cell is divided into sweep rounds, so that what else the machine does for a
+ * moment does not decide. The fastest cells are measured some times more, because the fastest of many is often only the
+ * luckiest. */
+struct sw_io_effort {
+    int sweep_rounds;
+    int finalists, final_rounds;
+    int round_passes; /* of each contender in a round of the comparison: 2, there and back, or 1 */
+    int64_t rounds;   /* of the comparison */
+    double seconds;   /* of a cell, and of a pass of the comparison */
+};
+
 /* The cells that are measured: all ways of all blocks and depths that fit into the files. */
 struct sw_io_grid {
     int blocks, depths;
@@ -51,11 +63,16 @@ struct sw_io_bench {
     const struct sw_io_options *given;
     struct sw_io_target target;
     struct sw_io_grid grid;
+    struct sw_io_effort effort;
+    struct sw_long_work progress;
 };
 
 const char *sw_io_way_name(sw_io_way way);
 /* Whether the files have room for all that is in flight at once. */
 bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth);
+
+/* What a picture is of: "/data: nvme0n1 MODEL, ext4, 2026-11-22"; what the system does not tell is left out. */
+void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars);
 
 /* The two forms of the bench. The target is open; its files have been written once only for the sweep. */
 sw_status sw_io_sweep(struct sw_io_bench *bench);

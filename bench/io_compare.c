@@ -43,6 +43,7 @@ static sw_status run_turn(struct sw_io_bench *bench, const struct sw_io_turn *tu
 
 static sw_status run_turns(const struct sw_io_report *report, struct sw_io_bench *bench, bool fio,
                            const struct sw_io_turn *turns, int count, struct sw_io_rate *out) {
+    SW_TRY(sw_long_work_at(&bench->progress, 0));
     if (fio)
         return sw_fio_run(&report->fio, &bench->target, bench->given->random, turns, count, out);
     for (int i = 0; i < count; i++)
@@ -108,14 +109,14 @@ static void rest(const struct sw_io_report *report) {
     usleep((useconds_t)(report->fio.start_s * 1e6));
 }
 
-double sw_io_compared_seconds(const struct sw_io_options *given, sw_io_way way) {
-    return given->seconds * (way == SW_IO_BOTH ? LONGER_BOTH : 1.0);
+double sw_io_compared_seconds(double seconds, sw_io_way way) {
+    return seconds * (way == SW_IO_BOTH ? LONGER_BOTH : 1.0);
 }
 
 static sw_status run_contender(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, int who,
                                int64_t most_bytes, struct totals *totals) {
     const struct sw_io_best *best = &report->best[way];
-    const double seconds = sw_io_compared_seconds(bench->given, way);
+    const double seconds = sw_io_compared_seconds(bench->effort.seconds, way);
     struct sw_io_turn turn = {who == SW_IO_FIO_BEST ? best->fio.cell : best->ours.cell, seconds,
                               share(bench, way, seconds)};
     struct sw_io_rate rate;
@@ -141,20 +142,20 @@ static int64_t pass_bytes(const struct sw_io_report *report, const struct sw_io_
     const struct sw_io_best *best = &report->best[way];
     const double rate = sw_io_beside_fio(report) ? fmin(best->ours.ours.bytes_per_s, best->fio.fio.bytes_per_s)
                                                  : best->ours.ours.bytes_per_s;
-    return sw_max_i64((int64_t)(rate * bench->given->seconds),
+    return sw_max_i64((int64_t)(rate * bench->effort.seconds),
                       sw_max_i64(best->ours.cell.block_bytes, best->fio.cell.block_bytes));
 }
 
-/* Each runs twice in a round, in the order of a row and then back again, so that a drive that becomes steadily slower
- * or faster does so for all of them. */
+/* Each runs in the order of a row, and with two passes then back again, so that a drive that becomes steadily slower or
+ * faster does so for all of them. */
 static sw_status run_round(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way, int round,
                            int64_t most_bytes) {
     struct sw_io_best *best = &report->best[way];
     struct totals totals[SW_IO_CONTENDERS] = {{0}};
     const int *row = turns_of[round % SW_IO_CONTENDERS];
-    static_assert(SW_IO_ROUND_PASSES == 2, "there and back");
-    for (int i = 0; i < SW_IO_ROUND_PASSES * SW_IO_CONTENDERS; i++) {
-        const int who = row[i < SW_IO_CONTENDERS ? i : SW_IO_ROUND_PASSES * SW_IO_CONTENDERS - 1 - i];
+    assert(bench->effort.round_passes <= 2);
+    for (int i = 0; i < bench->effort.round_passes * SW_IO_CONTENDERS; i++) {
+        const int who = row[i < SW_IO_CONTENDERS ? i : 2 * SW_IO_CONTENDERS - 1 - i];
         if (who == SW_IO_OURS || sw_io_beside_fio(report))
             SW_TRY(run_contender(report, bench, way, who, most_bytes, &totals[who]));
     }
@@ -170,7 +171,7 @@ static sw_status run_round(struct sw_io_report *report, struct sw_io_bench *benc
 sw_status sw_io_compare(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
     struct sw_io_best *best = &report->best[way];
     const int64_t most_bytes = pass_bytes(report, bench, way);
-    best->rates.rounds = best->cores.rounds = (int)bench->given->rounds;
+    best->rates.rounds = best->cores.rounds = (int)bench->effort.rounds;
     for (int round = 0; round < best->rates.rounds; round++)
         SW_TRY(run_round(report, bench, way, round, most_bytes));
     return SW_OK;

@@ -72,7 +72,7 @@ struct store_bench {
 
 static sw_status run_store(struct store_bench *self, sw_io_way way, struct sw_io_rate *out) {
     struct sw_io_target *target = &self->bench->target;
-    const double seconds = self->bench->given->seconds;
+    const double seconds = self->bench->effort.seconds;
     struct lane_pass pass = {.ring = sw_arena_base(self->arena),
                              .write = way == SW_IO_WRITE,
                              .chunks = self->chunks,
@@ -92,7 +92,7 @@ static sw_status run_store(struct store_bench *self, sw_io_way way, struct sw_io
 
 static sw_status run_plain(struct store_bench *self, sw_io_way way, struct sw_io_rate *out) {
     struct sw_io_target *target = &self->bench->target;
-    const double seconds = self->bench->given->seconds;
+    const double seconds = self->bench->effort.seconds;
     const struct sw_io_pass pass = {.cell = {way, self->out->block_bytes, self->out->depth},
                                     .span_bytes = self->span_bytes,
                                     .seconds = seconds,
@@ -128,7 +128,7 @@ static sw_status measure(struct store_bench *self) {
     SW_TRY(fill(self));
     for (int way = SW_IO_READ; way <= SW_IO_WRITE; way++) {
         struct sw_bench_rounds *rates = &self->out->rates[way], *costs = &self->out->costs[way];
-        rates->rounds = costs->rounds = (int)self->bench->given->rounds;
+        rates->rounds = costs->rounds = (int)self->bench->effort.rounds;
         for (int round = 0; round < rates->rounds; round++)
             for (int i = 0; i < SW_IO_STORE_CONTENDERS; i++) {
                 const int who = round % 2 == 0 ? i : SW_IO_STORE_CONTENDERS - 1 - i;

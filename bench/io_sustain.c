@@ -194,6 +194,7 @@ static sw_status draw(const struct sustain *self, const char *path) {
                                  .x_label = "seconds",
                                  .y_label = "GB/s",
                                  .series_count = LINES};
+    char caption[SW_SVG_CAPTION_CHARS];
     double *gb[LINES] = {NULL};
     sw_status status = SW_OK;
     for (int i = 0; i < LINES && status == SW_OK; i++) {
@@ -203,12 +204,16 @@ static sw_status draw(const struct sustain *self, const char *path) {
             status = sw_fail(SW_ERR_NOMEM, "no memory to draw %d samples", samples->count);
         for (int j = 0; j < samples->count && status == SW_OK; j++)
             gb[i][j] = samples->bytes_per_s[j] * 1e-9;
-        chart.series[i] = (struct sw_svg_series){
-            .x = samples->at_s, .y = gb[i], .count = samples->count, .dashed = i == BOTH_READ || i == BOTH_WRITE};
+        chart.series[i] = (struct sw_svg_series){.x = samples->at_s,
+                                                 .y = gb[i],
+                                                 .count = samples->count,
+                                                 .dashed = i == BOTH_READ || i == BOTH_WRITE,
+                                                 .colour = i};
         snprintf(chart.series[i].name, sizeof chart.series[i].name, "%s", names[i]);
     }
+    sw_io_caption(&self->bench->target, caption, sizeof caption);
     if (status == SW_OK)
-        status = sw_svg_write(path, &chart, 1);
+        status = sw_svg_write(path, caption, &chart, 1);
     for (int i = 0; i < LINES; i++)
         free(gb[i]);
     return status;

@@ -13,10 +13,11 @@ enum {
     WIDTH = 760,
     HEIGHT = 340,
     LEFT = 64,
-    RIGHT = 130,
+    RIGHT = 140,
     TOP = 40,
     BOTTOM = 52,
     LEGEND_STEP = 18,
+    CAPTION = 32,
     WANTED_TICKS = 6,
 };
 
@@ -117,23 +118,37 @@ static void write_titles(const struct frame *frame) {
     fputs("</text>\n", frame->to);
 }
 
-static void write_series(const struct frame *frame, int index) {
-    const struct sw_svg_series *series = &frame->chart->series[index];
-    const int y = frame->top + TOP + index * LEGEND_STEP + 8;
+static void write_line(const struct frame *frame, const struct sw_svg_series *series, const char *colour, int y) {
     const char *dashes = series->dashed ? " stroke-dasharray=\"5 4\"" : "";
-    fprintf(frame->to, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s points=\"", colours[index], dashes);
+    fprintf(frame->to, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s points=\"", colour, dashes);
     for (int i = 0; i < series->count; i++)
         fprintf(frame->to, "%s%.1f,%.1f", i == 0 ? "" : " ", x_of(frame, series->x[i]), y_of(frame, series->y[i]));
-    fprintf(frame->to,
-            "\"/>\n<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"2\"%s/>\n"
-            "<text x=\"%d\" y=\"%d\">",
-            WIDTH - RIGHT + 10, WIDTH - RIGHT + 34, y, y, colours[index], dashes, WIDTH - RIGHT + 40, y + 4);
+    fprintf(frame->to, "\"/>\n<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"2\"%s/>\n",
+            WIDTH - RIGHT + 10, WIDTH - RIGHT + 34, y, y, colour, dashes);
+}
+
+static void write_dot(const struct frame *frame, double x, double y, const char *colour) {
+    fprintf(frame->to, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"white\" stroke=\"%s\" stroke-width=\"2\"/>\n", x,
+            y, colour);
+}
+
+static void write_series(const struct frame *frame, int index) {
+    const struct sw_svg_series *series = &frame->chart->series[index];
+    const char *colour = colours[series->colour];
+    const int y = frame->top + TOP + index * LEGEND_STEP + 8;
+    if (!series->dots)
+        write_line(frame, series, colour, y);
+    for (int i = 0; series->dots && i < series->count; i++)
+        write_dot(frame, x_of(frame, series->x[i]), y_of(frame, series->y[i]), colour);
+    if (series->dots)
+        write_dot(frame, WIDTH - RIGHT + 22, y, colour);
+    fprintf(frame->to, "<text x=\"%d\" y=\"%d\">", WIDTH - RIGHT + 40, y + 4);
     write_text(frame->to, series->name);
     fputs("</text>\n", frame->to);
 }
 
 static void write_chart(FILE *to, const struct sw_svg_chart *chart, int index) {
-    struct frame frame = {.to = to, .chart = chart, .top = index * HEIGHT};
+    struct frame frame = {.to = to, .chart = chart, .top = CAPTION + index * HEIGHT};
     find_range(&frame);
     write_titles(&frame);
     write_axes(&frame);
@@ -155,14 +170,17 @@ sw_status sw_svg_check(const char *path) {
     return status;
 }
 
-sw_status sw_svg_write(const char *path, const struct sw_svg_chart *charts, int count) {
+sw_status sw_svg_write(const char *path, const char *caption, const struct sw_svg_chart *charts, int count) {
     FILE *to = fopen(path, "wxe");
     if (to == NULL)
         return sw_fail(SW_ERR_IO, "%s cannot be made: %s", path, strerror(errno));
     fprintf(to,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-            WIDTH, count * HEIGHT, WIDTH, count * HEIGHT);
+            WIDTH, CAPTION + count * HEIGHT, WIDTH, CAPTION + count * HEIGHT);
+    fprintf(to, "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"bold\">", LEFT, CAPTION - 8);
+    write_text(to, caption);
+    fputs("</text>\n", to);
     for (int i = 0; i < count; i++)
         write_chart(to, &charts[i], i);
     fputs("</svg>\n", to);

@@ -6,13 +6,15 @@
 
 #include <stdbool.h>
 
-enum { SW_SVG_MAX_SERIES = 8, SW_SVG_MAX_TICKS = 16, SW_SVG_LABEL_CHARS = 32 };
+enum { SW_SVG_MAX_SERIES = 8, SW_SVG_MAX_TICKS = 16, SW_SVG_LABEL_CHARS = 32, SW_SVG_CAPTION_CHARS = 512 };
 
 struct sw_svg_series {
     char name[SW_SVG_LABEL_CHARS];
     const double *x, *y; /* owned by the caller */
     int count;
     bool dashed;
+    bool dots;  /* in place of a line */
+    int colour; /* series of one number have one colour */
 };
 
 struct sw_svg_chart {
@@ -26,6 +28,7 @@ struct sw_svg_chart {
 
 /* Refuses a file that is there already and a folder that cannot be written in, before anything is measured. */
 sw_status sw_svg_check(const char *path);
-sw_status sw_svg_write(const char *path, const struct sw_svg_chart *charts, int count);
+/* The caption stands above the charts. */
+sw_status sw_svg_write(const char *path, const char *caption, const struct sw_svg_chart *charts, int count);
 
 #endif

@@ -8,11 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* The time of a cell is divided into rounds, so that what else the machine does for a moment does not decide. The
- * fastest cells of the sweep are measured some times more, because the fastest of many is often only the luckiest. */
-enum { SWEEP_ROUNDS = 3, FINALISTS = 3, FINAL_ROUNDS = 5 };
-static_assert((int)SWEEP_ROUNDS <= SW_IO_MAX_MEASURED_ROUNDS && (int)FINAL_ROUNDS <= SW_IO_MAX_MEASURED_ROUNDS,
-              "there is room for every round");
+enum { MOST_FINALISTS = 3 };
 
 static int cell_count(const struct sw_io_bench *bench) {
     return bench->grid.blocks * bench->grid.depths;
@@ -32,20 +28,20 @@ static void lay_out(struct sw_io_report *report) {
 
 /* The seconds of all writing to come, of which each pass may write its part. */
 static double planned_seconds(const struct sw_io_report *report) {
-    const struct sw_io_options *given = report->bench->given;
+    const struct sw_io_effort *effort = &report->bench->effort;
     const bool beside = sw_io_beside_fio(report);
     double seconds = 0.0;
     for (int way = SW_IO_WRITE; way < SW_IO_WAYS; way++) {
         int count = 0;
         for (int i = 0; i < cell_count(report->bench); i++)
             count += report->results[way][i].fits;
-        const int64_t most = beside ? 2 * FINALISTS : FINALISTS;
-        const int finals = count > 1 ? (int)sw_min_i64(count, most) * FINAL_ROUNDS : 0;
-        seconds += given->seconds * (count + finals) * (beside ? 2 : 1);
-        seconds += sw_io_compared_seconds(given, (sw_io_way)way) * SW_IO_ROUND_PASSES * (double)given->rounds *
-                   (beside ? SW_IO_CONTENDERS : 1);
+        const int64_t most = (beside ? 2 : 1) * effort->finalists;
+        const int finals = count > 1 ? (int)sw_min_i64(count, most) * effort->final_rounds : 0;
+        seconds += effort->seconds * (count + finals) * (beside ? 2 : 1);
+        seconds += sw_io_compared_seconds(effort->seconds, (sw_io_way)way) * effort->round_passes *
+                   (double)effort->rounds * (beside ? SW_IO_CONTENDERS : 1);
     }
-    return seconds + (report->has_store ? given->seconds * (double)given->rounds * SW_IO_STORE_PASSES : 0.0);
+    return seconds + (report->has_store ? effort->seconds * (double)effort->rounds * SW_IO_STORE_PASSES : 0.0);
 }
 
 static double rate_of(const struct sw_io_result *result, bool fio) {
@@ -58,13 +54,14 @@ static sw_status sweep_way(struct sw_io_report *report, struct sw_io_bench *benc
     for (int i = 0; i < cell_count(bench); i++)
         if (report->results[way][i].fits)
             cells[count++] = &report->results[way][i];
-    return sw_io_measure_cells(report, bench, cells, count, SWEEP_ROUNDS, bench->given->seconds / SWEEP_ROUNDS);
+    return sw_io_measure_cells(report, bench, cells, count, bench->effort.sweep_rounds,
+                               bench->effort.seconds / bench->effort.sweep_rounds);
 }
 
 /* Adds the fastest cells to those that are there already. */
 static int add_finalists(struct sw_io_report *report, sw_io_way way, bool fio, struct sw_io_result *out, int count) {
     bool taken[SW_IO_MAX_CELLS] = {false};
-    for (int place = 0; place < FINALISTS; place++) {
+    for (int place = 0; place < report->bench->effort.finalists; place++) {
         int fastest = -1;
         for (int i = 0; i < cell_count(report->bench); i++) {
             const struct sw_io_result *result = &report->results[way][i];
@@ -97,7 +94,8 @@ static struct sw_io_result fastest_of(const struct sw_io_result *results, int co
 /* Among the cells that were fastest for either, which both run some times more in turn: the same moments of a drive
  * decide for both. */
 static sw_status choose_best(struct sw_io_report *report, struct sw_io_bench *bench, sw_io_way way) {
-    struct sw_io_result results[2 * FINALISTS], *cells[2 * FINALISTS];
+    struct sw_io_result results[2 * MOST_FINALISTS], *cells[2 * MOST_FINALISTS];
+    assert(bench->effort.finalists <= MOST_FINALISTS);
     int count = add_finalists(report, way, false, results, 0);
     if (sw_io_beside_fio(report))
         count = add_finalists(report, way, true, results, count);
@@ -105,7 +103,7 @@ static sw_status choose_best(struct sw_io_report *report, struct sw_io_bench *be
     for (int i = 0; i < count; i++)
         cells[i] = &results[i];
     if (count > 1)
-        SW_TRY(sw_io_measure_cells(report, bench, cells, count, FINAL_ROUNDS, bench->given->seconds));
+        SW_TRY(sw_io_measure_cells(report, bench, cells, count, bench->effort.final_rounds, bench->effort.seconds));
     report->best[way].ours = fastest_of(results, count, false);
     report->best[way].fio = fastest_of(results, count, sw_io_beside_fio(report));
     return SW_OK;
@@ -126,7 +124,7 @@ static sw_status plan_writing(const struct sw_io_report *report, struct sw_io_be
     target->planned_s = planned_seconds(report);
     target->may_write_bytes -= store_bytes(report);
     const int64_t fill_bytes = target->file_bytes * target->count;
-    if ((double)(target->may_write_bytes - fill_bytes) * bench->given->seconds / target->planned_s <
+    if ((double)(target->may_write_bytes - fill_bytes) * bench->effort.seconds / target->planned_s <
         2.0 * (double)largest)
         return sw_fail(SW_ERR_ARG, "--most is too little for so many measurements of such blocks: give more, or fewer "
                                    "cells by --block and --depth");
@@ -134,11 +132,8 @@ static sw_status plan_writing(const struct sw_io_report *report, struct sw_io_be
 }
 
 static sw_status sweep(struct sw_io_report *report, struct sw_io_bench *bench) {
-    for (int way = 0; way < SW_IO_WAYS; way++) {
+    for (int way = 0; way < SW_IO_WAYS; way++)
         SW_TRY(sweep_way(report, bench, (sw_io_way)way));
-        if (!bench->given->json)
-            sw_io_print_table(report, (sw_io_way)way);
-    }
     return SW_OK;
 }
 
@@ -147,8 +142,6 @@ static sw_status compare_best(struct sw_io_report *report, struct sw_io_bench *b
         SW_TRY(choose_best(report, bench, (sw_io_way)way));
         SW_TRY(sw_io_compare(report, bench, (sw_io_way)way));
     }
-    if (!bench->given->json)
-        sw_io_print_best(report);
     return SW_OK;
 }
 
@@ -156,10 +149,7 @@ static sw_status price_store(struct sw_io_report *report, struct sw_io_bench *be
     if (!report->has_store)
         return SW_OK;
     bench->target.may_write_bytes += store_bytes(report);
-    SW_TRY(sw_io_measure_store(bench, &report->store));
-    if (!bench->given->json)
-        sw_io_print_store(report);
-    return SW_OK;
+    return sw_io_measure_store(bench, &report->store);
 }
 
 static sw_status measure(struct sw_io_report *report, struct sw_io_bench *bench) {
@@ -176,7 +166,11 @@ static sw_status report_all(const struct sw_io_report *report) {
     const struct sw_io_options *given = report->bench->given;
     if (given->svg != NULL)
         SW_TRY(sw_io_draw(report, given->svg));
-    return given->json ? sw_io_print_json(report) : SW_OK;
+    sw_long_work_end(&report->bench->progress);
+    if (given->json)
+        return sw_io_print_json(report);
+    sw_io_print(report);
+    return SW_OK;
 }
 
 sw_status sw_io_sweep(struct sw_io_bench *bench) {

@@ -43,9 +43,8 @@ static inline const struct sw_io_result *sw_io_result_at(const struct sw_io_repo
     return &report->results[way][block * report->bench->grid.depths + depth];
 }
 
-void sw_io_print_table(const struct sw_io_report *report, sw_io_way way);
-void sw_io_print_best(const struct sw_io_report *report);
-void sw_io_print_store(const struct sw_io_report *report);
+/* As people read it, 80 columns wide: what the drive gives in a sentence, the best settings, then everything else. */
+void sw_io_print(const struct sw_io_report *report);
 sw_status sw_io_print_json(const struct sw_io_report *report);
 sw_status sw_io_draw(const struct sw_io_report *report, const char *path);
 

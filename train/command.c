@@ -1,4 +1,5 @@
 /* What all commands do alike with their arguments and their errors. */
+#include "core/log.h"
 #include "train/commands.h"
 
 #include <stdio.h>
@@ -8,6 +9,7 @@
 enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
 
 int sw_command_fail(const char *command, sw_status status) {
+    sw_log_end_progress();
     fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
     return SW_EXIT_FAILED;
 }

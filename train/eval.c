@@ -1,6 +1,7 @@
 /* A step's worth of windows at a time. */
 #include "train/eval.h"
 
+#include "core/long_work.h"
 #include "core/size.h"
 
 #include <assert.h>
@@ -47,8 +48,11 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     assert(e->max_tokens > 0);
     const int64_t windows = sw_data_validation_windows(e->data), ranks = sw_ranks_count(e->ranks);
     const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * sw_ranks_rank(e->ranks);
+    struct sw_long_work progress =
+        sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, sw_data_validation_tokens(e->data)));
     double loss_sum = 0.0;
     int64_t tokens = 0;
+    progress.unit = "tokens";
     assert(ranks == 1 || e->max_tokens == INT64_MAX);
     SW_TRY(sw_engine_settle(e->engine));
     for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_rank * ranks) {
@@ -60,7 +64,9 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         SW_TRY(sw_engine_wait(e->engine, &result));
         loss_sum += result.loss_sum;
         tokens += pass_tokens;
+        SW_TRY(sw_long_work_at(&progress, tokens * ranks));
     }
+    sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
     *out_loss = loss_sum / (double)tokens;
     *out_tokens = tokens;

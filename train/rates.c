@@ -116,6 +116,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(sw_long_work_at(&progress, 0));
     SW_TRY(measure_memory(target, rates));
     assume_ranks(rates);
+    sw_long_work_end(&progress);
     return SW_OK;
 }
 

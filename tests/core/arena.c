@@ -110,6 +110,37 @@ static void a_stop_ends_the_taking(void **state) {
     sw_arena_destroy(arena);
 }
 
+/* What long work says into a file; the program's own standard error is given back. */
+static void say_after(int64_t begun_s, int64_t done, char *text, size_t chars) {
+    FILE *file = tmpfile();
+    const int own = dup(STDERR_FILENO);
+    assert_true(file != NULL && own >= 0);
+    struct sw_long_work work = sw_long_work_begin("evaluating", 3000);
+    work.unit = "tokens";
+    work.begun_ns -= begun_s * 1000000000;
+    work.said_ns = work.begun_ns;
+    fflush(stderr);
+    assert_true(dup2(fileno(file), STDERR_FILENO) >= 0);
+    const sw_status status = sw_long_work_at(&work, done);
+    sw_long_work_end(&work);
+    fflush(stderr);
+    assert_true(dup2(own, STDERR_FILENO) >= 0);
+    close(own);
+    rewind(file);
+    text[fread(text, 1, chars - 1, file)] = '\0';
+    fclose(file);
+    assert_int_equal(status, SW_OK);
+}
+
+static void work_that_takes_long_says_how_far_it_is(void **state) {
+    (void)state;
+    char text[256];
+    say_after(31, 1200, text, sizeof text);
+    assert_string_equal(text, "evaluating: 1200 of 3000 tokens\n");
+    say_after(0, 1200, text, sizeof text);
+    assert_string_equal(text, "");
+}
+
 static void more_than_the_address_space_is_an_error(void **state) {
     (void)state;
     struct sw_arena *arena = NULL;
@@ -205,6 +236,7 @@ int main(void) {
         cmocka_unit_test(too_much_is_refused_with_the_numbers),
         cmocka_unit_test(all_pages_are_there),
         cmocka_unit_test(a_stop_ends_the_taking),
+        cmocka_unit_test(work_that_takes_long_says_how_far_it_is),
         cmocka_unit_test(more_than_the_address_space_is_an_error),
         cmocka_unit_test(taking_from_a_sealed_arena_is_our_own_mistake),
         cmocka_unit_test(locking_is_reported_as_it_is),
