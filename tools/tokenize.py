@@ -25,11 +25,14 @@ if __name__ != "__main__":
 
 import argparse
 import array
+import codecs
 import contextlib
+import gzip
 import json
 import pathlib
 
 UINT16_VOCABULARY = 1 << 16
+KINDS = (".txt", ".md", ".jsonl")
 BATCH_CHARS = 1 << 22  # text that is handed to the tokenizer at once, for its threads to share
 PROGRESS_TOKENS = 10_000_000
 
@@ -87,10 +90,28 @@ def special_token(tokenizer, text):
 # --- The documents ---------------------------------------------------------------------------------------------------
 
 
+def kind(path):
+    """The ending of a file, or of what is packed in it."""
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+
+
+def files(paths):
+    """The files among the paths, and those of the kinds below the folders among them, by name."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(below for below in path.rglob("*") if below.is_file() and kind(below) in KINDS)
+        else:
+            yield path
+
+
 def decoded_lines(path):
-    """(number, line) of a UTF-8 file, line ends as they are."""
-    with open(path, "rb") as file:
+    """(number, line) of a UTF-8 file, line ends as they are, without a byte order mark."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+                if line.endswith(b"\r\n") and kind(path) != ".jsonl":
+                    print(f"{path}: lines end in CR LF, and both are kept", file=sys.stderr)
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -130,7 +151,7 @@ def json_documents(path, field):
 def documents(arguments):
     """The non-empty documents of all inputs, in order."""
     for path in arguments.input:
-        if path.suffix == ".jsonl":
+        if kind(path) == ".jsonl":
             found = json_documents(path, arguments.field)
         else:
             found = text_documents(path, arguments.lines, arguments.separator)
@@ -210,9 +231,12 @@ def run(arguments):
     tokenizer = load_tokenizer(arguments.tokenizer)
     vocabulary = vocabulary_size(tokenizer, arguments.tokenizer, arguments.vocab)
     eos = special_token(tokenizer, arguments.eos)
+    arguments.input = list(files(arguments.input))
+    if not arguments.input:
+        raise InputError("the folders hold no file that ends in .txt, .md or .jsonl, or these with .gz")
     for path in arguments.input:
-        if path.suffix not in (".txt", ".jsonl"):
-            raise InputError(f"{path}: what kind of file is this? Inputs end in .txt or .jsonl")
+        if kind(path) not in KINDS:
+            raise InputError(f"{path}: what kind of file is this? Inputs end in .txt, .md or .jsonl, or these with .gz")
         if not path.is_file():
             raise InputError(f"{path}: no such file")
     doc = arguments.out.with_name(arguments.out.name + ".doc")
@@ -241,7 +265,7 @@ def run(arguments):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="tokenize.py", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description=__doc__)
-    parser.add_argument("input", nargs="+", type=pathlib.Path, metavar="FILE", help="text: .txt or .jsonl, UTF-8")
+    parser.add_argument("input", nargs="+", type=pathlib.Path, metavar="FILE", help="text: .txt, .md or .jsonl, UTF-8, also with .gz; or folders of them")
     parser.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH",
                         help="a tokenizer.json, or a Hugging Face folder that holds one")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="F.bin", help="the token file to write")

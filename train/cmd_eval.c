@@ -30,7 +30,7 @@ static const struct sw_option options[] = {
      .kind = SW_OPTION_STRING,
      AT(data),
      .value = "FILE",
-     .what = "token file (.bin, or .txt for bytes) to predict",
+     .what = "token file (.bin, or .txt and .md for bytes) to predict",
      .required = true},
     {.name = "--seq",
      .kind = SW_OPTION_INT,

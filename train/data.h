@@ -12,8 +12,8 @@
 struct sw_data;
 
 struct sw_data_spec {
-    const char *const *files; /* .txt: bytes (the vocabulary must have at least 256 entries and no tokenizer); .bin:
-                                 little-endian uint16 for vocabularies up to 65,536, else uint32 */
+    const char *const *files; /* .txt, .md: the bytes behind a byte order mark (the vocabulary must have 256 entries);
+                                 .bin: little-endian uint16 for vocabularies up to 65,536, else uint32 */
     int file_count;           /* 0 where there is only a validation file: nothing to train on */
     int64_t vocab;
     int64_t seq;

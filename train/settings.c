@@ -246,7 +246,7 @@ static const struct sw_option train_options[] = {
      .kind = SW_OPTION_MANY,
      AT(data),
      .value = "FILE",
-     .what = ".txt text or .bin token files",
+     .what = "text (.txt, .md: UTF-8, of which a byte is a token) or token files (.bin)",
      .required = true},
     {.name = "--run",
      .kind = SW_OPTION_STRING,

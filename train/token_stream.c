@@ -1,22 +1,26 @@
 #include "train/token_stream.h"
 
+#include "core/log.h"
 #include "core/size.h"
 #include "train/documents.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read as they lie on disk");
 
 enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 256 };
+enum { HEAD_BYTES = 16 * 1024, MARK_BYTES = 3 };
 
 struct source {
     char *path;
     struct sw_data_file file, mask;
     struct sw_documents documents;
     int width_bytes;
-    int64_t first; /* in the stream */
+    int64_t mark_bytes; /* of a byte order mark, ahead of the tokens */
+    int64_t first;      /* in the stream */
     int64_t tokens;
 };
 
@@ -27,9 +31,37 @@ struct sw_token_stream {
     unsigned char bounce[BOUNCE_BYTES];
 };
 
+static bool ends_in(const char *path, const char *ending) {
+    const size_t length = strlen(path), chars = strlen(ending);
+    return length >= chars && strcmp(path + length - chars, ending) == 0;
+}
+
+static bool is_text(const char *path) {
+    return ends_in(path, ".txt") || ends_in(path, ".md");
+}
+
+/* What is no data file gets the way to one. */
+static sw_status refuse_kind(const char *path) {
+    static const struct {
+        const char *ending, *unpack;
+    } packed[] = {{".gz", "gunzip -k"}, {".xz", "unxz -k"}, {".bz2", "bunzip2 -k"},
+                  {".zst", "zstd -d"},  {".zip", "unzip"},  {".tar", "tar -xf"}};
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is a folder; name the files in it, such as %s/*.txt, one after the other", path,
+                       path);
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
+        if (ends_in(path, packed[i].ending))
+            return sw_fail(SW_ERR_ARG,
+                           "the data file %s is packed; unpack it (`%s %s`) and name the .txt, .md or .bin that comes "
+                           "of it",
+                           path, packed[i].unpack, path);
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens)", path);
+}
+
 static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
-    const char *dot = strrchr(path, '.');
-    if (dot != NULL && strcmp(dot, ".txt") == 0) {
+    if (is_text(path)) {
         if (vocab != BYTE_VOCAB)
             return sw_fail(SW_ERR_ARG,
                            "%s is text, read as bytes, but the model's vocabulary has %lld entries; it needs 256, or "
@@ -38,12 +70,29 @@ static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
         *out_width = 1;
         return SW_OK;
     }
-    if (dot != NULL && strcmp(dot, ".bin") == 0) {
+    if (ends_in(path, ".bin")) {
         *out_width = vocab >= WIDE_TOKENS_FROM_VOCAB ? 4 : 2;
         return SW_OK;
     }
-    return sw_fail(SW_ERR_ARG, "the data file %s has an unknown kind; it must end in .txt (text) or .bin (tokens)",
-                   path);
+    return refuse_kind(path);
+}
+
+/* A byte order mark belongs to the file, not to its text. What the first bytes show of a text that is not plain UTF-8
+ * with lines that end in LF is said or refused. */
+static sw_status look_at_text(struct source *source) {
+    char head[HEAD_BYTES + 1];
+    const int64_t bytes = sw_min_i64(source->file.bytes, HEAD_BYTES);
+    SW_TRY(sw_data_file_read(&source->file, 0, bytes, head));
+    head[bytes] = '\0';
+    if (bytes >= 2 && (memcmp(head, "\xff\xfe", 2) == 0 || memcmp(head, "\xfe\xff", 2) == 0))
+        return sw_fail(SW_ERR_ARG, "%s is UTF-16 text; make it UTF-8 (`iconv -f utf-16 -t utf-8 %s`)", source->path,
+                       source->path);
+    if (bytes >= MARK_BYTES && memcmp(head, "\xef\xbb\xbf", MARK_BYTES) == 0)
+        source->mark_bytes = MARK_BYTES;
+    if (memmem(head, (size_t)bytes, "\r\n", 2) != NULL)
+        sw_log_info("%s has lines that end in CR LF, and both are learnt; `sed -i 's/\\r$//' %s` removes the CR",
+                    source->path, source->path);
+    return SW_OK;
 }
 
 static sw_status open_mask(struct source *source) {
@@ -61,7 +110,9 @@ static sw_status open_source(const char *path, int64_t vocab, struct source *out
     if (out->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     SW_TRY(sw_data_file_open(out->path, "", &out->file));
-    if (out->file.bytes == 0)
+    if (is_text(path))
+        SW_TRY(look_at_text(out));
+    if (out->file.bytes == out->mark_bytes)
         return sw_fail(SW_ERR_ARG, "the data file %s is empty; give one that holds text or tokens", path);
     if (out->file.bytes % out->width_bytes != 0)
         return sw_fail(
@@ -69,7 +120,7 @@ static sw_status open_source(const char *path, int64_t vocab, struct source *out
             "the data file %s has %lld bytes, which is not a whole number of %d-byte tokens (the width for a "
             "vocabulary of %lld); it is cut off or was made for another vocabulary",
             path, (long long)out->file.bytes, out->width_bytes, (long long)vocab);
-    out->tokens = out->file.bytes / out->width_bytes;
+    out->tokens = (out->file.bytes - out->mark_bytes) / out->width_bytes;
     SW_TRY(open_mask(out));
     return sw_documents_open(out->path, out->tokens, &out->documents);
 }
@@ -172,8 +223,8 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
         const struct source *source = source_of(stream, first);
         const int64_t index = first - source->first;
         const int64_t piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES / source->width_bytes);
-        SW_TRY(
-            sw_data_file_read(&source->file, index * source->width_bytes, piece * source->width_bytes, stream->bounce));
+        SW_TRY(sw_data_file_read(&source->file, source->mark_bytes + index * source->width_bytes,
+                                 piece * source->width_bytes, stream->bounce));
         widen(stream->bounce, source->width_bytes, piece, out);
         SW_TRY(check_vocabulary(stream, source, index, out, piece));
         first += piece;

@@ -103,7 +103,8 @@ def data_files():
 
     tokens = [struct.pack("<500H", *([5] * 499 + [last])) for last in (99, 100, 256)]
     table = [("no file", train(data=["none.txt"]), "none.txt"),
-             ("a folder", train(data=[SCRATCH]), SCRATCH),
+             ("a folder", train(data=[SCRATCH]), SCRATCH, "/*.txt"),
+             ("a packed file", on("data.txt.gz", "x"), "gunzip -k", "data.txt.gz"),
              ("an unknown kind", on("data.parquet", "x"), "data.parquet", ".txt", ".bin"),
              ("an empty file", on("empty.txt", ""), "empty.txt", "empty"),
              ("too short a text", on("short.txt", "x" * 64), "64 tokens", "65"),

@@ -252,6 +252,14 @@ def the_line_on_a_terminal():
     return problems if steps else [f"there is no line: {shown!r}"]
 
 
+def line_ends():
+    """CR LF stays in the data, and is said once for each such file."""
+    data = program.write(path("crlf.txt"), program.text(9, 4000).replace(" ", "\r\n").encode())
+    err = program.must(*train("crlf", "nvme", data=[data, DATA], steps=1)).err
+    said = [line for line in err.splitlines() if "CR LF" in line]
+    return [] if len(said) == 1 and data in said[0] else [f"of CR LF it says {said}"]
+
+
 def quiet():
     """Nothing is said of a run that goes well; what fails is."""
     ended = program.run(*train("quiet", "nvme", "--quiet", steps=2))
@@ -500,8 +508,8 @@ def exports_while_it_goes_on():
 
 
 script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
-                data_that_moved, another_schedule, parents_of_the_folder, old_schedules_stay, the_line_on_a_terminal, quiet,
-                exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
+                data_that_moved, another_schedule, parents_of_the_folder, old_schedules_stay, the_line_on_a_terminal,
+                line_ends, quiet, exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
                 fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms,
                 what_is_written_is_private,
                 a_run_folder_does_not_reach_outside)

@@ -220,6 +220,35 @@ static void test_text_and_wide_tokens(void **state) {
     sw_data_close(data);
 }
 
+/* A byte order mark is no token, of each file; the mask counts what is behind it. */
+static void test_byte_order_marks(void **state) {
+    struct fixture fixture = {.spec = {.vocab = 256, .seq = 4}};
+    add_file(state, &fixture, "first.md",
+             "\xef\xbb\xbf"
+             "abcde",
+             8);
+    add_file(state, &fixture, "second.txt",
+             "\xef\xbb\xbf"
+             "fgh\r\n",
+             8);
+    add_file(state, &fixture, "third.txt", "jkl\xef\xbb\xbf", 6);
+    char path[SUPPORT_PATH_CHARS];
+    support_write(state, "first.md.mask", "\1\1\1\1\1", 5, path);
+    struct sw_data *data = open_or_fail(&fixture);
+    assert_int_equal(sw_data_train_tokens(data), 16);
+    int32_t inputs[4], targets[4];
+    for (uint64_t position = 0; position < 3; position++) {
+        support_expect_ok(sw_data_train_window(data, position, support_window(inputs, targets)), "window");
+        if (inputs[0] == 'a')
+            assert_int_equal(targets[3], 'e');
+        else if (inputs[0] == 'e')
+            assert_int_equal(targets[3], '\r');
+        else
+            assert_int_equal(inputs[2], 'j');
+    }
+    sw_data_close(data);
+}
+
 static void expect_refused(const struct fixture *fixture, sw_status code, const char *message) {
     struct sw_data *data = NULL;
     support_expect_failure(sw_data_open(&fixture->spec, &data), code, message, message);
@@ -242,7 +271,10 @@ static void test_bad_files(void **state) {
     refuse_content(state, 70000, "bad.bin", tokens, 6, "not a whole number of 4-byte tokens");
     refuse_content(state, 256, "empty.txt", "", 0, "is empty");
     refuse_content(state, 255, "text.txt", "hello", 5, "it needs 256");
-    refuse_content(state, 256, "text.csv", "hello", 5, ".txt (text) or .bin (tokens)");
+    refuse_content(state, 256, "text.csv", "hello", 5, ".txt or .md (text) or .bin (tokens)");
+    refuse_content(state, 256, "marked.txt", "\xef\xbb\xbf", 3, "is empty");
+    refuse_content(state, 256, "wide.txt", "\xff\xfeh\0e\0", 6, "iconv -f utf-16");
+    refuse_content(state, 256, "text.txt.gz", "hello", 5, "gunzip -k");
     refuse_content(state, 256, "short.txt", "four", 4, "holds 4 tokens, but a sequence of 4 needs 5");
 
     struct fixture missing = {.spec = {.vocab = 256, .seq = 4}};
@@ -331,6 +363,7 @@ int main(void) {
         IN_FOLDER(test_files_are_one_stream),
         IN_FOLDER(test_validation),
         IN_FOLDER(test_text_and_wide_tokens),
+        IN_FOLDER(test_byte_order_marks),
         IN_FOLDER(test_bad_files),
         IN_FOLDER(test_bad_spec),
         IN_FOLDER(test_file_that_shrinks),
