@@ -25,6 +25,7 @@ struct removal {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int64_t most_step; /* the last one that may be lost */
     bool zeros_count;  /* whether zeros at the front are a sign of a store that was being made */
+    bool removed;      /* its name has been taken away */
 };
 
 /* Until all else lasts, the label has no magic. */
@@ -106,16 +107,19 @@ static bool is_still_at(int fd, const char *path) {
            held.st_ino == named.st_ino;
 }
 
-static sw_status remove_held(int fd, const struct removal *removal) {
+static sw_status remove_held(int fd, struct removal *removal) {
     bool found;
     SW_TRY(sw_lock_take(fd, removal->path));
     SW_TRY(look(fd, removal, &found));
-    if (!found || !is_still_at(fd, removal->path) || unlink(removal->path) == 0 || errno == ENOENT)
+    if (!found || !is_still_at(fd, removal->path))
+        return SW_OK;
+    removal->removed = unlink(removal->path) == 0;
+    if (removal->removed || errno == ENOENT)
         return SW_OK;
     return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", removal->path, strerror(errno));
 }
 
-static sw_status remove_file(const struct removal *removal) {
+static sw_status remove_file(struct removal *removal) {
     bool found;
     struct stat info;
     SW_TRY(look_at(removal, &found));
@@ -159,7 +163,10 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     if (path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store");
     removal.path = path;
-    const sw_status status = is_device ? wipe_device(&removal) : remove_file(&removal);
+    sw_status status = is_device ? wipe_device(&removal) : remove_file(&removal);
+    /* Whoever lists this store forgets it next. On a drive of its own it might come back after a power loss. */
+    if (status == SW_OK && removal.removed)
+        status = sw_file_sync_directory(place);
     free(path);
     return status;
 }

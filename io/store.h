@@ -120,7 +120,8 @@ sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
 
 /* Removes the store of this identity, or what its making has left however far it came, from a directory or block
  * device. Another store there stays, and an empty place is no error. SW_ERR_BUSY where a process has the store,
- * SW_ERR_ARG where it holds a later step than most_step: its owner has gone on with it. */
+ * SW_ERR_ARG where it holds a later step than most_step: its owner has gone on with it. What is removed does not come
+ * back after a power loss. */
 sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
 
 int64_t sw_store_unit_count(const struct sw_store *store);

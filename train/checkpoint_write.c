@@ -283,24 +283,32 @@ static sw_status take_partial(const char *partial, int *out_mark) {
         return sw_fail(SW_ERR_ARG, "%s is in the way, and is not what an unfinished export has left: move it away",
                        partial);
     const sw_status status = sw_lock_take(*out_mark, partial);
-    if (status != SW_ERR_IO)
+    if (status != SW_OK && status != SW_ERR_IO)
         return status;
     /* A file system without locks is no reason against an export. */
     sw_error_clear();
-    return SW_OK;
+    /* After a power loss nothing may be there without the mark. */
+    return sw_file_flush_folder_of(path);
 }
 
-/* Names last before and after they change. The mark goes last: what has it under its final name is whole. */
+/* The mark goes last, as what has none is not removed by the next export. */
+static void remove_partial(const char *partial) {
+    if (sw_folder_empty(partial, MARK) == SW_OK)
+        (void)sw_folder_remove(partial);
+}
+
+/* Names last before and after they change. The mark goes last: what has it under its final name is whole, and what has
+ * none under the other is not ours to remove. */
 static sw_status finish_partial(const char *partial, const char *folder) {
     char path[PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
     SW_TRY(sw_file_flush_folder_of(path));
     if (rename(partial, folder) != 0)
         return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
+    SW_TRY(sw_file_flush_folder_of(partial));
     SW_TRY(sw_path_join(path, sizeof path, folder, MARK));
     unlink(path);
-    SW_TRY(sw_file_flush_folder_of(path));
-    return sw_file_flush_folder_of(partial);
+    return sw_file_flush_folder_of(path);
 }
 
 static sw_status fill_partial(const char *partial, const struct sw_model_config *config, const struct sw_units *units,
@@ -329,7 +337,7 @@ sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *
         if (status == SW_OK)
             status = finish_partial(partial, folder);
         if (status != SW_OK)
-            (void)sw_folder_remove(partial);
+            remove_partial(partial);
     }
     if (mark >= 0)
         close(mark);

@@ -32,12 +32,12 @@ static sw_status write_all(int file, const char *path, const char *text, size_t 
     return SW_OK;
 }
 
-sw_status sw_file_flush_folder_of(const char *path) {
-    char folder[PATH_CHARS];
-    snprintf(folder, sizeof folder, "%s", path);
+/* Flushes the folder of a path, whose name goes to `folder`. Returns an errno, or 0. */
+static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
+    snprintf(folder, PATH_CHARS, "%s", path);
     char *slash = strrchr(folder, '/');
     if (slash == NULL)
-        snprintf(folder, sizeof folder, ".");
+        snprintf(folder, PATH_CHARS, ".");
     else
         slash[slash == folder ? 1 : 0] = '\0';
     const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -46,7 +46,13 @@ sw_status sw_file_flush_folder_of(const char *path) {
     const int error = errno;
     if (directory >= 0)
         close(directory);
-    return flushed ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
+    return flushed ? 0 : error;
+}
+
+sw_status sw_file_flush_folder_of(const char *path) {
+    char folder[PATH_CHARS];
+    const int error = flush_folder_of(path, folder);
+    return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
 /* What a link or another name of a file of somebody else's is goes, and not what it leads to. */
@@ -245,7 +251,16 @@ sw_status sw_folder_empty(const char *folder, const char *but) {
 
 sw_status sw_folder_remove(const char *folder) {
     SW_TRY(sw_folder_empty(folder, NULL));
-    if (rmdir(folder) == 0 || errno == ENOENT)
+    if (rmdir(folder) == 0)
+        return sw_file_flush_folder_of(folder);
+    if (errno == ENOENT)
         return SW_OK;
     return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", folder, strerror(errno));
+}
+
+void sw_folder_remove_empty(const char *folder) {
+    char parent[PATH_CHARS];
+    /* A folder that comes back after a power loss is in the way of a start that is begun again. */
+    if (rmdir(folder) == 0)
+        (void)flush_folder_of(folder, parent);
 }

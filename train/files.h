@@ -24,7 +24,7 @@ sw_status sw_file_copy(const char *from, const char *to);
 
 /* Fails where something other than an empty folder is at the path. `but` (NULL: none) is a name that may be in it. */
 sw_status sw_folder_must_be_free(const char *folder, const char *but);
-/* Makes it where it is not there (its parent must be). */
+/* Makes the folder, which then survives a power loss, where it is not there (its parent must be). */
 sw_status sw_folder_make(const char *folder, mode_t mode);
 /* The same of a folder below one of ours: a link in its place is refused. */
 sw_status sw_folder_make_own(const char *folder, mode_t mode);
@@ -35,7 +35,10 @@ sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_
 void sw_folder_unmake(const char *folder, int made);
 /* Removes the files of a folder but one. Folders and links in it are left, or go unfollowed. */
 sw_status sw_folder_empty(const char *folder, const char *but);
-/* Removes a folder of files, as far as it is there. A link is refused, and so are folders in it. */
+/* Removes a folder of files, as far as it is there, so that it does not come back after a power loss. A link is
+ * refused, and so are folders in it. */
 sw_status sw_folder_remove(const char *folder);
+/* Removes a folder unless something is in it, so that it does not come back after a power loss. */
+void sw_folder_remove_empty(const char *folder);
 
 #endif

@@ -114,7 +114,7 @@ sw_status sw_places_make(const struct sw_places *places, const struct sw_store_o
 
 void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner) {
     for (int i = 0; owner->ranks > 1 && i < places->count; i++)
-        rmdir(places->path[i]);
+        sw_folder_remove_empty(places->path[i]);
 }
 
 sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,

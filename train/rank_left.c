@@ -72,7 +72,7 @@ static sw_status remove_at(const char *folder, const char *place, const struct s
         SW_TRY(sw_path_join(path, sizeof path, folder, place));
     SW_TRY(sw_store_remove(path, store->id, store->last_step));
     if (sscanf(strrchr(path, '/') + 1, "rank-%d-of-%d", &rank, &ranks) == 2)
-        rmdir(path);
+        sw_folder_remove_empty(path);
     return SW_OK;
 }
 

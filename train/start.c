@@ -37,7 +37,8 @@ static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]
     static const char *const names[] = {"run.json.partial", "run.json", SW_START_FILE_NAME};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
-        if (chars >= SW_RUN_PATH_CHARS || (unlink(path) != 0 && errno != ENOENT))
+        if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK ||
+            (unlink(path) != 0 && errno != ENOENT))
             return path;
     }
     return NULL;
@@ -95,9 +96,12 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     if (file < 0)
         return errno == EEXIST ? refuse_second(stores->folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    const sw_status status =
+    sw_status status =
         sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
     close(file);
+    /* Stores may outlive a power loss on other drives: what announces them must, too. */
+    if (status == SW_OK)
+        status = sw_file_flush_folder_of(path);
     if (status != SW_OK)
         unlink(path);
     return status;

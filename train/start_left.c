@@ -145,7 +145,7 @@ static sw_status remove_store(void *context, const char *place, const char *id) 
     const struct sw_run *run = context;
     const char *slash = strrchr(place, '/');
     if (slash != NULL && is_of_rank(slash + 1, run))
-        rmdir(place);
+        sw_folder_remove_empty(place);
     return SW_OK;
 }
 
