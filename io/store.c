@@ -259,6 +259,10 @@ int64_t sw_store_previous_step(const struct sw_store *store) {
     return atomic_load(&store->previous_step);
 }
 
+int64_t sw_store_newest_record(const struct sw_store *store) {
+    return store->newest_record;
+}
+
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out) {
     *out = store->bad_records;
     return store->bad_record_count;

@@ -145,6 +145,10 @@ const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store)
  * sw_store_verify, tell. */
 int64_t sw_store_previous_step(const struct sw_store *store);
 
+/* The newest step that any commit record showed when the store was opened, also one whose commit never finished: what
+ * sw_store_remove must be allowed to lose. -1: no record did. */
+int64_t sw_store_newest_record(const struct sw_store *store);
+
 /* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
 typedef enum {
     SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier one */

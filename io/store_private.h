@@ -46,6 +46,7 @@ struct sw_store {
     bool mark_damaged; /* as it was opened: the next commit writes it again before anything else */
     int64_t sequence;  /* of the last attempt to commit */
     int64_t committed_sequence;
+    int64_t newest_record; /* step; see sw_store_newest_record */
     /* The same for lanes, whose messages need it while a commit may run. */
     _Atomic int64_t committed_step;
     _Atomic int committed_generation;

@@ -302,6 +302,19 @@ static sw_status read_records(struct sw_store *store, file_records *records, str
     return SW_OK;
 }
 
+/* The newest step of all records whose first page is this store's, whole or not. */
+static int64_t newest_record(const struct sw_store *store) {
+    int64_t newest = -1;
+    for (int file = 0; file < store->file_count; file++)
+        for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+            const struct sw_super_header *header = (const struct sw_super_header *)slot_buffer(store, file, slot);
+            if (memcmp(header->magic, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0 &&
+                memcmp(header->store_id, store->id, SW_FORMAT_ID_BYTES) == 0)
+                newest = sw_max_i64(newest, sw_from_le64(header->step));
+        }
+    return newest;
+}
+
 sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     file_records records[SW_STORE_MAX_FILES] = {0};
     struct sw_finished finished;
@@ -310,6 +323,7 @@ sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     /* Once more, like a grain: an error of the reading must not set a run back by a step. */
     if (damaged)
         SW_TRY(read_records(store, records, &finished, &damaged));
+    store->newest_record = newest_record(store);
     const struct commit_record *newest = newest_common(store, records, INT64_MAX);
     if (newest == NULL)
         return explain_none(store, records, &finished);

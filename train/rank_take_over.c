@@ -15,7 +15,7 @@ struct change {
     struct sw_run before, after; /* their stores only; the starts are borrowed */
     struct sw_store *store;
     int64_t step;                   /* the newest that all old stores have */
-    int64_t newest;                 /* that any of them has */
+    int64_t newest;                 /* that any record of theirs shows, also where its commit never finished */
     char id[SW_STORE_ID_CHARS];     /* of this rank's new store */
     bool announced;                 /* run.json lists the new stores as left behind, until they are the run's */
     int64_t grains;                 /* copied so far */
@@ -42,7 +42,7 @@ static sw_status find_own_step(struct change *change) {
         SW_TRY(open_old(change, owner, SW_STORE_NEWEST, &old));
         const int64_t step = sw_store_last_commit(old)->step;
         change->step = sw_min_i64(change->step, step);
-        change->newest = sw_max_i64(change->newest, step);
+        change->newest = sw_max_i64(change->newest, sw_store_newest_record(old));
         sw_store_id(old, change->before.store[owner].id);
         sw_store_close(old);
     }

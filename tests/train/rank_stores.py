@@ -342,6 +342,30 @@ def the_commit_before_on_every_rank():
     return problems
 
 
+def tear_record(path, step):
+    """Leaves of a step's commit record its first page, as a failing power may."""
+    with open(path, "r+b") as file:
+        content = file.read()
+        at = content.find(b"SWCOMMIT")
+        while int.from_bytes(content[at + 56:at + 64], "little") != step:
+            at = content.index(b"SWCOMMIT", at + 1)
+        file.seek(at + 4096)
+        file.write(bytes(512))
+
+
+def a_store_with_an_unfinished_commit_is_removed():
+    """It shows a later step than the one that was taken over, and is left behind all the same."""
+    problems = []
+    with folder() as path:
+        problems += expect(job(2, "create", path, STEP), None, "create")
+        problems += expect(job(2, "commit", path, 1), STEP, "one commits")
+        tear_record(os.path.join(path, "rank-0-of-2", "store.spillway"), STEP + 1)
+        problems += expect(job(1, "resume", path), STEP, "on one")
+        problems += expected_in(path, 1)
+        problems += [] if read_run(path)["left"] == [] else [f"{read_run(path)['left']} is left"]
+    return problems
+
+
 def begin_until_there(draw, path, drive, deaths):
     """Begins a run, with deaths; returns what is wrong and what was left behind by each."""
     problems, left = [], []
@@ -411,6 +435,7 @@ def a_folder_with_more_than_a_start_is_refused():
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
                 stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
-                an_older_run_json_removes_nothing, what_is_left_stays_where_the_own_store_is_damaged, the_commit_before_on_every_rank,
+                a_store_with_an_unfinished_commit_is_removed, an_older_run_json_removes_nothing,
+                what_is_left_stays_where_the_own_store_is_damaged, the_commit_before_on_every_rank,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
                 a_folder_with_more_than_a_start_is_refused)
