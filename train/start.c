@@ -31,6 +31,11 @@ sw_status sw_start_check(const char *folder) {
     return status;
 }
 
+bool sw_start_is_unfinished(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    return path_of(folder, path) == SW_OK && access(path, F_OK) == 0;
+}
+
 /* The file of the start goes last, so that whatever cuts this off is found again. Returns what is left; NULL: nothing.
  */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {

@@ -439,6 +439,8 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
     sw_long_work_stop_by(stop);
     const sw_status status = resume(trainer, &(struct change){change, context});
     sw_long_work_stop_by(NULL);
+    if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
+        (void)sw_fail_while(status, "resuming a run whose start was cut off: it is begun again by train");
     if (status != SW_OK) {
         sw_trainer_close(trainer);
         return status;

@@ -1,6 +1,7 @@
 """Runs that are stopped, killed, out of time or off the rails go on from their last commit as if nothing had been."""
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -229,6 +230,20 @@ def a_beginning_that_was_killed():
     return problems if seen else [f"of {tries} no beginning was caught"]
 
 
+def a_beginning_that_was_cleared_in_part():
+    """As where a train that begins it again is killed when the store is gone and run.json is not."""
+    program.must(*train("cleared", "nvme", steps=1))
+    stores = program.read_json(path("cleared", "run.json"))["stores"]
+    for name in ("store.spillway", "log.jsonl"):
+        os.unlink(path("cleared", name))
+    start = {"spillway_start": 1, "ranks": 1, "whole": False, "stores": stores}
+    program.write(path("cleared", "starting.json"), json.dumps(start))
+    problems = program.refused("a resume", ["resume", path("cleared"), "--steps", 2], "begun again by train",
+                               watched=[path("cleared")])
+    again = program.run(*train("cleared", "nvme", steps=2))
+    return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
+
+
 def a_loss_that_is_not_finite():
     """The run stops, says what to look at, and can be taken up."""
     run = path("diverged")
@@ -251,5 +266,5 @@ def a_loss_that_is_not_finite():
 
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
-                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
+                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed, a_beginning_that_was_cleared_in_part,
                 a_loss_that_is_not_finite)

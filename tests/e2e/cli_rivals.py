@@ -63,7 +63,7 @@ class Rival:
 
     def processes(self):
         if self.ranks == 1:
-            return [self.process.pid]
+            return [self.process.pid] if self.process.poll() is None else []
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -92,17 +92,21 @@ class Rival:
 
     def end(self):
         """What is wrong with how it ended."""
-        try:
-            code = self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            for rank in [*self.processes(), self.process.pid]:
-                os.kill(rank, signal.SIGKILL)
-            self.process.wait()
-            return [f"{self.what} hangs: {self.said()[-800:]}"]
-        # Ranks whose launcher was killed end a moment later.
         deadline = time.monotonic() + LIMIT_S
-        while self.ranks > 1 and self.processes() and time.monotonic() < deadline:
+        # Ranks whose launcher was killed end a moment later, and so does a launcher whose rank was; some never do.
+        while self.processes() and time.monotonic() < deadline:
             time.sleep(0.02)
+        hang = self.processes()
+        for rank in hang:
+            os.kill(rank, signal.SIGKILL)
+        try:
+            code = self.process.wait(LIMIT_S / 2)
+        except subprocess.TimeoutExpired:
+            seen["launchers that hang"] += 1
+            self.process.kill()
+            code = self.process.wait()
+        if hang:
+            return [f"{self.what} hangs: {self.said()[-800:]}"]
         if self.killed or code == 0:
             return []
         refusal = [words for words in REFUSALS if words in self.said()]
@@ -185,7 +189,7 @@ def fight(number, last):
             draw.choice(alive).kill(draw)
     # Who waits for the run gives up, or gets it and is killed then.
     deadline = time.monotonic() + LIMIT_S
-    while any(rival.process.poll() is None for rival in rivals) and time.monotonic() < deadline:
+    while any(rival.process.poll() is None and not rival.killed for rival in rivals) and time.monotonic() < deadline:
         for rival in rivals:
             if rival.has_run():
                 rival.kill(draw)
