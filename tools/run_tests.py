@@ -35,6 +35,7 @@ class Result:
     label: str
     cases: list
     seconds: float
+    cpu_seconds: float
 
     def count(self, outcome):
         return sum(case.outcome == outcome for case in self.cases)
@@ -109,31 +110,53 @@ def how_it_ended(code):
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
+def reap(process, flags=0):
+    """Takes the exit status of a program, and the CPU seconds of the program and of all processes that it waited for.
+
+    Returns None where `flags` is os.WNOHANG and the program has not ended.
+    """
+    pid, status, usage = os.wait4(process.pid, flags)
+    if pid == 0:
+        return None
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def reap_until(process, deadline):
+    """As reap(); None where the deadline came first."""
+    cpu_seconds = reap(process, os.WNOHANG)
+    while cpu_seconds is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        cpu_seconds = reap(process, os.WNOHANG)
+    return cpu_seconds
+
+
 def run_program(test, environment, limit_s, running):
-    """Runs one program, which is in the set `running` meanwhile; returns its cases."""
+    """Runs one program, which is in the set `running` meanwhile; returns its cases and its CPU seconds."""
     reader = tap.Reader()
     try:
         process = subprocess.Popen(test["cmd"], env=environment, cwd=test["workdir"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except OSError as error:
         reader.finish(f"cannot be started: {error}")
-        return reader.cases
+        return reader.cases, 0.0
     running.add(process)
     deadline = time.monotonic() + limit_s
-    ended = f"ran longer than {limit_s:.0f} s"
+    ended, cpu_seconds = f"ran longer than {limit_s:.0f} s", None
     try:
         if collect(process, reader, deadline):
-            ended = how_it_ended(process.wait(max(0.1, deadline - time.monotonic())))
-    except subprocess.TimeoutExpired:
-        pass
+            cpu_seconds = reap_until(process, deadline)
+        if cpu_seconds is not None:
+            ended = how_it_ended(process.returncode)
     finally:
         terminate(process)
-        process.wait()
+        if cpu_seconds is None:
+            cpu_seconds = reap(process)
         running.discard(process)
         process.stdout.close()
         process.stderr.close()
     reader.finish(ended)
-    return reader.cases
+    return reader.cases, cpu_seconds
 
 
 def run_test(test, options, scratch):
@@ -143,15 +166,15 @@ def run_test(test, options, scratch):
     environment = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
                    **os.environ, **test["env"], "TMPDIR": scratch, "SW_TEST_TIME_FACTOR": str(options.time_factor)}
     started = time.monotonic()
-    cases = run_program(test, environment, test["timeout"] * SLOWEST * options.time_factor, options.running)
-    result = Result(label_of(test), cases, time.monotonic() - started)
+    cases, cpu_seconds = run_program(test, environment, test["timeout"] * SLOWEST * options.time_factor, options.running)
+    result = Result(label_of(test), cases, time.monotonic() - started, cpu_seconds)
     report(result)
     return result
 
 
 def report(result):
     counts = ", ".join(f"{result.count(what)} {what}" for what in OUTCOMES if result.count(what))
-    text = [f"{result.label:<32} {counts} ({result.seconds:.1f} s)"]
+    text = [f"{result.label:<32} {counts} ({result.seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU)"]
     for case in result.cases:
         if case.outcome == "skipped":
             text.append(f"    skipped: {case.name}: {case.detail}")
@@ -166,7 +189,7 @@ def run_all(tests, options):
     scratch = tempfile.mkdtemp(prefix="test-files-", dir=options.build)
     alone = [test for test in tests if not test["is_parallel"]]
     together = [test for test in tests if test["is_parallel"]]
-    # What waits leaves the cores to what computes, so that one of each kind run side by side.
+    # What waits leaves the cores to what computes, so that both kinds run side by side.
     pools = [ThreadPoolExecutor(options.jobs) for _ in (False, True)]
     try:
         started = [pools[waits(test)].submit(run_test, test, options, scratch) for test in together]
@@ -186,9 +209,9 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description="Runs the tests of a build folder.")
     parser.add_argument("build", help="the Meson build folder")
     parser.add_argument("names", nargs="*", help="run the tests whose name contains one of these (default: all)")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2),
+    parser.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 1) // 2),
                         help="programs at a time, and as many that only wait (default: half the cores, because tests use "
-                             "threads)")
+                             "threads, and at least 2, because most use one)")
     parser.add_argument("--time-factor", type=float, default=1.0, help="multiplies every time limit (default: 1)")
     options = parser.parse_args()
     options.build = os.path.abspath(options.build)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff, MOST_BUFFERS = 256 };
+enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, NAN_BYTE = 0xff, MOST_BUFFERS = 1024 };
 
 uint64_t test_seed(void) {
     const char *text = getenv("SW_TEST_SEED");
@@ -204,8 +204,12 @@ void set_element(sw_dtype type, void *data, int64_t index, float value) {
 
 struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation) {
     struct buffer buffer = buffer_make(elems * sw_dtype_bytes(type));
+    float *normal = malloc((size_t)elems * sizeof *normal + 1);
+    assert_non_null(normal);
+    sw_rng_normals(test_seed(), stream, 0, elems, normal);
     for (int64_t i = 0; i < elems; i++)
-        set_element(type, buffer.data, i, deviation * sw_rng_normal(test_seed(), stream, (uint64_t)i));
+        set_element(type, buffer.data, i, deviation * normal[i]);
+    free(normal);
     return buffer;
 }
 

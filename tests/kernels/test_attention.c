@@ -22,6 +22,7 @@ static const struct shape shapes[] = {
     {1, 260, 7, 1, 80, 8, 0, 0},     {2, 140, 6, 2, 96, 0, 130, 0}, {1, 390, 1, 1, 128, 0, 0, 150},
     {1, 270, 4, 2, 128, 8, 100, 90}, {3, 129, 3, 1, 64, 0, 0, 0},   {1, 128, 5, 5, 72, 0, 128, 0},
     {256, 2, 3, 1, 3, 1, 0, 0},      {512, 2, 2, 1, 8, 0, 0, 0}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Where the document of each token begins; each sequence has its own. */
 static struct buffer document_starts(const struct shape *s) {
@@ -111,37 +112,57 @@ static float rounding_of_probabilities(const struct pair *pair, sw_dtype type) {
     return !rounds || type == SW_F32 ? 3e-5f : type == SW_BF16 ? 0x1p-8f : 0x1p-11f;
 }
 
-static void compare(struct pair *pair, const struct shape *shape, sw_dtype type) {
+/* The tensors of the reference, which computes each shape and type once, for all devices. */
+static struct tensors references[SHAPES][TEST_TYPES];
+
+static const struct tensors *reference_of(struct pair *pair, size_t s, int t, const struct sw_attention *a) {
+    struct tensors *reference = &references[s][t];
+    if (reference->q.data == NULL) {
+        *reference = make_tensors(pair->ref_device, a, test_types[t]);
+        run(pair->ref, a, test_types[t], reference);
+    }
+    return reference;
+}
+
+static void free_references(void) {
+    for (size_t s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TEST_TYPES; t++)
+            if (references[s][t].q.data != NULL)
+                free_tensors(&references[s][t]);
+}
+
+static void compare(struct pair *pair, size_t s, int t) {
+    const struct shape *shape = &shapes[s];
+    const sw_dtype type = test_types[t];
     struct sw_attention a = attention_of(shape);
     struct buffer starts = shape->document > 0 ? document_starts(shape) : buffer_make(0);
     if (shape->document > 0)
         a.document_start = starts.data;
-    struct tensors got = make_tensors(pair->device, &a, type), want = make_tensors(pair->ref_device, &a, type);
+    struct tensors got = make_tensors(pair->device, &a, type);
+    const struct tensors *want = reference_of(pair, s, t, &a);
     run(pair->stream, &a, type, &got);
-    run(pair->ref, &a, type, &want);
     /* In 16 bits o is rounded before the backward pass reads it, so o·d_o differs by roundings of o. */
     const float tolerance = type == SW_F32 ? 3e-5f : type == SW_BF16 ? 3e-2f : 4e-3f;
     const int64_t wide = a.heads * a.head_dim, narrow = a.kv_heads * a.head_dim;
-    assert_close("log-sum-exp", pair, SW_F32, a.batch * a.heads * a.seq, got.lse.data, want.lse.data, 1e-5f, 1e-5f);
-    close_rows("o", pair, type, &a, a.o_stride, wide, &got.o, &want.o, rounding_of_probabilities(pair, type));
-    close_rows("dq", pair, type, &a, a.q_stride, wide, &got.dq, &want.dq, tolerance);
-    close_rows("dk", pair, type, &a, a.k_stride, narrow, &got.dk, &want.dk, tolerance);
-    close_rows("dv", pair, type, &a, a.v_stride, narrow, &got.dv, &want.dv, tolerance);
+    assert_close("log-sum-exp", pair, SW_F32, a.batch * a.heads * a.seq, got.lse.data, want->lse.data, 1e-5f, 1e-5f);
+    close_rows("o", pair, type, &a, a.o_stride, wide, &got.o, &want->o, rounding_of_probabilities(pair, type));
+    close_rows("dq", pair, type, &a, a.q_stride, wide, &got.dq, &want->dq, tolerance);
+    close_rows("dk", pair, type, &a, a.k_stride, narrow, &got.dk, &want->dk, tolerance);
+    close_rows("dv", pair, type, &a, a.v_stride, narrow, &got.dv, &want->dv, tolerance);
     free_tensors(&got);
-    free_tensors(&want);
     buffer_free(&starts);
 }
 
 static void compare_all(struct pair *pair) {
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+    for (size_t s = 0; s < SHAPES; s++)
         for (int t = 0; t < TEST_TYPES; t++)
-            compare(pair, &shapes[s], test_types[t]);
-    }
+            compare(pair, s, t);
 }
 
 static void against_reference(void **state) {
     (void)state;
     for_each_attention(compare_all);
+    free_references();
 }
 
 /* Small enough for difference quotients, in double and with whole scores. */

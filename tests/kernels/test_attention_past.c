@@ -19,6 +19,8 @@ static const struct shape shapes[] = {
     {1, 128, 30, 2, 1, 64, 0, 0},   {1, 100, 70, 2, 2, 48, 0, 0},  {1, 63, 129, 2, 1, 20, 2, 0},
     {1, 90, 5, 2, 1, 16, 0, 7},     {1, 130, 70, 4, 2, 32, 1, 64}, {1, 77, 130, 1, 1, 16, 0, 100},
     {1, 130, 140, 3, 1, 128, 0, 0}, {2, 200, 1, 7, 1, 96, 8, 0},   {1, 260, 40, 2, 2, 64, 0, 150}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
 /* A device may round what it multiplies the values with. */
 static float tolerance_of(sw_dtype type) {
     return type == SW_F32 ? 3e-5f : type == SW_BF16 ? 3e-2f : 4e-3f;
@@ -84,39 +86,61 @@ static void compare_rows(const struct pair *pair, sw_dtype type, const struct sw
     }
 }
 
-static void compare(struct pair *pair, const struct shape *s, sw_dtype type) {
-    const struct sw_attention a = attention_of(s, s->past, s->seq), all = attention_of(s, 0, s->past + s->seq);
+/* Attention of whole sequences by the reference, which computes each shape and type once, for all devices. */
+struct reference {
+    struct buffer k, v;
+    struct tensors whole;
+};
+static struct reference references[SHAPES][TEST_TYPES];
+
+/* Attention of the last tokens on one device against that of the whole sequences. */
+static void compare_end(const struct pair *pair, struct sw_device *device, struct sw_stream *stream,
+                        const struct shape *s, sw_dtype type, const struct reference *reference) {
+    const struct sw_attention a = attention_of(s, s->past, s->seq);
+    struct tensors got = outputs(device, &a, type);
+    got.q = last_queries(&reference->whole.q, &a, type);
+    assert_ok(sw_attention_forward(stream, type, &a, got.q.data, reference->k.data, reference->v.data, got.o.data,
+                                   got.lse.data, got.scratch.data));
+    compare_rows(pair, type, &a, &got, &reference->whole);
+    free_tensors(&got);
+}
+
+static void make_reference(struct pair *pair, const struct shape *s, sw_dtype type, struct reference *out) {
+    const struct sw_attention all = attention_of(s, 0, s->past + s->seq);
     const int64_t rows = s->batch * all.seq;
-    struct buffer k = buffer_random(type, rows * a.k_stride, 1, 1.5f),
-                  v = buffer_random(type, rows * a.v_stride, 2, 1.0f);
-    struct tensors whole = outputs(pair->ref_device, &all, type);
-    whole.q = buffer_random(type, rows * a.q_stride, 3, 1.5f);
-    assert_ok(sw_attention_forward(pair->ref, type, &all, whole.q.data, k.data, v.data, whole.o.data, whole.lse.data,
-                                   whole.scratch.data));
-    struct sw_stream *const streams[] = {pair->stream, pair->ref};
-    struct sw_device *const devices[] = {pair->device, pair->ref_device};
-    for (int i = 0; i < 2; i++) {
-        struct tensors got = outputs(devices[i], &a, type);
-        got.q = last_queries(&whole.q, &a, type);
-        assert_ok(sw_attention_forward(streams[i], type, &a, got.q.data, k.data, v.data, got.o.data, got.lse.data,
-                                       got.scratch.data));
-        compare_rows(pair, type, &a, &got, &whole);
-        free_tensors(&got);
-    }
-    free_tensors(&whole);
-    buffer_free(&k);
-    buffer_free(&v);
+    struct tensors *whole = &out->whole;
+    *out = (struct reference){.k = buffer_random(type, rows * all.k_stride, 1, 1.5f),
+                              .v = buffer_random(type, rows * all.v_stride, 2, 1.0f),
+                              .whole = outputs(pair->ref_device, &all, type)};
+    whole->q = buffer_random(type, rows * all.q_stride, 3, 1.5f);
+    assert_ok(sw_attention_forward(pair->ref, type, &all, whole->q.data, out->k.data, out->v.data, whole->o.data,
+                                   whole->lse.data, whole->scratch.data));
+    compare_end(pair, pair->ref_device, pair->ref, s, type, out);
 }
 
 static void compare_all(struct pair *pair) {
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+    for (size_t s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TEST_TYPES; t++) {
+            if (references[s][t].k.data == NULL)
+                make_reference(pair, &shapes[s], test_types[t], &references[s][t]);
+            compare_end(pair, pair->device, pair->stream, &shapes[s], test_types[t], &references[s][t]);
+        }
+}
+
+static void free_references(void) {
+    for (size_t s = 0; s < SHAPES; s++)
         for (int t = 0; t < TEST_TYPES; t++)
-            compare(pair, &shapes[s], test_types[t]);
+            if (references[s][t].k.data != NULL) {
+                buffer_free(&references[s][t].k);
+                buffer_free(&references[s][t].v);
+                free_tensors(&references[s][t].whole);
+            }
 }
 
 static void the_end_of_whole_sequences(void **state) {
     (void)state;
     for_each_attention(compare_all);
+    free_references();
 }
 
 /* Scores of some thousands, for one query: exponentials must not overflow, and one key takes all. */

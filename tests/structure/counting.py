@@ -68,7 +68,7 @@ def real_programs():
     """Crashes, hangs and missing programs as the operating system reports them."""
     def ran(script, limit_s=20.0):
         test = {"cmd": ["/bin/sh", "-c", script], "workdir": None}
-        return [(case.outcome, case.detail) for case in run_tests.run_program(test, dict(os.environ), limit_s, set())]
+        return [(case.outcome, case.detail) for case in run_tests.run_program(test, dict(os.environ), limit_s, set())[0]]
 
     table = [
         ("a crash", "echo 1..2; echo ok 1 - a; kill -SEGV $$",
@@ -81,10 +81,22 @@ def real_programs():
         got = ran(script, 1.0 if what == "a hang" else 20.0)
         if got != expected:
             found.append(f"{what}: {got} instead of {expected}")
-    absent = run_tests.run_program({"cmd": ["/does/not/exist"], "workdir": None}, dict(os.environ), 20.0, set())
+    absent, _ = run_tests.run_program({"cmd": ["/does/not/exist"], "workdir": None}, dict(os.environ), 20.0, set())
     if [case.outcome for case in absent] != ["failed"]:
         found.append("a program that is not there did not count as failed")
     return found
 
 
-script_test.run(whole_programs, programs_that_end_badly, skips, real_programs)
+def cpu_seconds():
+    """Those of a program and of the processes that it waited for; one that sleeps takes next to none."""
+    busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.3: pass'"
+    found = []
+    for command, least in ((f"{busy}; {busy}", 0.6), ("sleep 0.7", 0.0)):
+        test = {"cmd": ["/bin/sh", "-c", command], "workdir": None}
+        _, seconds = run_tests.run_program(test, dict(os.environ), 60.0, set())
+        if not least <= seconds < 10.0 * least + 0.5:
+            found.append(f"{command} took {seconds} s of CPU instead of {least}")
+    return found
+
+
+script_test.run(whole_programs, programs_that_end_badly, skips, real_programs, cpu_seconds)

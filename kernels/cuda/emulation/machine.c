@@ -193,7 +193,8 @@ void sw_emulation_barrier(const char *file, int line) {
     struct machine *m = machine;
     if (is_passed(m, file, line))
         return;
-    if (m->at_barrier > 0 && (line != m->barrier_line || strcmp(file, m->barrier_file) != 0))
+    if (m->at_barrier > 0 &&
+        (line != m->barrier_line || (file != m->barrier_file && strcmp(file, m->barrier_file) != 0)))
         sw_emulation_fail("threads of a block wait at different barriers, lines %d and %d", m->barrier_line, line);
     m->barrier_file = file;
     m->barrier_line = line;
@@ -214,7 +215,7 @@ const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *wh
     struct warp *warp = &m->warps[m->running / WARP];
     const int turn = self->exchanges++ & 1;
     assert(bytes <= SW_EMULATION_LANE_BYTES);
-    if (warp->arrived > 0 && strcmp(what, warp->what) != 0)
+    if (warp->arrived > 0 && what != warp->what && strcmp(what, warp->what) != 0)
         sw_emulation_fail("the lanes of a warp part: some are at %s, some at %s", warp->what, what);
     warp->what = what;
     memcpy(warp->lanes[turn][m->running % WARP], mine, bytes);
