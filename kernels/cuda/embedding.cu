@@ -48,8 +48,12 @@ void sw_cuda_embedding_forward(cudaStream_t stream, sw_dtype type, int64_t batch
         SW_FOR_TYPE(type, forward, stream, batch * seq, seq, cols, tokens, document_start, table, positions, out);
 }
 
+/* A power of two: with four strips, about as many blocks as a large GPU holds at once. Tests have fewer. */
+#ifndef SW_CUDA_BUCKETS
+#define SW_CUDA_BUCKETS 512
+#endif
 enum {
-    BUCKETS = 512,       /* a power of two: with four strips, about as many blocks as a large GPU holds at once */
+    BUCKETS = SW_CUDA_BUCKETS,
     STRIP_THREADS = 128, /* 1,024 columns */
     STRIP_WARPS = STRIP_THREADS / SW_WARP,
     LOOKS = 8, /* tokens that a thread looks at before the block adds what was found */
