@@ -221,7 +221,8 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
-    tests = sorted(declared_tests(options.build), key=lambda test: -test["priority"])
+    # What may take longest begins first, so that short programs fill the cores at the end.
+    tests = sorted(declared_tests(options.build), key=lambda test: (-test["priority"], -test["timeout"]))
     if options.names:
         tests = [test for test in tests if any(name in label_of(test) for name in options.names)]
     results = run_all(tests, options)

@@ -17,9 +17,9 @@
 
 /* Models, two plans each. */
 enum {
-    MODELS = 10000,
+    MODELS = 2500,
     PLANS = 2 * MODELS,
-    JUDGED_EVERY = 100,
+    JUDGED_EVERY = 25,
     MOST_UNITS = 16,
     MOST_GRAINS = 24,
     SEED = 1,
