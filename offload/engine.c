@@ -257,6 +257,13 @@ double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_cont
     return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
 }
 
+bool sw_engine_has_failed(struct sw_engine *engine) {
+    pthread_mutex_lock(&engine->mutex);
+    const bool failed = engine->failure != SW_OK;
+    pthread_mutex_unlock(&engine->mutex);
+    return failed;
+}
+
 void sw_engine_wish(struct sw_engine *engine, unsigned wishes) {
     atomic_fetch_or(&engine->wishes, wishes);
 }

@@ -58,7 +58,8 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_rank * ranks) {
         int64_t pass_tokens;
         struct sw_step_result result;
-        SW_TRY(fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens));
+        /* The ranks go on together, or none does. */
+        SW_TRY(sw_ranks_gate(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));

@@ -11,6 +11,8 @@
 #include "train/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* What a rank may wish while it trains. */
 enum { WISH_STOP = 1, WISH_TIME = 2 };
@@ -21,9 +23,13 @@ struct loop {
     struct sw_steplog *log;
     struct sw_schedule schedule;
     int64_t first_step, last_step;
-    int64_t begun;     /* last step begun */
-    int64_t evaluated; /* last step that the log has an evaluation of */
-    unsigned heard;    /* wishes of all ranks, as of the last step that ended */
+    int64_t begun;                                /* last step begun */
+    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* steps that ended, oldest first */
+    sw_status failure;                            /* first failure beside a step (keep_failure); SW_OK: none */
+    char failure_text[SW_WATCH_TEXT_CHARS];       /* its message */
+    bool saved;                                   /* the final save has succeeded */
+    int64_t evaluated;                            /* last step that the log has an evaluation of */
+    unsigned heard;                               /* wishes of all ranks, as of the last step that ended */
     int64_t bad_steps;
     double seconds_per_step;      /* smoothed */
     double longest_pause_seconds; /* of evaluations between steps */
@@ -59,6 +65,21 @@ static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *
     return SW_OK;
 }
 
+/* A full disk, a failed export or data that cannot be read must not cost the steps since the last commit. Such a
+ * failure ends the run as a request to stop does, and is returned after the final save. Failures of the engine are
+ * returned at once, since nothing can be saved then. Only the first failure is kept. */
+static sw_status keep_failure(struct loop *loop, sw_status status) {
+    if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
+        return status;
+    if (loop->failure == SW_OK)
+        snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
+    if (loop->failure == SW_OK)
+        loop->failure = status;
+    loop->trainer->ranks->told = false;
+    sw_error_clear();
+    return SW_OK;
+}
+
 static bool exports_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.export_every;
     return every > 0 && step % every == 0;
@@ -70,10 +91,14 @@ static bool saves_after(const struct loop *loop, int64_t step) {
     return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
 }
 
+/* Begins a step, unless its tokens cannot be read: then loop->begun stays as it was. */
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
-    SW_TRY(fill_tokens(loop->trainer, step, &loss_tokens));
+    const sw_status filled = fill_tokens(loop->trainer, step, &loss_tokens);
+    /* Other ranks may have begun this step, so that only a rank alone can end before it. */
+    if (filled != SW_OK)
+        return sw_ranks_count(loop->trainer->ranks) == 1 ? keep_failure(loop, filled) : filled;
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
         .step = step,
@@ -115,7 +140,8 @@ static bool time_is_up(const struct loop *loop) {
 
 /* Several ranks must begin the same steps: what any of them wishes counts once all have heard of it. */
 static unsigned wishes_of(const struct loop *loop) {
-    const unsigned own = (*loop->stop ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
+    const bool stops = *loop->stop || loop->failure != SW_OK;
+    const unsigned own = (stops ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
     if (sw_ranks_count(loop->trainer->ranks) == 1)
         return own;
     sw_engine_wish(loop->trainer->engine, own);
@@ -168,6 +194,11 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     };
 }
 
+static void remember(struct loop *loop, const struct sw_step_result *result) {
+    memmove(loop->last, loop->last + 1, sizeof loop->last - sizeof loop->last[0]);
+    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_trainer_run_step(result);
+}
+
 static sw_status end_step(struct loop *loop, int64_t step) {
     struct sw_step_result result;
     SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
@@ -177,9 +208,10 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->heard |= result.wishes;
+    remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
-    return sw_steplog_step(loop->log, record);
+    return keep_failure(loop, sw_steplog_step(loop->log, record));
 }
 
 /* Mean loss over the whole validation part. The engine is idle. */
@@ -196,24 +228,24 @@ static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t 
     return sw_evaluate(&evaluation, out_loss, out_tokens);
 }
 
-static sw_status evaluate(struct loop *loop, int64_t step) {
-    double loss;
+/* out_loss is left alone where the loss could not be measured. */
+static sw_status evaluate(struct loop *loop, int64_t step, double *out_loss) {
     int64_t tokens;
-    SW_TRY(validate(loop->trainer, &loss, &tokens));
-    loop->trainer->validation_loss = loss;
+    SW_TRY(validate(loop->trainer, out_loss, &tokens));
+    loop->trainer->validation_loss = *out_loss;
     return sw_steplog_evaluation(loop->log,
-                                 (struct sw_eval_record){.step = step, .val_loss = loss, .val_tokens = tokens});
+                                 (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
 }
 
 /* An evaluation, or an export with one, between a step and the next. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
     loop->trainer->costs.paused = true;
-    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    if (validates)
-        SW_TRY(evaluate(loop, step));
+    double loss = NAN;
+    if (sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(keep_failure(loop, evaluate(loop, step, &loss)));
     if (exports_after(loop, step))
-        SW_TRY(sw_exports_write(loop->trainer, step, validates ? loop->trainer->validation_loss : NAN));
+        SW_TRY(keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
     /* Both have applied the update, beside which the next step would have committed. */
     if (saves_after(loop, step))
         SW_TRY(sw_engine_save(loop->trainer->engine));
@@ -243,7 +275,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
 /* An export that may lack; where the log has its loss already, that is measured once more for the list. */
 static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    double loss = validates ? loop->trainer->validation_loss : NAN;
+    double loss = validates ? loop->trainer->validation_loss : (double)NAN;
     int64_t tokens;
     bool has;
     SW_TRY(sw_exports_has(loop->trainer, step, &has));
@@ -262,19 +294,22 @@ static sw_status catch_up(struct loop *loop) {
             SW_TRY(restore_line(loop, &position->recent[i]));
     const bool evaluated = loop->evaluated >= position->step;
     const bool exports = position->step > 0 && exports_after(loop, position->step);
+    double loss;
     if ((evaluates_after(loop, position->step) || exports) && !evaluated &&
         sw_data_validation_windows(loop->trainer->data) > 0)
-        SW_TRY(evaluate(loop, position->step));
+        SW_TRY(evaluate(loop, position->step, &loss));
     return exports ? export_again(loop, position->step, evaluated) : SW_OK;
 }
 
 static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     int64_t step = loop->first_step - 1;
     SW_TRY(catch_up(loop));
-    while (loop->begun > step || may_begin(loop, step + 1)) {
+    for (;;) {
+        if (loop->begun == step && may_begin(loop, step + 1))
+            SW_TRY(begin_step(loop, step + 1));
+        if (loop->begun == step)
+            break;
         step++;
-        if (loop->begun < step)
-            SW_TRY(begin_step(loop, step));
         const bool pauses = evaluates_after(loop, step) || exports_after(loop, step);
         if (!pauses && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
@@ -286,8 +321,31 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     return SW_OK;
 }
 
+/* The log may lack the last steps, so that their numbers go into the commit, for the log of a resume. */
+static sw_status save(struct loop *loop) {
+    struct sw_trainer *trainer = loop->trainer;
+    if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
+        memcpy(trainer->recent, loop->last, sizeof trainer->recent);
+    const sw_status status = sw_engine_save(trainer->engine);
+    loop->saved = status == SW_OK;
+    if (status == SW_OK || loop->failure == SW_OK)
+        return status;
+    char text[SW_WATCH_TEXT_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
+}
+
+/* The failure that was kept, of whichever rank. */
+static sw_status kept_failure(const struct loop *loop) {
+    return sw_ranks_gate(loop->trainer->ranks,
+                         loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
+}
+
 static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
-    SW_TRY(sw_engine_save(loop->trainer->engine));
+    double loss;
+    SW_TRY(save(loop));
+    SW_TRY(kept_failure(loop));
     if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return sw_fail(
             SW_ERR_STOPPED,
@@ -297,7 +355,7 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
     const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
     if (*out_end != SW_END_STOPPED && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
-        SW_TRY(evaluate(loop, step));
+        SW_TRY(evaluate(loop, step, &loss));
     return SW_OK;
 }
 
@@ -306,9 +364,7 @@ static sw_status write_trace(const struct loop *loop, int64_t last_step) {
     if (path == NULL)
         return SW_OK;
     const struct sw_trace *trace = sw_engine_trace(loop->trainer->engine);
-    const sw_status status = sw_trace_file_write(path, trace);
-    if (status != SW_OK)
-        return sw_fail_while(status, "ending a training that is saved");
+    SW_TRY(sw_trace_file_write(path, trace));
     sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)sw_trace_steps(trace),
                 (long long)(last_step - loop->first_step + 1));
     return SW_OK;
@@ -331,8 +387,13 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(run_steps(loop, &step));
-    SW_TRY(finish(loop, step, out_end));
-    return sw_ranks_rank(ranks) == 0 ? write_trace(loop, step) : SW_OK;
+    sw_status status = finish(loop, step, out_end);
+    if (status == SW_OK && sw_ranks_rank(ranks) == 0)
+        status = write_trace(loop, step);
+    if (status == SW_OK || !loop->saved)
+        return status;
+    return sw_fail_while(status, "training: step %lld is saved, and `spillway resume %s` goes on after it",
+                         (long long)step, loop->trainer->folder);
 }
 
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {

@@ -20,6 +20,7 @@ struct sw_steplog {
     int64_t total_steps;
     int64_t last_step, last_evaluation; /* that the log has; 0: none */
     bool on_terminal;
+    bool broken; /* a line could not be written, and may be there in part: nothing may follow it */
 };
 
 /* The step of a whole line, or -1. */
@@ -146,8 +147,11 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
 }
 
 /* One write for the line and its end, so that a reader or a crash meets whole lines. */
-static sw_status write_line(const struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+    if (log->broken)
+        return SW_OK;
     text[length] = '\n';
+    log->broken = true;
     const size_t bytes = (size_t)length + 1;
     size_t done = 0;
     while (done < bytes) {
@@ -159,6 +163,7 @@ static sw_status write_line(const struct sw_steplog *log, char text[SW_STEPLOG_L
                            strerror(errno));
         done += (size_t)put;
     }
+    log->broken = false;
     return SW_OK;
 }
 

@@ -118,12 +118,20 @@ static sw_status prepare(struct sw_trainer *trainer) {
     return sw_ranks_gate(ranks, make_plan(trainer));
 }
 
+struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result) {
+    return (struct sw_run_step){.step = result->step,
+                                .loss = sw_trainer_mean_loss(result),
+                                .grad_norm = result->grad_norm,
+                                .skipped = result->skipped};
+}
+
+/* The loop may have noted the step already, before the final save. */
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
+    struct sw_run_step *newest = &trainer->recent[SW_RUN_RECENT_STEPS - 1];
+    if (newest->step >= result->step)
+        return;
     memmove(trainer->recent, trainer->recent + 1, sizeof trainer->recent - sizeof trainer->recent[0]);
-    trainer->recent[SW_RUN_RECENT_STEPS - 1] = (struct sw_run_step){.step = result->step,
-                                                                    .loss = sw_trainer_mean_loss(result),
-                                                                    .grad_norm = result->grad_norm,
-                                                                    .skipped = result->skipped};
+    *newest = sw_trainer_run_step(result);
 }
 
 /* Whether the commit of a step has in its text all steps whose lines may not last yet. */

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -16,7 +17,8 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 40000))
 STEPS, ENDLESS = 150, 1000000
 MOST_BEGINNINGS = 60
 KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
-PLACES = {"device": ["--place", "grads=device,optimizer=device", "--save-every", 7],
+PLACES = {"rare": ["--place", "optimizer=host"],
+          "device": ["--place", "grads=device,optimizer=device", "--save-every", 7],
           "host": ["--place", "grads=host,optimizer=host", "--save-every", 10],
           "mixed": ["--place", "grads=host:50%/nvme,optimizer=device:30%/host:30%/nvme", "--save-every", 4],
           "nvme": ["--place", "grads=nvme,optimizer=nvme"]}
@@ -148,7 +150,7 @@ def kills_at_random_instants():
     """After kill -9 the same losses and the same weights come out as without."""
     numbers, weights = reference()
     draw, problems = random.Random(KILL_SEED), []
-    for place in PLACES:
+    for place in (name for name in PLACES if name != "rare"):
         run, failed = killed_and_resumed(place, draw)
         problems += failed
         if failed:
@@ -244,6 +246,49 @@ def a_beginning_that_was_cleared_in_part():
     return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
 
 
+def blocked_exports(run, _):
+    """An export that fails: its folder is a file."""
+    program.write(path(run, "exports"), "")
+    return program.run("resume", path(run), "--steps", 40, "--export-every", 6), lambda: os.remove(path(run, "exports"))
+
+
+def cut_data(run, data):
+    """Data, of training or of validation, that cannot be read any more."""
+    with open(data, "rb") as file:
+        content = file.read()
+    process = program.start("resume", path(run), "--steps", ENDLESS, "--eval-every", 8)
+    wait_for(process, "step 20/")
+    os.truncate(data, 100)
+    code, last = ending_of(process)
+    return program.Ended(code, "", last), lambda: program.write(data, content)
+
+
+def a_failure_beside_a_step_saves_first():
+    """With plans that would lose all steps of the start otherwise. Then a resume goes on, with every line in the log."""
+    problems, held, own = [], program.write(path("held.txt"), program.text(9, 4000)), path("own.txt")
+    unsaved = ("nvme", "--durability", "none")
+    for what, fail, spoilt, word, more in (("export", blocked_exports, None, "exports", unsaved),
+                                           ("data", cut_data, own, "own.txt", unsaved),
+                                           ("evaluation", cut_data, held, "held.txt", ("rare",))):
+        run = f"beside-{what}"
+        shutil.copy(DATA, own)
+        program.must(*[own if argument == DATA else argument for argument in train(run, *more, "--val", held, steps=4)])
+        ended, mend = fail(run, spoilt)
+        mend()
+        last = ended.err.strip().split("\n")[-1]
+        saved = re.search(r"^spillway resume: .*step (\d+) is saved", last)
+        if ended.code != 1 or saved is None or int(saved[1]) < 6 or word not in last:
+            problems.append(f"{what}: status {ended.code}, {last!r}")
+            continue
+        steps = int(saved[1]) + 2
+        resumed = program.run("resume", path(run), "--steps", steps)
+        if resumed.code != 0 or f"going on after step {saved[1]}\n" not in resumed.err:
+            problems.append(f"{what}: resume: {resumed.err[-300:]}")
+        if list(program.numbers_of(path(run))) != list(range(1, steps + 1)):
+            problems.append(f"{what}: the log lacks steps")
+    return problems
+
+
 def a_loss_that_is_not_finite():
     """The run stops, says what to look at, and can be taken up."""
     run = path("diverged")
@@ -266,5 +311,5 @@ def a_loss_that_is_not_finite():
 
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
-                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed, a_beginning_that_was_cleared_in_part,
-                a_loss_that_is_not_finite)
+                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
+                a_beginning_that_was_cleared_in_part, a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite)

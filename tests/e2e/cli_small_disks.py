@@ -4,6 +4,7 @@ import atexit
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +20,7 @@ MIB = 1 << 20
 
 def train(run, *more):
     return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", run, "--steps", 2, *program.SHAPE,
-            "--place", "optimizer=nvme", *more]
+            *(() if "--place" in more else ("--place", "optimizer=nvme")), *more]
 
 
 def mount(*arguments):
@@ -82,6 +83,34 @@ def a_disk_that_fills_up_later():
     ended = program.run("resume", run, "--steps", done + 5)
     if ended.code != 0 or program.steps_of(run)[-1]["step"] != done + 5:
         problems.append(f"with room again: {ended.err[-300:]}")
+    return problems
+
+
+def a_full_disk_costs_no_step():
+    """Where the log's disk is full, the steps since the last commit are saved before the run fails, and a resume writes
+    the lines that are missing."""
+    disk, store = os.path.join(SCRATCH, "log-disk"), os.path.join(SCRATCH, "store-disk")
+    os.mkdir(disk)
+    os.mkdir(store)
+    mount("-t", "tmpfs", "-o", "size=1M", "none", disk)
+    run, filler, problems = os.path.join(disk, "run"), os.path.join(disk, "filler"), []
+    for more in (("--durability", "none"), ("--place", "optimizer=host", "--save-every", 100)):
+        program.must(*train(run, "--nvme", store, *more))
+        fill(filler, leave_bytes=8 << 10)
+        ended = program.run("resume", run, "--steps", 90)
+        last = ended.err.strip().split("\n")[-1]
+        saved = re.search(r"^spillway resume: .*No space left.* step (\d+) is saved", last)
+        os.remove(filler)
+        if ended.code != 1 or saved is None or int(saved[1]) < 5:
+            problems.append(f"{more}: status {ended.code}, {last!r}")
+        else:
+            resumed = program.run("resume", run, "--steps", 90)
+            if resumed.code != 0 or f"going on after step {saved[1]}\n" not in resumed.err:
+                problems.append(f"{more}: after step {saved[1]}: {resumed.err[-500:]}")
+            if [line["step"] for line in program.steps_of(run)] != list(range(1, 91)):
+                problems.append(f"{more}: the log lacks steps")
+        shutil.rmtree(run)
+        os.remove(os.path.join(store, STORE))
     return problems
 
 
@@ -148,5 +177,5 @@ def the_page_cache_is_not_believed():
     return problems
 
 
-script_test.run(a_disk_too_small_for_the_store, a_disk_that_fills_up_later, a_disk_too_full_to_export,
-                a_read_only_folder, no_direct_io, the_page_cache_is_not_believed)
+script_test.run(a_full_disk_costs_no_step, a_disk_too_small_for_the_store, a_disk_that_fills_up_later,
+                a_disk_too_full_to_export, a_read_only_folder, no_direct_io, the_page_cache_is_not_believed)
