@@ -34,6 +34,7 @@ static void print_help(FILE *to) {
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "  %-10s %s\n  %-10s %s\n", "help", "explain a command", "version", "the version of this program");
+    sw_options_help_exits(to);
 }
 
 /* Results that could not be written are a failure, also where only the last flush shows it. */

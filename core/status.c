@@ -51,6 +51,7 @@ const char *sw_status_name(sw_status code) {
     case SW_ERR_STOPPED: return "stopped";
     case SW_ERR_DEVICE: return "device error";
     case SW_ERR_OVERTAKEN: return "overtaken by another process";
+    case SW_ERR_NOT_FINITE: return "not finite";
     case SW_ERR_INTERNAL: return "internal error";
     default: return "unknown status";
     }

@@ -23,6 +23,7 @@ enum {
     SW_ERR_STOPPED = -9,     /* ended on request or because another lane failed */
     SW_ERR_DEVICE = -11,     /* a GPU or its driver failed */
     SW_ERR_OVERTAKEN = -12,  /* another process has written over what was being read: read again */
+    SW_ERR_NOT_FINITE = -13, /* a training's losses, gradients or weights are not finite */
     SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
 };
 

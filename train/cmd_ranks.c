@@ -112,7 +112,8 @@ bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line
 }
 
 void sw_command_end(struct sw_ranks *ranks, int exit_status) {
-    if (exit_status == SW_EXIT_DONE && sw_ranks_count(ranks) > 1)
+    const bool together = exit_status != SW_EXIT_FAILED && exit_status != SW_EXIT_USAGE;
+    if (together && sw_ranks_count(ranks) > 1)
         (void)sw_comm_barrier(ranks->comm, "the end");
     sw_watch_close(ranks->watch);
     sw_comm_close(ranks->comm);

@@ -3,6 +3,7 @@
 #include "train/cmd_ranks.h"
 #include "train/cmd_run.h"
 #include "train/commands.h"
+#include "train/signals.h"
 
 #include <stdio.h>
 

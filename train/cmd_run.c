@@ -7,35 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BASELINE_VOCAB = 4096 };
-
-/* A signal handler can reach nothing but global state. */
-static volatile sig_atomic_t stop_requested, speaking;
-
-/* Another thread may be given the second signal while the first is still being answered. */
-static void on_signal(int number) {
-    const bool again = stop_requested;
-    stop_requested = 1;
-    if (again && number != SIGUSR1)
-        _exit(128 + number);
-    static const char text[] = "\nending as soon as nothing is lost by it; once more ends at once\n";
-    if (!again && speaking) {
-        const ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
-        (void)ignored;
-    }
-}
-
-const volatile sig_atomic_t *sw_signals_catch(bool speaks) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    speaking = speaks;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaction(numbers[i], &action, NULL);
-    return &stop_requested;
-}
 
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
@@ -90,20 +63,33 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
                 bits < to_beat->bigram_bits ? "below" : "above");
 }
 
+/* All ranks have the same end, which rank 0 tells. */
+static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
+    static const struct {
+        const char *what;
+        int exit_status;
+    } endings[] = {[SW_END_DONE] = {"all steps are done", SW_EXIT_DONE},
+                   [SW_END_STOPPED] = {"stopped on request", SW_EXIT_INTERRUPTED},
+                   [SW_END_TIME_LIMIT] = {"the time is up", SW_EXIT_TIME_LIMIT}};
+    sw_log_info("%s; everything is saved; `spillway resume %s%s` goes on", endings[end].what, trainer->folder,
+                end == SW_END_DONE ? " --steps N" : "");
+    return endings[end].exit_status;
+}
+
 int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     sw_run_end end;
     if (sw_ranks_rank(ranks) == 0)
         say_start(trainer);
     const struct baselines to_beat = say_baselines(trainer);
-    const sw_status status = sw_trainer_run(trainer, &stop_requested, &end);
+    const sw_status status = sw_trainer_run(trainer, trainer->stop, &end);
+    if (status == SW_ERR_NOT_FINITE) {
+        if (sw_ranks_rank(ranks) == 0)
+            sw_command_fail(ranks->command, status);
+        return SW_EXIT_NOT_FINITE;
+    }
     if (status != SW_OK)
         return sw_command_fail_ranks(ranks, status);
     say_result(trainer, &to_beat);
     sw_costs_say_end(trainer);
-    static const char *const endings[] = {[SW_END_DONE] = "all steps are done",
-                                          [SW_END_STOPPED] = "stopped on request",
-                                          [SW_END_TIME_LIMIT] = "the time is up"};
-    sw_log_info("%s; everything is saved; `spillway resume %s%s` goes on", endings[end], trainer->folder,
-                end == SW_END_DONE ? " --steps N" : "");
-    return SW_EXIT_DONE;
+    return say_end(trainer, end);
 }

@@ -2,6 +2,7 @@
 #include "train/cmd_run.h"
 #include "train/commands.h"
 #include "train/config.h"
+#include "train/signals.h"
 #include "train/trainer.h"
 
 #include <stdio.h>

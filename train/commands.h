@@ -1,8 +1,8 @@
-/* The program's commands. Each gets the arguments after its name and returns the exit status: 0 done, 1 failed, 2 wrong
- * usage. */
+/* The program's commands. Each gets the arguments after its name and returns the exit status (core/exit.h). */
 #ifndef SW_TRAIN_COMMANDS_H
 #define SW_TRAIN_COMMANDS_H
 
+#include "core/exit.h"
 #include "core/status.h"
 #include "train/options.h"
 
@@ -14,8 +14,6 @@ int sw_command_plan(int argc, char **argv);
 int sw_command_resume(int argc, char **argv);
 int sw_command_train(int argc, char **argv);
 int sw_command_verify(int argc, char **argv);
-
-enum { SW_EXIT_DONE = 0, SW_EXIT_FAILED = 1, SW_EXIT_USAGE = 2 };
 
 /* Prints the error as one line and returns the exit status that belongs to it. */
 int sw_command_fail(const char *command, sw_status status);

@@ -6,6 +6,7 @@
 #include "train/eval.h"
 #include "train/exports.h"
 #include "train/files.h"
+#include "train/signals.h"
 #include "train/steplog.h"
 #include "train/trace_file.h"
 #include "train/trainer.h"
@@ -30,9 +31,12 @@ struct loop {
     bool saved;                                   /* the final save has succeeded */
     int64_t evaluated;                            /* last step that the log has an evaluation of */
     unsigned heard;                               /* wishes of all ranks, as of the last step that ended */
-    int64_t bad_steps;
-    double seconds_per_step;      /* smoothed */
-    double longest_pause_seconds; /* of evaluations between steps */
+    int64_t ended_ns;                             /* when the last step ended, or this loop began */
+    int64_t bad_steps;                            /* in a row, up to now */
+    int64_t good_steps;                           /* of this start */
+    int64_t applied_steps;                        /* of the run */
+    double seconds_per_step;                      /* smoothed */
+    double longest_pause_seconds;                 /* of evaluations between steps */
     bool out_of_time;
     int64_t nvme_bytes;
     bool saves[SW_ENGINE_STEPS_AHEAD]; /* whether a step that is begun carries a save, by its number */
@@ -91,10 +95,19 @@ static bool saves_after(const struct loop *loop, int64_t step) {
     return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
 }
 
+/* What a signal that comes while this step runs is answered. Of several ranks all hear of it a step later. */
+static void expect_stop_after(const struct loop *loop, int64_t step) {
+    const int64_t ended = sw_max_i64(loop->first_step - 1, loop->last[SW_RUN_RECENT_STEPS - 1].step);
+    const int64_t last = sw_ranks_count(loop->trainer->ranks) > 1 ? sw_min_i64(step + 1, loop->last_step) : step;
+    const double left_s = loop->seconds_per_step * (double)(last - ended);
+    sw_signals_expect(last, left_s > 0.0 ? loop->ended_ns + (int64_t)(left_s * 1e9) : 0);
+}
+
 /* Begins a step, unless its tokens cannot be read: then loop->begun stays as it was. */
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
+    expect_stop_after(loop, step);
     const sw_status filled = fill_tokens(loop->trainer, step, &loss_tokens);
     /* Other ranks may have begun this step, so that only a rank alone can end before it. */
     if (filled != SW_OK)
@@ -122,10 +135,12 @@ static bool evaluates_after(const struct loop *loop, int64_t step) {
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
 }
 
-/* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. */
+/* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. Without
+ * validation data the end looks at one step's tokens (loss_of_step). */
 static double evaluation_seconds(const struct loop *loop) {
-    const double tokens = (double)sw_data_validation_tokens(loop->trainer->data);
-    return 0.5 * loop->seconds_per_step * tokens / (double)loop->trainer->run.settings.batch_tokens;
+    const double step_tokens = (double)loop->trainer->run.settings.batch_tokens;
+    const double tokens = fmax((double)sw_data_validation_tokens(loop->trainer->data), step_tokens);
+    return 0.5 * loop->seconds_per_step * tokens / step_tokens;
 }
 
 /* Whether another step after this one, and the evaluation at the end, would end too late. */
@@ -203,10 +218,13 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     struct sw_step_result result;
     SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
     const bool first = step == loop->first_step;
+    loop->ended_ns = sw_now_ns();
+    loop->applied_steps = result.applied_steps;
     loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
     /* While the loss scale is on its way down, overflows are what finds it. */
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
+    loop->good_steps += !bad;
     loop->heard |= result.wishes;
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
@@ -342,21 +360,60 @@ static sw_status kept_failure(const struct loop *loop) {
                          loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
 }
 
-static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
-    double loss;
-    SW_TRY(save(loop));
-    SW_TRY(kept_failure(loop));
+/* Mean loss that the weights as they are give the tokens of a step. The engine is idle, its update applied. */
+static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
+    struct sw_trainer *trainer = loop->trainer;
+    struct sw_step_input input = {.kind = SW_STEP_LOSS};
+    struct sw_step_result result;
+    SW_TRY(sw_ranks_gate(trainer->ranks, fill_tokens(trainer, step, &input.loss_tokens)));
+    input.loss_tokens = sw_max_i64(1, input.loss_tokens);
+    SW_TRY(sw_engine_begin(trainer->engine, &input));
+    SW_TRY(sw_engine_wait(trainer->engine, &result));
+    *out_loss = sw_trainer_mean_loss(&result);
+    return SW_OK;
+}
+
+/* Steps that were not finite, with the state saved. */
+static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
     if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return sw_fail(
-            SW_ERR_STOPPED,
+            SW_ERR_NOT_FINITE,
             "loss or gradients were not finite in %d steps in a row, so the run stopped after step %lld with its "
             "state of before saved; look at the data, at --lr and --warmup, and at --precision",
             SW_BAD_STEPS_LIMIT, (long long)step);
+    if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned in them; "
+            "look at the weights that the run began with, at the data, at --lr and at --precision",
+            (long long)loop->first_step, (long long)step);
+    return SW_OK;
+}
+
+static sw_status refuse_bad_weights(int64_t step, double loss) {
+    return isfinite(loss) ? SW_OK
+                          : sw_fail(SW_ERR_NOT_FINITE,
+                                    "the weights after step %lld, which is saved, give no finite loss: they have "
+                                    "diverged; begin a new run with a lower --lr or a longer --warmup",
+                                    (long long)step);
+}
+
+static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
+    double loss = loop->trainer->validation_loss;
+    SW_TRY(save(loop));
+    SW_TRY(kept_failure(loop));
+    SW_TRY(refuse_bad_steps(loop, step));
     *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
     const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
-    if (*out_end != SW_END_STOPPED && !evaluated && sw_data_validation_windows(loop->trainer->data) > 0)
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    /* A user who stops a run waits for it: only where its last steps were bad, its weights are looked at. */
+    if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
+        return SW_OK;
+    if (validates && !evaluated)
         SW_TRY(evaluate(loop, step, &loss));
-    return SW_OK;
+    else if (!validates && step >= loop->first_step)
+        SW_TRY(loss_of_step(loop, step, &loss));
+    return refuse_bad_weights(step, loss);
 }
 
 static sw_status write_trace(const struct loop *loop, int64_t last_step) {
@@ -390,7 +447,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     sw_status status = finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         status = write_trace(loop, step);
-    if (status == SW_OK || !loop->saved)
+    if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)
         return status;
     return sw_fail_while(status, "training: step %lld is saved, and `spillway resume %s` goes on after it",
                          (long long)step, loop->trainer->folder);
@@ -405,6 +462,7 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
         .first_step = trainer->position.step + 1,
         .last_step = settings->steps,
         .begun = trainer->position.step,
+        .ended_ns = sw_now_ns(),
         .nvme_bytes = sw_store_file_bytes(trainer->store),
     };
     sw_ranks_be_patient(trainer->ranks, false);

@@ -82,6 +82,8 @@ sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *c
 void sw_options_release(const struct sw_command_line *line, void *target);
 
 void sw_options_help(const struct sw_command_line *line, FILE *to);
+/* The exit statuses of all commands (core/exit.h). */
+void sw_options_help_exits(FILE *to);
 
 /* All options with a flag that are not transient: "--micro-batch" is "micro_batch". The caller releases the object. */
 sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out);

@@ -1,4 +1,5 @@
 /* Help, and the guess at what a mistyped flag was meant to be. */
+#include "core/exit.h"
 #include "train/nearest.h"
 #include "train/options_internal.h"
 
@@ -60,4 +61,19 @@ void sw_options_help(const struct sw_command_line *line, FILE *to) {
     fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--help", "show this");
     if (line->more_help != NULL)
         line->more_help(to);
+}
+
+void sw_options_help_exits(FILE *to) {
+    static const struct {
+        int status;
+        const char *what;
+    } exits[] = {{SW_EXIT_DONE, "done"},
+                 {SW_EXIT_FAILED, "failed"},
+                 {SW_EXIT_USAGE, "wrong arguments"},
+                 {SW_EXIT_TIME_LIMIT, "train, resume: the time limit is reached, and all is saved"},
+                 {SW_EXIT_NOT_FINITE, "train, resume: losses, gradients or weights are not finite"},
+                 {SW_EXIT_INTERRUPTED, "train, resume: stopped by a signal, and all is saved"}};
+    fputs("\nexit status:\n", to);
+    for (size_t i = 0; i < sizeof exits / sizeof exits[0]; i++)
+        fprintf(to, "  %-12d %s\n", exits[i].status, exits[i].what);
 }

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An epsilon that is 0 in fp32 divides 0 by 0 where a parameter has had no gradient yet. */
+#define LEAST_EPS 1e-30
+
 #define AT(member) .offset = offsetof(struct sw_settings, member)
 
 /* Flags that shape a step: train and plan share them. */
@@ -340,7 +343,7 @@ static const struct sw_option train_options[] = {
      .initial = "1e-8",
      .value = "X",
      .what = "AdamW",
-     .real_min = 0,
+     .real_min = LEAST_EPS,
      .real_max = 1},
     {.name = "--clip",
      .kind = SW_OPTION_REAL,
@@ -555,18 +558,24 @@ static void print_presets(FILE *to) {
         fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
 }
 
+static void print_presets_and_exits(FILE *to) {
+    print_presets(to);
+    sw_options_help_exits(to);
+}
+
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
 const struct sw_command_line sw_train_command = {.command = "train",
                                                  .summary = "train a model from its weights, or from random ones",
                                                  .options = train_options,
                                                  .option_count = COUNT(train_options),
                                                  .check = check_settings,
-                                                 .more_help = print_presets};
+                                                 .more_help = print_presets_and_exits};
 const struct sw_command_line sw_resume_command = {.command = "resume",
                                                   .summary = "go on with a run from its last commit",
                                                   .options = resume_options,
                                                   .option_count = COUNT(resume_options),
                                                   .check = check_settings,
+                                                  .more_help = sw_options_help_exits,
                                                   .goes_on = true};
 const struct sw_command_line sw_plan_command = {.command = "plan",
                                                 .summary =

@@ -36,7 +36,7 @@ struct sw_trainer {
     double validation_loss; /* the last one measured, in nats a token; 0: none */
     struct sw_costs costs;  /* of this start */
     int64_t start_ns;
-    const volatile sig_atomic_t *stop; /* while it is made */
+    const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
     int lock;         /* on the run, held by rank 0; else -1 */
     int made_folders; /* the run's folder and parents that were missing, made by this start */
@@ -63,8 +63,9 @@ double sw_trainer_mean_loss(const struct sw_step_result *result);
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
 
 /* Trains up to the settings' number of steps, logging each; *stop (set by a signal handler) ends after the current
- * step. All is saved when it returns SW_OK. SW_ERR_STOPPED after SW_BAD_STEPS_LIMIT steps in a row without finite loss
- * and gradients. */
+ * step. All is saved when it returns SW_OK. SW_ERR_NOT_FINITE, on all
+ * ranks, after SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, where no step of the run had them,
+ * and where the weights at the end give no finite loss: the state is saved then too. */
 enum { SW_BAD_STEPS_LIMIT = 10 };
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end);
 

@@ -43,6 +43,7 @@ def wrong_usage():
         ("a rate that is no number", train("--lr", "nan"), "--lr"),
         ("a rate without bound", train("--lr", "inf"), "--lr"),
         ("a rate beyond the bound", train("--lr", "1e30"), "--lr"),
+        ("no epsilon", train("--eps", 0), "--eps", "1e-30"),
         ("a beta of one", train("--beta2", "1"), "--beta2"),
         ("a size of letters", train("--device-memory", "much"), "--device-memory"),
         ("an unknown unit", train("--device-memory", "1parsec"), "1parsec"),

@@ -7,14 +7,18 @@ import random
 import re
 import shutil
 import signal
+import struct
+import subprocess
 import time
 
+import hf_folder
 import program
 from program import script_test
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 40000))
 STEPS, ENDLESS = 150, 1000000
+TIME_LIMIT, NOT_FINITE, INTERRUPTED = 3, 4, 130  # exit statuses
 MOST_BEGINNINGS = 60
 KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
 PLACES = {"rare": ["--place", "optimizer=host"],
@@ -51,7 +55,7 @@ def reference():
 def wait_for(process, word):
     for line in process.stderr:
         if word in line:
-            return
+            return line
     raise RuntimeError(f"the program ended before it said '{word}'")
 
 
@@ -64,16 +68,23 @@ def ending_of(process):
 
 
 def signals_end_after_the_step():
+    """A closed terminal (SIGHUP) and a batch system (SIGUSR1) as well as Ctrl-C."""
     problems = []
-    for place, number in (("device", signal.SIGINT), ("nvme", signal.SIGTERM)):
+    for place, number in (("device", signal.SIGINT), ("nvme", signal.SIGTERM), ("host", signal.SIGHUP),
+                          ("mixed", signal.SIGUSR1)):
         run = f"signal-{place}"
         process = program.start(*train(run, place, steps=ENDLESS))
         wait_for(process, "step 20/")
         process.send_signal(number)
+        answer = wait_for(process, "stopping after step ")
         code, last = ending_of(process)
-        if code != 0 or "everything is saved" not in last or path(run) not in last:
+        if code != INTERRUPTED or "everything is saved" not in last or path(run) not in last:
             problems.append(f"{place}: status {code}, '{last}'")
+        by_hand = number in (signal.SIGINT, signal.SIGTERM)
+        told = re.fullmatch(r"stopping after step (\d+), about \d+ s(; once more ends at once)?\n", answer)
         done = len(program.steps_of(path(run)))
+        if told is None or int(told[1]) != done or bool(told[2]) != by_hand:
+            problems.append(f"{place}: the answer to the signal is {answer!r}, and {done} steps were done")
         resumed = program.run("resume", path(run), "--steps", done + 1)
         if f"going on after step {done}\n" not in resumed.err:
             problems.append(f"{place}: not all was saved: {resumed.err[-300:]}")
@@ -108,14 +119,14 @@ def a_second_signal_ends_at_once():
     code = process.wait(program.LIMIT_S)
     process.stderr.close()
     done = len(program.steps_of(run)) if os.path.exists(os.path.join(run, "log.jsonl")) else 0
-    return [] if code == 128 + signal.SIGINT and done == 0 else [f"status {code} after {done} steps"]
+    return [] if code == 1 and done == 0 else [f"status {code} after {done} steps"]
 
 
 def the_time_limit():
     """No step is begun after it. Two at most are under way when the last is decided on."""
     limit_s = 3
     ended = program.run(*train("limited", "device", "--time-limit", f"{limit_s}s", steps=ENDLESS))
-    problems = [] if ended.code == 0 and "everything is saved" in ended.err else [f"status {ended.code}"]
+    problems = [] if ended.code == TIME_LIMIT and "everything is saved" in ended.err else [f"status {ended.code}"]
     seconds = [line["seconds"] for line in program.steps_of(path("limited"))]
     done = len(seconds)
     if sum(seconds[:-2]) > limit_s:
@@ -298,18 +309,72 @@ def a_loss_that_is_not_finite():
     last = ended.err.strip().split("\n")[-1]
     problems = [f"the message lacks '{word}': {last}" for word in
                 ("spillway train: ", "not finite", "10 steps in a row", "--lr", "saved") if word not in last]
-    if ended.code != 1:
+    if ended.code != NOT_FINITE:
         problems.append(f"status {ended.code}")
     lines = program.steps_of(run)
     bad = [line for line in lines if line["skipped"] or line["loss"] is None]
     if len(bad) < 10 or lines[-10:] != bad[-10:] or len(lines) > 499:
         problems.append(f"{len(lines)} steps, of them {len(bad)} bad")
     again = program.run("resume", run, "--steps", len(lines) + 3)
-    if again.code != 0 or program.steps_of(run)[-1]["step"] != len(lines) + 3:
+    if again.code != NOT_FINITE or "in any step from" not in again.err or program.steps_of(run)[-1]["step"] != len(lines) + 3:
         problems.append(f"resume: {again.err[-300:]}")
     return problems
 
 
+def patch(folder, changes):
+    """Writes floats into tensors of an exported model, from an element on."""
+    name = os.path.join(folder, "model.safetensors")
+    with open(name, "r+b") as file:
+        content = file.read()
+        header, data = hf_folder.split(content)
+        for tensor, first, values in changes:
+            file.seek(len(content) - len(data) + header[tensor]["data_offsets"][0] + 4 * first)
+            file.write(struct.pack(f"<{len(values)}f", *values))
+
+
+def weights_that_diverge_in_the_last_step():
+    """The loss of the only step is finite, and what its update leaves is not. The weight that overflows has a zero on
+    either side, so that nothing shows of it while it is finite."""
+    model, run, width = path("model"), path("last"), 64
+    program.must(*train("source", "device", steps=1))
+    program.must("export", path("source"), model)
+    patch(model, [("transformer.h.0.ln_2.weight", 0, [0]), ("transformer.h.0.ln_2.bias", 0, [0]),
+                  ("transformer.h.0.mlp.c_fc.weight", 0, [3e33]),
+                  ("transformer.h.0.mlp.c_proj.weight", 0, [0] * width)])
+    ended = program.run("train", "--model", model, "--data", DATA, "--run", run, "--steps", 1, "--lr", 1000,
+                        "--weight-decay", 1000, "--warmup", 0, "--schedule", "constant", *program.SHAPE)
+    last, lines = ended.err.strip().split("\n")[-1], program.steps_of(run)
+    problems = [] if [line["skipped"] for line in lines] == [False] and lines[0]["loss"] is not None else [f"{lines}"]
+    if ended.code != NOT_FINITE or "weights after step 1," not in last or "everything is saved" in ended.err:
+        problems.append(f"status {ended.code}: {last}")
+    return problems
+
+
+def a_program_under_nohup():
+    """It goes on when its terminal is closed, as its user asked."""
+    run = path("nohup")
+    process = subprocess.Popen(["nohup", *program.command(*train("nohup", "nvme", steps=ENDLESS))],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(process, "step 20/")
+    process.send_signal(signal.SIGHUP)
+    wait_for(process, "step 300/")
+    process.send_signal(signal.SIGINT)
+    code, _ = ending_of(process)
+    done = len(program.steps_of(run))
+    return [] if code == INTERRUPTED and done >= 300 else [f"status {code} after {done} steps"]
+
+
+def a_reader_that_has_gone():
+    """`spillway train ... 2>&1 | head` must not cost the steps: they go on, and are saved."""
+    process = program.start(*train("unread", "nvme", "--durability", "none"))
+    wait_for(process, "step 20/")
+    process.stderr.close()
+    code = process.wait(program.LIMIT_S)
+    done = len(program.steps_of(path("unread")))
+    return [] if code == 0 and done == STEPS else [f"status {code} after {done} steps"]
+
+
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
                 a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
-                a_beginning_that_was_cleared_in_part, a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite)
+                a_beginning_that_was_cleared_in_part, a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
+                weights_that_diverge_in_the_last_step, a_program_under_nohup, a_reader_that_has_gone)
