@@ -265,7 +265,7 @@ bool sw_engine_has_failed(struct sw_engine *engine) {
 }
 
 void sw_engine_wish(struct sw_engine *engine, unsigned wishes) {
-    atomic_fetch_or(&engine->wishes, wishes);
+    atomic_store(&engine->wishes, wishes);
 }
 
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {

@@ -175,7 +175,8 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 /* Whether a lane has failed, so that only sw_engine_close is left. */
 bool sw_engine_has_failed(struct sw_engine *engine);
 
-/* Bits that all ranks are to know of, with the next step that ends (the result's wishes). By any thread. */
+/* Bits that all ranks are to know of, with the next steps that end (the result's wishes), in place of those of before.
+ * By any thread. */
 void sw_engine_wish(struct sw_engine *engine, unsigned wishes);
 
 /* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */

@@ -93,9 +93,6 @@ bool sw_plan_streams(const struct sw_plan *plan, int64_t unit);
 /* Whether rows of the embedding are gathered on the host. */
 bool sw_plan_gathers(const struct sw_plan *plan);
 
-/* Whether some steps commit, and not all. */
-bool sw_plan_saves(const struct sw_plan *plan);
-
 /* Whether the embedding's weights have the table slot. */
 bool sw_plan_table_streams(const struct sw_plan *plan);
 

@@ -69,7 +69,7 @@ static void print_updates(const struct sw_plan *plan, FILE *out) {
 const char *sw_plan_commits(const struct sw_plan *plan) {
     if (plan->spec.one_generation)
         return "only a clean end commits";
-    return plan->commit_every_step ? "every step commits" : "commits every --save-every steps";
+    return plan->commit_every_step ? "every step commits" : "commits as --save-every says";
 }
 
 int64_t sw_plan_store_bytes(const struct sw_plan *plan) {

@@ -26,6 +26,7 @@ static void say_start(const struct sw_trainer *trainer) {
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
                 sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
+    sw_costs_say_kill(trainer);
     sw_costs_say_start(trainer);
     if (trainer->position.step > 0)
         sw_log_info("going on after step %lld", (long long)trainer->position.step);

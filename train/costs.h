@@ -27,8 +27,9 @@ void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t w
 /* Seconds by which a save has made the training longer, on average; 0 where none was seen beside other steps. */
 double sw_costs_of_save(const struct sw_costs *costs);
 
-/* For people: what is to be expected, and what it was. */
+/* For people: what is to be expected, what a kill would cost, and what it was. */
 void sw_costs_say_start(const struct sw_trainer *trainer);
+void sw_costs_say_kill(const struct sw_trainer *trainer);
 void sw_costs_say_end(const struct sw_trainer *trainer);
 
 #endif

@@ -15,8 +15,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NS_PER_S INT64_C(1000000000)
+
 /* What a rank may wish while it trains. */
-enum { WISH_STOP = 1, WISH_TIME = 2 };
+enum { WISH_STOP = 1, WISH_TIME = 2, WISH_SAVE = 4 };
 
 struct loop {
     struct sw_trainer *trainer;
@@ -39,6 +41,9 @@ struct loop {
     double longest_pause_seconds;                 /* of evaluations between steps */
     bool out_of_time;
     int64_t nvme_bytes;
+    int64_t saved_ns;  /* when the last save began; of several ranks rank 0's clock decides */
+    int64_t save_step; /* the first step that was begun after it; wishes of earlier steps are answered by it */
+    bool save_is_due;  /* by time; all ranks agree */
     bool saves[SW_ENGINE_STEPS_AHEAD]; /* whether a step that is begun carries a save, by its number */
 };
 
@@ -89,10 +94,23 @@ static bool exports_after(const struct loop *loop, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
+/* Whether the time between saves is over. */
+static bool save_time_is_over(const struct loop *loop) {
+    const int64_t seconds = loop->trainer->run.settings.save_every.seconds;
+    return sw_plan_saves(loop->trainer->plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
+}
+
 /* Where not every step commits: whether the state after this step is to be committed. */
 static bool saves_after(const struct loop *loop, int64_t step) {
-    const struct sw_plan *plan = loop->trainer->plan;
-    return !plan->commit_every_step && !plan->spec.one_generation && step % loop->trainer->run.settings.save_every == 0;
+    const int64_t every = loop->trainer->run.settings.save_every.steps;
+    const bool counted = every > 0 && step % every == 0;
+    return sw_plan_saves(loop->trainer->plan) && (counted || loop->save_is_due);
+}
+
+static void note_save(struct loop *loop, int64_t next_step) {
+    loop->saved_ns = sw_now_ns();
+    loop->save_step = next_step;
+    loop->save_is_due = false;
 }
 
 /* What a signal that comes while this step runs is answered. Of several ranks all hear of it a step later. */
@@ -112,6 +130,7 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
     /* Other ranks may have begun this step, so that only a rank alone can end before it. */
     if (filled != SW_OK)
         return sw_ranks_count(loop->trainer->ranks) == 1 ? keep_failure(loop, filled) : filled;
+    loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
         .step = step,
@@ -125,6 +144,8 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
         .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
     loop->saves[step % SW_ENGINE_STEPS_AHEAD] = input.save;
+    if (input.save)
+        note_save(loop, step);
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
     loop->begun = step;
     return SW_OK;
@@ -159,7 +180,8 @@ static unsigned wishes_of(const struct loop *loop) {
     const unsigned own = (stops ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
     if (sw_ranks_count(loop->trainer->ranks) == 1)
         return own;
-    sw_engine_wish(loop->trainer->engine, own);
+    const bool asks = sw_ranks_rank(loop->trainer->ranks) == 0 && !loop->save_is_due && save_time_is_over(loop);
+    sw_engine_wish(loop->trainer->engine, own | (asks ? WISH_SAVE : 0));
     return loop->heard;
 }
 
@@ -226,6 +248,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->good_steps += !bad;
     loop->heard |= result.wishes;
+    loop->save_is_due |= (result.wishes & WISH_SAVE) != 0 && step >= loop->save_step;
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
@@ -265,8 +288,10 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     if (exports_after(loop, step))
         SW_TRY(keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
     /* Both have applied the update, beside which the next step would have committed. */
-    if (saves_after(loop, step))
+    if (saves_after(loop, step)) {
+        note_save(loop, step + 1);
         SW_TRY(sw_engine_save(loop->trainer->engine));
+    }
     loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
     return SW_OK;
 }
@@ -463,6 +488,7 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t
         .last_step = settings->steps,
         .begun = trainer->position.step,
         .ended_ns = sw_now_ns(),
+        .saved_ns = sw_now_ns(),
         .nvme_bytes = sw_store_file_bytes(trainer->store),
     };
     sw_ranks_be_patient(trainer->ranks, false);

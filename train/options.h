@@ -17,11 +17,17 @@ typedef enum {
     SW_OPTION_INT,      /* int64_t */
     SW_OPTION_REAL,     /* double */
     SW_OPTION_SIZE,     /* int64_t: bytes, written "512MiB" */
-    SW_OPTION_DURATION, /* int64_t: seconds, written "90", "90s", "15m" or "2h" */
+    SW_OPTION_DURATION, /* int64_t: seconds, written "90", "90s", "15m", "15min" or "2h" */
+    SW_OPTION_EVERY,    /* struct sw_option_every: written "100", "10m" or, for both, "100,10m" */
     SW_OPTION_CHOICE,   /* int: index in `choices` */
     SW_OPTION_LIST,     /* struct sw_option_list: the flag may be repeated, one value each time */
     SW_OPTION_MANY,     /* struct sw_option_list: also takes all values up to the next flag */
 } sw_option_kind;
+
+/* How often something is done: after so many steps or so much time, whichever comes first; 0: not by that. */
+struct sw_option_every {
+    int64_t steps, seconds;
+};
 
 struct sw_option_list {
     char **items;

@@ -30,6 +30,14 @@ static json_t *list_to_json(const struct sw_option_list *list) {
     return array;
 }
 
+/* Steps alone are a number, as versions without times wrote them. */
+static json_t *every_to_json(const struct sw_option_every *every) {
+    const long long steps = (long long)every->steps, seconds = (long long)every->seconds;
+    if (seconds == 0)
+        return json_integer(steps);
+    return steps == 0 ? json_sprintf("%llds", seconds) : json_sprintf("%lld,%llds", steps, seconds);
+}
+
 static json_t *value_to_json(const struct sw_option *option, const void *target) {
     const void *member = (const char *)target + option->offset;
     char choice[SW_OPTION_CHOICE_CHARS];
@@ -45,6 +53,7 @@ static json_t *value_to_json(const struct sw_option *option, const void *target)
     case SW_OPTION_SIZE:
     case SW_OPTION_DURATION: return json_integer(*(const int64_t *)member);
     case SW_OPTION_REAL: return json_real(*(const double *)member);
+    case SW_OPTION_EVERY: return every_to_json(member);
     case SW_OPTION_CHOICE:
         return sw_option_choice_name(option, *(const int *)member, choice) ? json_string(choice) : NULL;
     case SW_OPTION_LIST:
@@ -88,13 +97,14 @@ static const char *scalar_text(const struct sw_option *option, const json_t *val
         snprintf(buffer, NUMBER_CHARS, "%.17g", json_number_value(value));
         return buffer;
     }
-    const bool is_whole =
-        option->kind == SW_OPTION_INT || option->kind == SW_OPTION_SIZE || option->kind == SW_OPTION_DURATION;
+    const bool is_every = option->kind == SW_OPTION_EVERY;
+    const bool is_whole = option->kind == SW_OPTION_INT || option->kind == SW_OPTION_SIZE ||
+                          option->kind == SW_OPTION_DURATION || is_every;
     if (is_whole && json_is_integer(value)) {
         snprintf(buffer, NUMBER_CHARS, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         return buffer;
     }
-    const bool is_word = option->kind == SW_OPTION_STRING || option->kind == SW_OPTION_CHOICE ||
+    const bool is_word = option->kind == SW_OPTION_STRING || option->kind == SW_OPTION_CHOICE || is_every ||
                          (option->allow_auto && json_is_string(value) && strcmp(json_string_value(value), "auto") == 0);
     return is_word && json_is_string(value) ? json_string_value(value) : NULL;
 }

@@ -6,10 +6,11 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECONDS_PER_MINUTE = 60, SECONDS_PER_HOUR = 3600 };
+enum { SECONDS_PER_MINUTE = 60, SECONDS_PER_HOUR = 3600, EVERY_PART_CHARS = 32 };
 
 static int64_t int_max_of(const struct sw_option *option) {
     return option->int_max != 0 ? option->int_max : INT64_MAX;
@@ -65,23 +66,50 @@ static sw_status set_size(const struct sw_option *option, const char *text, int6
     return SW_OK;
 }
 
-static sw_status set_duration(const struct sw_option *option, const char *text, int64_t *out) {
+/* Seconds of a number and its unit; -1: they are none. */
+static int64_t seconds_of(const char *text) {
+    static const struct {
+        const char *name;
+        int64_t seconds;
+    } units[] = {{"", 1}, {"s", 1}, {"m", SECONDS_PER_MINUTE}, {"min", SECONDS_PER_MINUTE}, {"h", SECONDS_PER_HOUR}};
     char *end = NULL;
     errno = 0;
     const long long number = isdigit((unsigned char)text[0]) ? strtoll(text, &end, 10) : -1;
-    int64_t unit_s = 0;
-    if (end != NULL && (*end == '\0' || strcmp(end, "s") == 0))
-        unit_s = 1;
-    else if (end != NULL && strcmp(end, "m") == 0)
-        unit_s = SECONDS_PER_MINUTE;
-    else if (end != NULL && strcmp(end, "h") == 0)
-        unit_s = SECONDS_PER_HOUR;
     int64_t seconds = 0;
-    if (errno != 0 || unit_s == 0 || !sw_mul_i64(number, unit_s, &seconds) || seconds < option->int_min ||
-        seconds > int_max_of(option))
+    for (size_t i = 0; end != NULL && errno == 0 && i < sizeof units / sizeof units[0]; i++)
+        if (strcmp(end, units[i].name) == 0 && sw_mul_i64(number, units[i].seconds, &seconds))
+            return seconds;
+    return -1;
+}
+
+static sw_status set_duration(const struct sw_option *option, const char *text, int64_t *out) {
+    const int64_t seconds = seconds_of(text);
+    if (seconds < 0 || seconds < option->int_min || seconds > int_max_of(option))
         return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a time of at least %lld seconds, such as 90s, 15m or 2h",
                        option->name, text, (long long)option->int_min);
     *out = seconds;
+    return SW_OK;
+}
+
+/* A number is steps, and one with a unit a time. */
+static sw_status set_every(const struct sw_option *option, const char *text, struct sw_option_every *out) {
+    char part[EVERY_PART_CHARS];
+    struct sw_option_every every = {0};
+    for (const char *at = text;; at++) {
+        const size_t chars = strcspn(at, ",");
+        snprintf(part, sizeof part, "%.*s", (int)chars, at);
+        const bool is_steps = part[strspn(part, "0123456789")] == '\0';
+        int64_t *member = is_steps ? &every.steps : &every.seconds;
+        const int64_t value = chars < sizeof part ? seconds_of(part) : -1;
+        if (value < 1 || *member != 0)
+            return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be steps, a time or both, such as 100, 10m or 100,10m",
+                           option->name, text);
+        *member = value;
+        at += chars;
+        if (*at == '\0')
+            break;
+    }
+    *out = every;
     return SW_OK;
 }
 
@@ -148,6 +176,7 @@ sw_status sw_option_set(const struct sw_option *option, const char *text, void *
     case SW_OPTION_REAL: return set_real(option, text, member);
     case SW_OPTION_SIZE: return set_size(option, text, member);
     case SW_OPTION_DURATION: return set_duration(option, text, member);
+    case SW_OPTION_EVERY: return set_every(option, text, member);
     case SW_OPTION_CHOICE: return set_choice(option, text, member);
     case SW_OPTION_LIST:
     case SW_OPTION_MANY: return append(option, text, member);

@@ -218,6 +218,13 @@ static sw_status measure(const struct sw_settings *settings, struct sw_model *mo
     return status;
 }
 
+static double step_seconds(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
+    for (int i = 0; i < prices->orders; i++)
+        if (prices->order[i].group == plan->spec.group)
+            return fmin(prices->order[i].step_s, prices->order[i].chosen_s);
+    return prices->update.known ? prices->update.chosen_s : 0.0;
+}
+
 static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
     int64_t on_device = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -260,10 +267,11 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
 
 sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
                                   const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
-                                  struct sw_plan **plan) {
+                                  struct sw_plan **plan, double *out_step_s) {
     struct sw_machine_rates rates = {0};
     struct sw_plan_prices prices;
     bool known;
+    *out_step_s = 0.0;
     if (!sw_plan_choice_is_open(settings, devices, *plan))
         return SW_OK;
     sw_log_info("measuring this machine for what --order and --update leave open; naming both leaves that out");
@@ -274,5 +282,6 @@ sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model 
     SW_TRY(status);
     if (known)
         log_choice(*plan, &prices);
+    *out_step_s = known ? step_seconds(*plan, &prices) : 0.0;
     return SW_OK;
 }

@@ -35,9 +35,10 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
                          struct sw_plan_prices *out_prices, struct sw_plan **plan);
 
 /* At the start of training: measures and chooses, where it is open, and says what came of it. Where the rates cannot be
- * had, the plan stays. `folder` is the run's. Of several ranks the first measures for all. */
+ * had, the plan stays. `folder` is the run's. Of several ranks the first measures for all. out_step_s: the predicted
+ * seconds of a step; 0 where nothing was priced. */
 sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
                                   const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
-                                  struct sw_plan **plan);
+                                  struct sw_plan **plan, double *out_step_s);
 
 #endif

@@ -98,8 +98,8 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
-    p->writes = sw_writes_of(p->plan, p->settings.save_every);
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
+    p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
     return p->may_save ? sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save)
                        : SW_OK;

@@ -162,12 +162,13 @@
 /* How often mixed placements commit, and what the drives bear: what is written follows from both. */
 #define WRITES_OPTIONS                                                                                                 \
     {.name = "--save-every",                                                                                           \
-     .kind = SW_OPTION_INT,                                                                                            \
+     .kind = SW_OPTION_EVERY,                                                                                          \
      AT(save_every),                                                                                                   \
-     .initial = "100",                                                                                                 \
-     .value = "steps",                                                                                                 \
-     .what = "steps between commits where not all of the optimizer is on NVMe (else every step commits)",              \
-     .int_min = 1},                                                                                                    \
+     .initial = "100,10m",                                                                                             \
+     .value = "steps|TIME",                                                                                            \
+     .what =                                                                                                           \
+         "steps (100), time (10m, 30s) or both (100,10m), whichever comes first, between commits where not all of "    \
+         "the optimizer is on NVMe (else every step commits)"},                                                        \
     {                                                                                                                  \
         .name = "--endurance", .kind = SW_OPTION_REAL, AT(endurance), .initial = "0", .value = "TBW",                  \
         .what = "terabytes that the store's drives together are rated to have written, to show what part a run uses; " \

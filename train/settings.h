@@ -47,7 +47,8 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    int64_t eval_every, save_every, export_every, keep, time_limit, rank_timeout;
+    int64_t eval_every, export_every, keep, time_limit, rank_timeout;
+    struct sw_option_every save_every;
     int64_t threads, chunk_grains, ring_chunks;
     char *trace, *rates;
     char *machine;    /* file of a described one to plan for; NULL: this */

@@ -250,7 +250,7 @@ static sw_status choose_by_price(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_plan_choose_at_start(settings, trainer->model, &trainer->devices, trainer->folder, trainer->ranks,
-                                   &trainer->plan));
+                                   &trainer->plan, &trainer->predicted_step_s));
     SW_TRY(sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
     return sw_room_say(trainer->plan, &info, settings);
 }

@@ -35,6 +35,7 @@ struct sw_trainer {
     bool log_fails;         /* to be flushed; likewise */
     double validation_loss; /* the last one measured, in nats a token; 0: none */
     struct sw_costs costs;  /* of this start */
+    double predicted_step_s; /* seconds; 0: not priced */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;

@@ -40,6 +40,13 @@ int64_t sw_writes_of_loading(const struct sw_plan *plan) {
     return masters * (int64_t)sizeof(float) + weights_bytes(plan);
 }
 
+int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s) {
+    if (every->seconds == 0 || step_s <= 0.0)
+        return every->steps;
+    const int64_t by_time = (int64_t)fmax(1.0, ceil((double)every->seconds / step_s));
+    return every->steps > 0 ? sw_min_i64(every->steps, by_time) : by_time;
+}
+
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every) {
     const bool saves = !plan->commit_every_step && !plan->spec.one_generation;
     return (struct sw_writes){

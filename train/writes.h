@@ -3,6 +3,7 @@
 #define SW_TRAIN_WRITES_H
 
 #include "offload/plan.h"
+#include "train/options.h"
 
 /* Labels and superblocks are left out: a few bytes a grain and commit. */
 struct sw_writes {
@@ -11,6 +12,10 @@ struct sw_writes {
     int64_t save_bytes; /* more, of a step that carries a save */
     int64_t save_every; /* steps; 0: none carries one */
 };
+
+/* Steps between two saves of steps that take so long (0: not known); 0: as many as the time allows, which is not known
+ * either. */
+int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s);
 
 /* Of a plan that trains, with steps in which nothing that was speculated is redone. */
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every);

@@ -350,6 +350,35 @@ def weights_that_diverge_in_the_last_step():
     return problems
 
 
+def saves_by_time():
+    """They come when their time is over, change nothing of what is computed, and are what a kill leaves."""
+    program.must(*train("counted", "rare"))
+    problems, every = [], ("--save-every", "1s")
+    process = program.start(*[argument for argument in train("timed", "rare", *every, steps=ENDLESS)])
+    told = wait_for(process, "a kill or a power loss would cost")
+    wait_for(process, "with a save")
+    wait_for(process, "with a save")
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    lines = program.steps_of(path("timed"))
+    saving = [line["step"] for line in lines if line["saved"]]
+    if "up to 1 s, and the running step" not in told:
+        problems.append(f"the start says {told!r}")
+    # Steps that took longer than the time between saves each carry one.
+    for before, after in zip([0, *saving], saving):
+        between = [line["seconds"] for line in lines if before < line["step"] <= after]
+        if sum(between) < 0.9 or sum(between[:-3]) > 1:
+            problems.append(f"a save in step {after}, {sum(between):.2f} s after that in step {before}")
+    resumed = program.run("resume", path("timed"), "--steps", max(STEPS, saving[-1] + 1))
+    if f"going on after step {saving[-1] - 1}\n" not in resumed.err:
+        problems.append(f"resume, after saves in {saving}: {resumed.err[-300:]}")
+    found, expected = program.numbers_of(path("timed")), program.numbers_of(path("counted"))
+    if program.read_json(path("timed", "run.json"))["settings"]["save_every"] != "1s":
+        problems.append("run.json does not remember the time")
+    return problems + [f"step {step}: other numbers" for step in expected if found[step] != expected[step]]
+
+
 def a_program_under_nohup():
     """It goes on when its terminal is closed, as its user asked."""
     run = path("nohup")
@@ -377,4 +406,4 @@ def a_reader_that_has_gone():
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
                 a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
                 a_beginning_that_was_cleared_in_part, a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
-                weights_that_diverge_in_the_last_step, a_program_under_nohup, a_reader_that_has_gone)
+                weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

@@ -90,6 +90,24 @@ def a_time_limit_ends_all_ranks_at_once():
     return [] if right else [done.stderr[-1500:]]
 
 
+def saves_by_time_are_agreed_on():
+    """By the clock of rank 0, in the same steps of all ranks, and with the same bits as without."""
+    flags = ("--place", "optimizer=host")
+    job = Job(path("job.log"), 2, train("timed", *flags, "--save-every", "1s", steps=100000)).wait_for("with a save")
+    for _ in range(int(LIMIT_S)):
+        saving = [line["step"] for line in steps_of(path("timed")) if line["saved"]]
+        if len(saving) >= 2:
+            break
+        time.sleep(1)
+    job.process.kill()
+    job.end(GRACE_S)
+    done = together(2, resume("timed", "--steps", saving[-1] + 2))
+    after = int(re.search(r"going on after step (\d+)", done.stderr)[1])
+    together(2, train("counted", *flags, "--schedule-steps", 100000, "--warmup", 100, steps=saving[-1] + 2))
+    problems = [] if after >= saving[-2] - 1 and after + 1 in saving else [f"after saves in {saving} it went on after step {after}"]
+    return problems + ([] if numbers_of(path("timed")) == numbers_of(path("counted")) else ["other bits than without"])
+
+
 def a_wish_to_stop_saves_and_ends_all_ranks():
     """By way of the launcher, which forwards it to all, or of a rank that alone knows."""
     problems = []
@@ -180,6 +198,6 @@ def bad_bytes_on_one_rank_end_all_with_its_message():
 
 
 script_test.run(stages_train_as_one_rank_does, any_number_of_ranks_goes_on, tokens_without_loss_count_for_all_ranks,
-                a_time_limit_ends_all_ranks_at_once, a_wish_to_stop_saves_and_ends_all_ranks,
+                a_time_limit_ends_all_ranks_at_once, a_wish_to_stop_saves_and_ends_all_ranks, saves_by_time_are_agreed_on,
                 bad_bytes_on_one_rank_end_all_with_its_message,
                 a_rank_that_is_lost_ends_all_and_nothing_is_lost)

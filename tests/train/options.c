@@ -9,6 +9,7 @@ struct settings {
     char *model;
     struct sw_option_list data, nvme;
     int64_t micro_batch, seed, memory, time_limit;
+    struct sw_option_every save_every;
     double lr, beta1;
     bool init, json;
     int device;
@@ -48,6 +49,12 @@ static const struct sw_option options[] = {
      .value = "TIME",
      .transient = true,
      .what = "end in good time"},
+    {.name = "--save-every",
+     .kind = SW_OPTION_EVERY,
+     INTO(save_every),
+     .initial = "100,10m",
+     .value = "steps|TIME",
+     .what = "between commits"},
     {.name = "--lr", .kind = SW_OPTION_REAL, INTO(lr), .initial = "3e-4", .value = "X", .what = "learning rate"},
     {.name = "--beta1",
      .kind = SW_OPTION_REAL,
@@ -98,6 +105,8 @@ static void test_defaults(void **state) {
     assert_int_equal(settings.seed, 1);
     assert_int_equal(settings.memory, INT64_C(1) << 30);
     assert_int_equal(settings.time_limit, 0);
+    assert_int_equal(settings.save_every.steps, 100);
+    assert_int_equal(settings.save_every.seconds, 600);
     assert_true(settings.lr == 3e-4 && settings.beta1 == 0.9);
     assert_false(settings.init);
     assert_int_equal(settings.device, 0);
@@ -165,6 +174,12 @@ static void test_bad(void **state) {
         {"run --model m --time-limit 5d", "such as 90s, 15m or 2h"},
         {"run --model m --time-limit h", "such as 90s"},
         {"run --model m --time-limit 9223372036854775807h", "such as 90s"},
+        {"run --model m --save-every 0",
+         "--save-every is '0'; it must be steps, a time or both, such as 100, 10m or 100,10m"},
+        {"run --model m --save-every 0s", "steps, a time or both"},
+        {"run --model m --save-every 100,200", "'100,200'"},
+        {"run --model m --save-every 10m,", "'10m,'"},
+        {"run --model m --save-every often", "'often'"},
         {"run --model m --device tpu", "--device is 'tpu'; it must be one of auto|cpu|cuda"},
         {"run --model m --device cp", "'cp'"},
     };
@@ -233,6 +248,36 @@ static void test_json_round_trip(void **state) {
     sw_options_release(&line, &back);
 }
 
+static void test_how_often_in_all_forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *json;
+        int64_t steps, seconds;
+    } forms[] = {{"7", "7", 7, 0},
+                 {"30s", "\"30s\"", 0, 30},
+                 {"10min", "\"600s\"", 0, 600},
+                 {"2h,50", "\"50,7200s\"", 50, 7200}};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct settings settings = {0}, back = {0};
+        char words[64];
+        support_expect_ok(sw_options_defaults(&line, &settings), "defaults");
+        support_expect_ok(sw_options_defaults(&line, &back), "defaults");
+        snprintf(words, sizeof words, "run --model m --save-every %s", forms[i].text);
+        support_expect_ok(parse(words, &settings, NULL), words);
+        json_t *object = NULL;
+        support_expect_ok(sw_options_to_json(&line, &settings, &object), "to JSON");
+        char *text = json_dumps(json_object_get(object, "save_every"), JSON_ENCODE_ANY);
+        assert_string_equal(text, forms[i].json);
+        free(text);
+        support_expect_ok(sw_options_from_json(&line, object, "run.json", &back), words);
+        assert_int_equal(back.save_every.steps, forms[i].steps);
+        assert_int_equal(back.save_every.seconds, forms[i].seconds);
+        json_decref(object);
+        sw_options_release(&line, &settings);
+        sw_options_release(&line, &back);
+    }
+}
+
 static void test_flags_override_json(void **state) {
     (void)state;
     struct settings settings = {0};
@@ -269,6 +314,8 @@ static void test_bad_json(void **state) {
         {"{\"data\": [1]}", "a value of --data is not a text"},
         {"{\"device\": \"tpu\"}", "one of auto|cpu|cuda"},
         {"{\"device_memory\": 5}", "from 4.00 KiB"},
+        {"{\"save_every\": 0}", "--save-every is '0'"},
+        {"{\"save_every\": true}", "--save-every is of the wrong kind"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct settings settings = {0};
@@ -288,6 +335,7 @@ int main(void) {
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_how_often_in_all_forms),
         cmocka_unit_test(test_flags_override_json),
         cmocka_unit_test(test_bad_json),
     };
