@@ -14,6 +14,7 @@ enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
 struct eval_options {
     char *from, *data;
     int64_t seq, tokens, micro_batch;
+    int token_type;
     struct sw_inference_options inference;
     struct sw_option_list nvme;
     bool json;
@@ -49,6 +50,12 @@ static const struct sw_option options[] = {
      .what = "predict at most the first N tokens; auto: all",
      .int_min = 1,
      .allow_auto = true},
+    {.name = "--token-type",
+     .kind = SW_OPTION_CHOICE,
+     AT(token_type),
+     .initial = "auto",
+     .choices = "auto|u16|u32",
+     .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},
     {.name = "--micro-batch",
      .kind = SW_OPTION_INT,
      AT(micro_batch),
@@ -91,8 +98,10 @@ static sw_status resolve_seq(struct evaluator *e) {
 
 /* Before any weights are loaded, which takes longer. */
 static sw_status open_data(struct evaluator *e) {
-    const struct sw_data_spec spec = {
-        .vocab = sw_source_config(e->source)->vocab, .seq = e->seq, .validation_file = e->given->data};
+    const struct sw_data_spec spec = {.format = {.type = e->given->token_type, .flag = "--token-type"},
+                                      .vocab = sw_source_config(e->source)->vocab,
+                                      .seq = e->seq,
+                                      .validation_file = e->given->data};
     return sw_data_open(&spec, &e->data);
 }
 

@@ -106,7 +106,7 @@ struct generator {
 
 static sw_status read_prompt_file(struct generator *g, const char *path, int64_t vocab) {
     struct sw_token_stream *stream;
-    SW_TRY(sw_token_stream_open(&path, 1, vocab, &stream));
+    SW_TRY(sw_token_stream_open(&path, 1, vocab, (struct sw_token_format){.type = SW_TOKENS_AUTO}, &stream));
     g->prompt_length = sw_token_stream_tokens(stream);
     g->text = calloc((size_t)(g->prompt_length + g->options->max_tokens), sizeof *g->text);
     const sw_status status = g->text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the prompt")

@@ -31,10 +31,10 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
 static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *spec) {
     const bool evaluates_only = spec->file_count == 0 && spec->validation_file != NULL;
     if (!evaluates_only)
-        SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, &data->stream));
+        SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, spec->format, &data->stream));
     const int64_t tokens = evaluates_only ? 0 : sw_token_stream_tokens(data->stream);
     if (spec->validation_file != NULL) {
-        SW_TRY(sw_token_stream_open(&spec->validation_file, 1, spec->vocab, &data->validation_stream));
+        SW_TRY(sw_token_stream_open(&spec->validation_file, 1, spec->vocab, spec->format, &data->validation_stream));
         data->validation_tokens = sw_token_stream_tokens(data->validation_stream);
         data->train_tokens = tokens;
         return SW_OK;

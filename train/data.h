@@ -4,6 +4,7 @@
 #define SW_TRAIN_DATA_H
 
 #include "core/status.h"
+#include "train/token_stream.h"
 #include "train/tokens.h"
 
 #include <stdbool.h>
@@ -13,8 +14,9 @@ struct sw_data;
 
 struct sw_data_spec {
     const char *const *files; /* .txt, .md: the bytes behind a byte order mark (the vocabulary must have 256 entries);
-                                 .bin: little-endian uint16 for vocabularies up to 65,536, else uint32 */
+                                 .bin: little-endian tokens of the format */
     int file_count;           /* 0 where there is only a validation file: nothing to train on */
+    struct sw_token_format format; /* of all files */
     int64_t vocab;
     int64_t seq;
     double validation_percent;   /* the last part of the data, in [0, 50]; 0 for none */

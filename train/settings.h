@@ -30,6 +30,7 @@ struct sw_settings {
     bool min_lr_at_last; /* of the schedule (schedule.h), as run.json has it */
     double weight_decay, beta1, beta2, eps, clip;
     int64_t seed;
+    int tokens; /* of .bin files: SW_TOKENS_... */
     int precision;
     bool init;
     int device, recompute, durability, speculate, update;

@@ -11,7 +11,7 @@
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read as they lie on disk");
 
-enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 256 };
+enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 256, FEWEST_PAIRS = 16 };
 enum { HEAD_BYTES = 16 * 1024, MARK_BYTES = 3 };
 
 struct source {
@@ -60,7 +60,7 @@ static sw_status refuse_kind(const char *path) {
                    "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens)", path);
 }
 
-static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
+static sw_status width_of(const char *path, int64_t vocab, int type, int *out_width) {
     if (is_text(path)) {
         if (vocab != BYTE_VOCAB)
             return sw_fail(SW_ERR_ARG,
@@ -71,7 +71,8 @@ static sw_status width_of(const char *path, int64_t vocab, int *out_width) {
         return SW_OK;
     }
     if (ends_in(path, ".bin")) {
-        *out_width = vocab >= WIDE_TOKENS_FROM_VOCAB ? 4 : 2;
+        const bool wide = type == SW_TOKENS_AUTO ? vocab >= WIDE_TOKENS_FROM_VOCAB : type == SW_TOKENS_U32;
+        *out_width = wide ? 4 : 2;
         return SW_OK;
     }
     return refuse_kind(path);
@@ -103,8 +104,39 @@ static sw_status open_mask(struct source *source) {
     return SW_OK;
 }
 
-static sw_status open_source(const char *path, int64_t vocab, struct source *out) {
-    SW_TRY(width_of(path, vocab, &out->width_bytes));
+/* Whether pairs of uint16 are uint32 of a small vocabulary: the upper halves are all 0, and the lower ones differ. */
+static bool are_wide(const uint16_t *half, int64_t pairs) {
+    bool differ = false;
+    for (int64_t i = 0; i < pairs; i++) {
+        if (half[2 * i + 1] != 0)
+            return false;
+        differ |= half[2 * i] != half[0];
+    }
+    return differ && pairs >= FEWEST_PAIRS;
+}
+
+static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, const char *flag) {
+    uint16_t sample[BOUNCE_BYTES / sizeof(uint16_t)];
+    const int64_t bytes = sw_min_i64(source->file.bytes, sizeof sample);
+    if (source->file.bytes % (int64_t)sizeof(uint32_t) != 0)
+        return SW_OK;
+    SW_TRY(sw_data_file_read(&source->file, 0, bytes, sample));
+    if (!are_wide(sample, bytes / (int64_t)sizeof(uint32_t)))
+        return SW_OK;
+    if (flag == NULL)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the data file %s holds uint32 tokens, as every second 16 bits are 0, but tokens of a vocabulary "
+            "of %lld are read as uint16; write it as uint16",
+            source->path, (long long)vocab);
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s holds uint32 tokens, as every second 16 bits are 0, but tokens of a vocabulary of "
+                   "%lld are read as uint16; give %s u32, or %s u16 if every second token is meant to be 0",
+                   source->path, (long long)vocab, flag, flag);
+}
+
+static sw_status open_source(const char *path, int64_t vocab, struct sw_token_format format, struct source *out) {
+    SW_TRY(width_of(path, vocab, format.type, &out->width_bytes));
     assert(out->width_bytes > 0);
     out->path = strdup(path);
     if (out->path == NULL)
@@ -120,12 +152,15 @@ static sw_status open_source(const char *path, int64_t vocab, struct source *out
             "the data file %s has %lld bytes, which is not a whole number of %d-byte tokens (the width for a "
             "vocabulary of %lld); it is cut off or was made for another vocabulary",
             path, (long long)out->file.bytes, out->width_bytes, (long long)vocab);
+    if (out->width_bytes == 2 && format.type == SW_TOKENS_AUTO)
+        SW_TRY(refuse_wide_tokens(out, vocab, format.flag));
     out->tokens = (out->file.bytes - out->mark_bytes) / out->width_bytes;
     SW_TRY(open_mask(out));
     return sw_documents_open(out->path, out->tokens, &out->documents);
 }
 
-sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_stream **out) {
+sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_format format,
+                               struct sw_token_stream **out) {
     if (file_count < 1)
         return sw_fail(SW_ERR_ARG, "no data file is given; give at least one");
     struct sw_token_stream *stream = calloc(1, sizeof *stream);
@@ -140,7 +175,7 @@ sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t
     for (int i = 0; i < file_count; i++) {
         sources[i].file = sources[i].mask = sources[i].documents.file = SW_DATA_FILE_CLOSED;
         stream->source_count = i + 1;
-        const sw_status status = open_source(files[i], vocab, &sources[i]);
+        const sw_status status = open_source(files[i], vocab, format, &sources[i]);
         if (status != SW_OK) {
             sw_token_stream_close(stream);
             return status;

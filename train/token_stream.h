@@ -10,10 +10,20 @@
 
 struct sw_token_stream;
 
-/* Opens .txt files (a byte is a token) and .bin files (uint16 where the vocabulary has at most 65,536 entries, else
- * uint32). None may be empty or end within a token. F.mask beside a file F has a byte for each of its tokens, F.doc the
- * starts of its documents (documents.h). The caller closes the stream. */
-sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_stream **out);
+/* The type of a .bin file's tokens; auto: uint16 where the vocabulary has at most 65,536 entries, else uint32. In the
+ * order of the choices "auto|u16|u32". */
+enum { SW_TOKENS_AUTO, SW_TOKENS_U16, SW_TOKENS_U32 };
+struct sw_token_format {
+    int type;
+    const char *flag; /* that names it, for messages; NULL: there is none */
+};
+
+/* Opens .txt files (a byte is a token) and .bin files. Where the type is auto, a file is refused that would be read as
+ * uint16 and holds uint32: of the tokens at its beginning every second one would be 0, and the others differ. None may
+ * be empty or end within a token. F.mask beside a file F has a byte for each of its tokens, F.doc the starts of its
+ * documents (documents.h). The caller closes the stream. */
+sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_format format,
+                               struct sw_token_stream **out);
 void sw_token_stream_close(struct sw_token_stream *stream);
 
 int64_t sw_token_stream_tokens(const struct sw_token_stream *stream);

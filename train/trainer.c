@@ -36,6 +36,7 @@ static sw_status open_data(struct sw_trainer *trainer) {
     struct sw_data_spec spec = {
         .files = (const char *const *)settings->data.items,
         .file_count = settings->data.count,
+        .format = {.type = settings->tokens, .flag = "--tokens"},
         .vocab = trainer->run.config.vocab,
         .seq = settings->seq,
         .seed = (uint64_t)settings->seed,

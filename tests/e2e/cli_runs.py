@@ -372,6 +372,23 @@ def data_in_several_files_and_forms():
     return problems
 
 
+def wide_tokens_of_a_small_vocabulary():
+    """uint32 tokens where uint16 is expected are refused, unless they are named; then they are the same data."""
+    content = program.text(6, 40000).encode()
+    wide = program.write(path("wide.bin"), struct.pack(f"<{len(content)}I", *content))
+    problems = program.refused("uint32 tokens", train("wide", "device", data=[wide]), "wide.bin", "uint32",
+                               "--tokens u32")
+    program.must(*train("wide", "device", "--tokens", "u32", data=[wide], steps=HALF))
+    program.must("resume", path("wide"), "--steps", STEPS)
+    if program.numbers_of(path("wide")) != program.numbers_of(path(reference())):
+        problems.append("--tokens u32: other numbers")
+    evaluation = ["eval", path("wide"), "--data", wide, "--seq", program.SEQ]
+    problems += program.refused("uint32 tokens to eval", evaluation, "wide.bin", "--token-type u32")
+    found = [json.loads(program.must("eval", path("wide"), "--data", data, "--seq", program.SEQ, "--json", *more).out)["loss"]
+             for data, more in ((wide, ("--token-type", "u32")), (path("data.txt"), ()))]
+    return problems + ([] if found[0] == found[1] else [f"eval: {found}"])
+
+
 def what_is_written_is_private():
     """What a run learns is for the user alone, whatever the umask, and still is after a resume."""
     problems, run = [], path("private")
@@ -511,5 +528,5 @@ script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, g
                 data_that_moved, another_schedule, parents_of_the_folder, old_schedules_stay, the_line_on_a_terminal,
                 line_ends, quiet, exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
                 fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms,
-                what_is_written_is_private,
+                wide_tokens_of_a_small_vocabulary, what_is_written_is_private,
                 a_run_folder_does_not_reach_outside)

@@ -11,16 +11,16 @@ from program import script_test
 COMMANDS = {
     "train": """--model --data --run --steps --schedule-steps --batch-tokens --seq --micro-batch --precision --device
         --order --recompute --zero --lr --warmup --schedule --decay-steps --min-lr --weight-decay --beta1 --beta2 --eps
-        --clip --seed --init --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
+        --clip --seed --init --tokens --durability --val --device-memory --host-memory --update --place --nvme --eval-every --save-every
         --export-every --keep
         --endurance --time-limit --rank-timeout --reduce --allow-shared-gpu --allow-buffered""",
-    "resume": """DIR --steps --data --val --schedule-steps --lr --min-lr --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
+    "resume": """DIR --steps --tokens --data --val --schedule-steps --lr --min-lr --device-memory --host-memory --zero --rank-timeout --update --place --nvme --eval-every --save-every --export-every --keep
         --endurance --time-limit
         --allow-buffered""",
     "plan": """--model --ranks --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
         --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
-    "eval": "DIR|MODEL --data --seq --tokens --micro-batch --precision --threads --json",
+    "eval": "DIR|MODEL --data --seq --tokens --token-type --micro-batch --precision --threads --json",
     "export": "DIR OUT --dtype --shard-size",
     "verify": "DIR --json",
     "doctor": "--nvme --quick --json",

@@ -283,6 +283,42 @@ static void test_bad_files(void **state) {
     expect_refused(&missing, SW_ERR_IO, "No such file");
 }
 
+/* uint32 tokens of a small vocabulary, and what only looks like them. */
+static void test_wide_tokens_of_a_small_vocabulary(void **state) {
+    enum { TOKENS = 40, FEW = 10 };
+    uint32_t wide[TOKENS];
+    const uint32_t zeros[TOKENS] = {0};
+    int32_t inputs[4], targets[4];
+    for (uint32_t i = 0; i < TOKENS; i++)
+        wide[i] = 100 + i;
+    refuse_content(state, 50257, "wide.bin", wide, sizeof wide, "holds uint32 tokens");
+    struct fixture fixture = {.spec = {.vocab = 50257, .seq = 4, .format = {.flag = "--tokens"}}};
+    add_file(state, &fixture, "wide.bin", wide, sizeof wide);
+    expect_refused(&fixture, SW_ERR_ARG, "give --tokens u32");
+    fixture.spec.format.type = SW_TOKENS_U32;
+    struct sw_data *data = open_or_fail(&fixture);
+    assert_int_equal(sw_data_train_tokens(data), TOKENS);
+    support_expect_ok(sw_data_train_window(data, 0, support_window(inputs, targets)), "wide");
+    assert_int_equal(targets[0], inputs[0] + 1);
+    sw_data_close(data);
+    fixture.spec.format.type = SW_TOKENS_U16;
+    data = open_or_fail(&fixture);
+    assert_int_equal(sw_data_train_tokens(data), 2 * TOKENS);
+    sw_data_close(data);
+    /* One token alone, too few tokens to tell, and a single upper half that is not 0. */
+    struct fixture others[3] = {0};
+    uint32_t almost[TOKENS];
+    memcpy(almost, wide, sizeof wide);
+    almost[TOKENS - 1] |= 1U << 16;
+    const void *content[] = {zeros, wide, almost};
+    const size_t bytes[] = {sizeof zeros, FEW * sizeof *wide, sizeof almost};
+    for (int i = 0; i < 3; i++) {
+        others[i].spec = (struct sw_data_spec){.vocab = 50257, .seq = 4};
+        add_file(state, &others[i], "narrow.bin", content[i], bytes[i]);
+        sw_data_close(open_or_fail(&others[i]));
+    }
+}
+
 static void test_bad_spec(void **state) {
     /* In the second file, the place counts from that file's start. */
     const uint16_t bad[] = {1, 2, 300};
@@ -365,6 +401,7 @@ int main(void) {
         IN_FOLDER(test_text_and_wide_tokens),
         IN_FOLDER(test_byte_order_marks),
         IN_FOLDER(test_bad_files),
+        IN_FOLDER(test_wide_tokens_of_a_small_vocabulary),
         IN_FOLDER(test_bad_spec),
         IN_FOLDER(test_file_that_shrinks),
         IN_FOLDER(test_baselines),
