@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "train/commands.h"
 #include "train/data.h"
@@ -119,6 +120,8 @@ static sw_status open_model(struct evaluator *e) {
 
 static sw_status print_result(const struct evaluator *e, const struct measured *m) {
     const double perplexity = exp(m->loss), bits = m->loss / M_LN2, rate = (double)m->tokens / m->seconds;
+    char text[SW_DATA_TEXT_CHARS];
+    sw_log_info("%s: %s", e->given->data, sw_data_text(e->data, text));
     if (!e->given->json) {
         printf("loss %.6f  perplexity %.4f  %.4f bits a token  (%lld tokens in windows of %lld, %.1f s, %.0f "
                "tokens/s)\n",

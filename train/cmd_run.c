@@ -10,6 +10,14 @@
 
 enum { BASELINE_VOCAB = 4096 };
 
+static void say_data(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const double windows = (double)settings->steps * (double)(settings->batch_tokens / settings->seq);
+    char text[SW_DATA_TEXT_CHARS];
+    sw_log_info("data: %s; %lld steps are %.3g epochs", sw_data_text(trainer->data, text), (long long)settings->steps,
+                sw_data_epochs(trainer->data, windows));
+}
+
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
@@ -26,6 +34,7 @@ static void say_start(const struct sw_trainer *trainer) {
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
                 sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
                 sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
+    say_data(trainer);
     sw_costs_say_kill(trainer);
     sw_costs_say_start(trainer);
     if (trainer->position.step > 0)

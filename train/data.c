@@ -88,29 +88,36 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
     struct sw_data_digests *digests = &data->mark_digests[index];
     uint8_t *buffer = (uint8_t *)data->block;
     const int64_t start = part->first + 1, end = part->first + part->tokens;
-    int64_t learnt = 0;
+    struct sw_token_stream *stream = sw_data_part_stream(data, index);
+    struct sw_data_part_marks marks = {.documents = sw_token_stream_has_documents(stream)};
     SW_TRY(sw_data_digests_alloc(digests, start, end));
     for (int64_t first = start; first < end; first += SW_DATA_BLOCK) {
         const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
-        SW_TRY(sw_token_stream_read_marks(sw_data_part_stream(data, index), first, count, buffer));
-        for (int64_t i = 0; i < count; i++)
-            learnt += buffer[i] == SW_TOKEN_LEARNT;
+        SW_TRY(sw_token_stream_read_marks(stream, first, count, buffer));
+        for (int64_t i = 0; i < count; i++) {
+            marks.learnt += buffer[i] == SW_TOKEN_LEARNT;
+            marks.documents += buffer[i] == SW_TOKEN_BEGINS_DOCUMENT;
+        }
         XXH3_64bits_update(hash, buffer, (size_t)count);
         digests->block[(first - start) / SW_DATA_BLOCK] = XXH3_64bits(buffer, (size_t)count);
     }
-    return learnt > 0 ? SW_OK
-                      : sw_fail(SW_ERR_ARG,
-                                "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
-                                "the first of a document",
-                                part->name);
+    data->part_marks[index] = marks;
+    return marks.learnt > 0
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
+                         "the first of a document",
+                         part->name);
 }
 
 static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
     const struct part parts[SW_DATA_PARTS] = {{"training", 0, data->train_tokens},
                                               {"validation", data->validation_first, data->validation_tokens}};
-    for (int i = 0; i < SW_DATA_PARTS; i++)
+    for (int i = 0; i < SW_DATA_PARTS; i++) {
+        data->part_marks[i].learnt = sw_max_i64(0, parts[i].tokens - 1);
         if (parts[i].tokens > 1 && sw_token_stream_marked(sw_data_part_stream(data, (sw_data_part)i)))
             SW_TRY(scan_marks_of(data, (sw_data_part)i, &parts[i], hash));
+    }
     return SW_OK;
 }
 

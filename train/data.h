@@ -4,6 +4,7 @@
 #define SW_TRAIN_DATA_H
 
 #include "core/status.h"
+#include "train/options.h"
 #include "train/token_stream.h"
 #include "train/tokens.h"
 
@@ -36,6 +37,17 @@ int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
 /* Of training or of validation. */
 bool sw_data_has_documents(const struct sw_data *data);
+/* "40000 tokens, 12 documents, 87.3% of them with a loss; beside them d.txt.mask and d.txt.doc": of the training part,
+ * or of validation where there is nothing to train on. */
+enum { SW_DATA_TEXT_CHARS = 1024 };
+const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]);
+/* How often so many windows go through the training part. */
+double sw_data_epochs(const struct sw_data *data, double windows);
+/* For run.json: for each file of the data, the one of validation last, which files are beside it: "", "mask", "doc" or
+ * "mask,doc". Appends to the list. */
+sw_status sw_data_beside(const struct sw_data *data, struct sw_option_list *out);
+/* Refuses data beside which other files are there than sw_data_beside has listed; an empty list knows of nothing. */
+sw_status sw_data_check_beside(const struct sw_data *data, const struct sw_option_list *before);
 /* XXH3 of all tokens, masks and document starts. */
 uint64_t sw_data_digest(const struct sw_data *data);
 /* Refuses data of another digest, because a resumed run must see the same, and names the file that was written last. */

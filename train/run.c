@@ -38,6 +38,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
                      settings, "config", config, "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
                      run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left",
                      sw_run_left_to_json(run), "starts", sw_run_list_to_json(&run->starts));
+    if (root != NULL)
+        json_object_set_new(root, "beside", sw_run_list_to_json(&run->beside));
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
@@ -62,6 +64,18 @@ static sw_status read_config(const json_t *object, const char *path, struct sw_m
     return status;
 }
 
+static sw_status read_beside(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *list = json_object_get(root, "beside");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *names = json_string_value(json_array_get(list, i));
+        if (names == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s has a list of the files beside the data that is none; restore the file",
+                           path);
+        SW_TRY(sw_option_list_add(&run->beside, names));
+    }
+    return SW_OK;
+}
+
 static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
@@ -78,6 +92,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)
         SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
+    SW_TRY(read_beside(root, path, run));
     SW_TRY(sw_run_stores_from_json(root, path, run));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
     return read_config(config, path, &run->config);
@@ -106,6 +121,7 @@ void sw_run_release(struct sw_run *run) {
     sw_options_release(&sw_train_command, &run->settings);
     sw_run_stores_release(run->store, run->ranks);
     sw_option_list_release(&run->nvme);
+    sw_option_list_release(&run->beside);
     sw_run_stores_release(run->left, run->left_count);
     sw_option_list_release(&run->starts);
     sw_algorithm_record_release(&run->products);

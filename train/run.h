@@ -27,10 +27,11 @@ struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
-    int64_t ranks;              /* that the run's stores are of */
-    bool whole;                 /* each holds the whole optimizer */
-    struct sw_run_store *store; /* of every rank; NULL before they have been made */
-    struct sw_option_list nvme; /* as run.json has it, whatever the settings have become since */
+    struct sw_option_list beside; /* files beside those of the data (sw_data_beside); empty in older versions */
+    int64_t ranks;                /* that the run's stores are of */
+    bool whole;                   /* each holds the whole optimizer */
+    struct sw_run_store *store;   /* of every rank; NULL before they have been made */
+    struct sw_option_list nvme;   /* as run.json has it, whatever the settings have become since */
     /* Stores that are not the run's any more, or not yet: a resume removes them, by their ids, once its own are open.
      * Their places are relative to the folder of the run where they lie in it. */
     struct sw_run_store *left;

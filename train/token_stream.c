@@ -312,6 +312,16 @@ bool sw_token_stream_marked(const struct sw_token_stream *stream) {
     return marked;
 }
 
+int sw_token_stream_files(const struct sw_token_stream *stream) {
+    return stream->source_count;
+}
+
+struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stream, int file) {
+    const struct source *source = &stream->sources[file];
+    return (struct sw_token_beside){
+        .file = source->path, .mask = sw_data_file_is_there(&source->mask), .documents = source->documents.count > 0};
+}
+
 static sw_status mark_learnt(const struct source *source, int64_t first, int64_t count, uint8_t *out) {
     memset(out, 1, (size_t)count);
     if (sw_data_file_is_there(&source->mask))

@@ -39,6 +39,13 @@ enum { SW_TOKEN_LEARNT = 1, SW_TOKEN_BEGINS_DOCUMENT = 2 };
 /* Whether any file has documents, and whether any has these or a mask. */
 bool sw_token_stream_has_documents(const struct sw_token_stream *stream);
 bool sw_token_stream_marked(const struct sw_token_stream *stream);
+/* The files of the stream, and which of the files beside one are there. */
+int sw_token_stream_files(const struct sw_token_stream *stream);
+struct sw_token_beside {
+    const char *file;
+    bool mask, documents;
+};
+struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stream, int file);
 /* The marks of a range, as sw_token_stream_read. */
 sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
 

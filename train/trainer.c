@@ -292,6 +292,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
     SW_TRY(prepare(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
+    SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(make_folder(trainer));
     SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
@@ -426,6 +427,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
     SW_TRY(prepare(trainer));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_gate(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(choose_by_price(trainer));
     SW_TRY(sw_agree_on_plan(trainer));

@@ -91,7 +91,8 @@ def changed_documents_are_refused():
     problems = []
     for name, now in changes.items():
         os.remove(file + ".doc") if now is None else data("changed", now)
-        words = ("data.txt.doc: the first document",) if name == "bad" else ("not those that the run began with",)
+        words = {"bad": ("data.txt.doc: the first document",), "missing": ("data.txt.doc, which the run began with,",),
+                 "moved": ("not those that the run began with",)}[name]
         problems += program.refused(name, ["resume", run, "--steps", 3], *words, watched=[run])
     return problems
 

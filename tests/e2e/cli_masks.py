@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 
 import program
 from program import script_test
@@ -71,4 +72,35 @@ def a_changed_mask_is_refused():
     return [] if ended.code == 1 and "data" in ended.err else [f"status {ended.code}: {ended.err}"]
 
 
-script_test.run(ones_change_nothing, only_masked_tokens_count, a_sparse_mask_trains, a_changed_mask_is_refused)
+def files_beside_the_data_are_told_and_remembered():
+    """Which of them were found is said by train and eval; a resume refuses data that were moved without them."""
+    file, problems = data("beside", [i % 4 != 0 for i in range(len(TEXT))]), []
+    program.write(file + ".doc", struct.pack("<3Q", 0, 5000, 9000))
+    told = program.must(*train("beside", file)).err
+    tokens = len(TEXT) - int(len(TEXT) * 0.1)
+    line = next((line for line in told.splitlines() if line.startswith("data: ")), "")
+    epochs = STEPS * 8 / ((tokens - 1) // program.SEQ)
+    for words in (f"data: {tokens} tokens in 3 documents, 75% of them with a loss", "data.txt.mask, data.txt.doc",
+                  f"{STEPS} steps are {epochs:.3g} epochs"):
+        if words not in line:
+            problems.append(f"'{words}' is not in {line!r}")
+    for name in (".mask", ".doc"):
+        os.rename(file + name, path("away"))
+        problems += program.refused(f"without {name}", ["resume", path("beside"), "--steps", STEPS + 1], file + name,
+                                    "not there")
+        evaluation = program.must("eval", path("beside"), "--data", file, "--seq", program.SEQ).err
+        other = ".doc" if name == ".mask" else ".mask"
+        if f"data.txt{other}" not in evaluation or f"data.txt{name}" in evaluation:
+            problems.append(f"eval without {name} says {evaluation!r}")
+        os.rename(path("away"), file + name)
+    plain = data("bare")
+    told = program.must(*train("bare", plain)).err
+    if "100% of them with a loss; no .mask and no .doc beside them" not in told:
+        problems.append(f"without files beside the data: {told!r}")
+    program.write(plain + ".mask", bytes([1] * len(TEXT)))
+    problems += program.refused("a new mask", ["resume", path("bare"), "--steps", STEPS + 1], "began without")
+    return problems
+
+
+script_test.run(ones_change_nothing, only_masked_tokens_count, a_sparse_mask_trains, a_changed_mask_is_refused,
+                files_beside_the_data_are_told_and_remembered)
