@@ -13,6 +13,8 @@ import program
 from program import STORE, script_test
 
 SCRATCH = program.scratch_folder()
+# Not where folders are compared: the kernel writes to images of mounted file systems when it likes.
+IMAGES = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
 CLONE_NEWNS = 0x20000
 MIB = 1 << 20
@@ -37,7 +39,7 @@ def mount(*arguments):
 
 def small_disk(name, mebibytes, options="loop"):
     """An ext4 file system of some MiB in a file."""
-    image, folder = os.path.join(SCRATCH, name + ".img"), os.path.join(SCRATCH, name)
+    image, folder = os.path.join(IMAGES, name + ".img"), os.path.join(SCRATCH, name)
     with open(image, "wb") as file:
         file.truncate(mebibytes * MIB)
     os.mkdir(folder)
