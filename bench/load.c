@@ -93,7 +93,8 @@ static sw_status plan(struct load_bench *b) {
     settings->allow_buffered = b->given->allow_buffered;
     settings->seq = settings->batch_tokens = 16;
     settings->micro_batch = 1;
-    return sw_planned_make(&b->planned);
+    SW_TRY(sw_planned_make(&b->planned));
+    return sw_trainer_complete(b->planned.plan);
 }
 
 /* Any values are as good as others for the time that they take. */

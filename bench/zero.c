@@ -143,7 +143,7 @@ static sw_status measure_stage(struct zero_bench *b, int zero) {
     struct sw_zero_stage *stage = &b->report.stage[zero];
     struct sw_plan *plan = NULL;
     b->settings.zero = zero;
-    sw_status status = sw_ranks_gate(b->ranks, sw_trainer_plan(&b->settings, b->model, NULL, &plan));
+    sw_status status = sw_ranks_gate(b->ranks, sw_trainer_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
         sw_zero_count_held(plan, stage);
         sw_zero_find_formulas(plan, stage);

@@ -5,8 +5,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
+/* Ops that are handed on at once. */
+enum { TAKEN_OPS = 4096 };
+
 static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *capacity, size_t size) {
-    if (b->status != SW_OK)
+    if (b->status != SW_OK || b->enough)
         return false;
     if (count < *capacity)
         return true;
@@ -24,8 +27,18 @@ struct sw_chunk sw_build_chunk(const struct sw_builder *b, sw_state state, int64
     return (struct sw_chunk){unit, number, sw_plan_state_chunk(b->plan, state, unit, number)};
 }
 
+void sw_build_hand_on(struct sw_builder *b) {
+    if (!b->enough && !b->take(b->take_context, b->program->op, b->program->op_count))
+        b->enough = true;
+    b->program->op_count = b->program->access_count = 0;
+}
+
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro) {
     struct sw_program *program = b->program;
+    if (b->take != NULL && program->op_count == TAKEN_OPS)
+        sw_build_hand_on(b);
+    if (b->take == NULL && program->op_count == SW_PLAN_MOST_OPS && b->status == SW_OK)
+        b->status = sw_plan_refuse_ops(&b->plan->spec);
     if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
         return &b->dropped;
     struct sw_op *op = &program->op[program->op_count++];
@@ -50,7 +63,9 @@ struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane l
 
 static void add_access(struct sw_builder *b, bool write, struct sw_place place, int64_t count, struct sw_what what) {
     struct sw_program *program = b->program;
+    const int64_t offset_doubles = place.offset_bytes / (int64_t)sizeof(double);
     assert(place.slot >= 0 && count > 0 && place.piece + count <= b->plan->slot[place.slot].pieces);
+    assert(place.offset_bytes % (int64_t)sizeof(double) == 0 && offset_doubles <= INT32_MAX);
     if (!grow(b, (void **)&program->access, program->access_count, &b->access_capacity, sizeof *program->access))
         return;
     program->access[program->access_count++] = (struct sw_access){.slot = place.slot,
@@ -60,10 +75,10 @@ static void add_access(struct sw_builder *b, bool write, struct sw_place place, 
                                                                   .unit = (int32_t)what.unit,
                                                                   .first_index = (int32_t)what.index,
                                                                   .stage = (int32_t)what.stage,
-                                                                  .age = what.age,
+                                                                  .age = (int8_t)what.age,
                                                                   .write = write,
                                                                   .generation = what.generation,
-                                                                  .offset_bytes = place.offset_bytes};
+                                                                  .offset_doubles = (int32_t)offset_doubles};
     program->op[program->op_count - 1].access_count++;
 }
 
@@ -79,22 +94,24 @@ static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct
 }
 
 static void access_place(struct sw_builder *b, bool write, struct sw_place place, struct sw_what what) {
+    if (b->status != SW_OK || b->enough)
+        return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];
     if (place.own)
         what.stage |= SW_STAGE_OWN;
-    if (b->status == SW_OK && place.piece == SW_BY_GRAINS)
+    if (place.piece == SW_BY_GRAINS)
         access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
-    else if (b->status == SW_OK)
+    else
         add_access(b, write, place, 1, what);
 }
 
 void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
-    if (b->status == SW_OK)
+    if (b->status == SW_OK && !b->enough)
         access_grains(b, false, slot, at, what);
 }
 
 void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
-    if (b->status == SW_OK)
+    if (b->status == SW_OK && !b->enough)
         access_grains(b, true, slot, at, what);
 }
 

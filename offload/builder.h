@@ -72,15 +72,20 @@ struct sw_builder {
     int work_acc_next;
     int64_t sums_unit; /* whose shard is reduced and has no sums of squares yet, or -1 */
     struct sw_read_ahead ahead[SW_STATES];
-    int state_age;        /* of weights and records that this program computes with: made in this step, or before */
-    bool saves;           /* records that live on device or host also go to NVMe */
-    bool commits;         /* a commit has been written down */
-    bool works;           /* something that uses the work area has */
-    bool redo;            /* ops being written down belong to a redo */
-    struct sw_op dropped; /* receives ops once memory ran out; the status says so */
+    int state_age;    /* of weights and records that this program computes with: made in this step, or before */
+    bool saves;       /* records that live on device or host also go to NVMe */
+    bool commits;     /* a commit has been written down */
+    bool works;       /* something that uses the work area has */
+    bool redo;        /* ops being written down belong to a redo */
+    sw_take_ops take; /* takes the ops and their accesses away as they become many; NULL: all are kept */
+    void *take_context;
+    bool enough;          /* `take` wants no more */
+    struct sw_op dropped; /* receives ops once memory ran out, which the status says, or once there are enough */
     sw_status status;
 };
 
+/* Hands on what has been written down since. */
+void sw_build_hand_on(struct sw_builder *b);
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro);
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk);
 /* The access of one piece by the last op. */

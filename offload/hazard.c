@@ -81,7 +81,7 @@ static sw_status store_waits(struct hazards *h, struct sw_op *op, const done_cou
         SW_TRY(add_wait(h, op,
                         (struct sw_wait){.lane = (sw_lane)lane,
                                          .position = position % per_step,
-                                         .steps_back = WALKS - 1 - position / per_step}));
+                                         .steps_back = (int8_t)(WALKS - 1 - position / per_step)}));
     }
     return SW_OK;
 }

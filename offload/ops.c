@@ -24,7 +24,8 @@ void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grai
 static void *address(const struct sw_engine *engine, const struct sw_op *op, const struct sw_access *access) {
     if (engine->plan->slot[access->slot].grain_bytes > 0 && op->grains > 0)
         return sw_engine_grain(engine, access->slot, op->first_grain);
-    return (char *)sw_engine_piece(engine, access->slot, access->first) + access->offset_bytes;
+    return (char *)sw_engine_piece(engine, access->slot, access->first) +
+           access->offset_doubles * (int64_t)sizeof(double);
 }
 
 void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,

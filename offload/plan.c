@@ -115,17 +115,52 @@ static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
     }
 }
 
-static sw_status make_programs(struct sw_plan *plan) {
+sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
+    return sw_fail(
+        SW_ERR_ARG,
+        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations that a plan "
+        "may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
+        "makes fewer",
+        (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
+}
+
+sw_status sw_plan_complete(struct sw_plan *plan) {
+    int64_t ops = 0;
     for (int p = 0; p < SW_PROGRAMS; p++) {
-        if (!has_program(plan, (sw_program_kind)p))
+        struct sw_program *program = &plan->program[p];
+        if (!has_program(plan, (sw_program_kind)p) || program->op_count > 0)
             continue;
-        SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, &plan->program[p]));
-        SW_TRY(sw_plan_derive_waits(plan, &plan->program[p]));
+        SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, program));
+        ops += program->op_count;
+        if (ops > SW_PLAN_MOST_OPS)
+            return sw_plan_refuse_ops(&plan->spec);
+        SW_TRY(sw_plan_derive_waits(plan, program));
     }
     return SW_OK;
 }
 
-sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
+/* Arrays that the plan has of its own. */
+static sw_status copy_arrays(struct sw_plan *plan) {
+    struct sw_plan_spec *spec = &plan->spec;
+    const size_t count = (size_t)spec->units->count;
+    plan->placement = calloc(count, sizeof *plan->placement);
+    plan->recompute = calloc(count, sizeof *plan->recompute);
+    plan->streams_update = calloc(count, sizeof *plan->streams_update);
+    plan->forward_flops = calloc(count, sizeof *plan->forward_flops);
+    plan->index = calloc(1, sizeof *plan->index);
+    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL ||
+        plan->forward_flops == NULL || plan->index == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    if (spec->streams_update != NULL)
+        memcpy(plan->streams_update, spec->streams_update, count * sizeof *plan->streams_update);
+    if (spec->forward_flops != NULL)
+        memcpy(plan->forward_flops, spec->forward_flops, count * sizeof *plan->forward_flops);
+    spec->streams_update = NULL;
+    spec->forward_flops = spec->forward_flops == NULL ? NULL : plan->forward_flops;
+    return SW_OK;
+}
+
+sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
@@ -136,29 +171,32 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) 
             "without training, weights live on the device or the host, not on nvme where no store is for them");
     assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
     assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
+    /* Each unit computes each micro-batch. */
+    if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
+        return sw_plan_refuse_ops(spec);
     sw_status status = SW_OK;
     struct sw_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
-    plan->placement = calloc((size_t)spec->units->count, sizeof *plan->placement);
-    plan->recompute = calloc((size_t)spec->units->count, sizeof *plan->recompute);
-    plan->streams_update = calloc((size_t)spec->units->count, sizeof *plan->streams_update);
-    plan->index = calloc(1, sizeof *plan->index);
-    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL || plan->index == NULL) {
-        status = sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-        goto fail;
-    }
-    if (spec->streams_update != NULL)
-        memcpy(plan->streams_update, spec->streams_update, (size_t)spec->units->count * sizeof *plan->streams_update);
-    plan->spec.streams_update = NULL;
+    SW_TRY_GOTO(copy_arrays(plan), fail);
     plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(sw_plan_place(plan), fail);
-    SW_TRY_GOTO(make_programs(plan), fail);
     *out = plan;
     return SW_OK;
 fail:
     sw_plan_destroy(plan);
+    return status;
+}
+
+sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
+    struct sw_plan *plan;
+    SW_TRY(sw_plan_outline(spec, &plan));
+    const sw_status status = sw_plan_complete(plan);
+    if (status == SW_OK)
+        *out = plan;
+    else
+        sw_plan_destroy(plan);
     return status;
 }
 
@@ -183,6 +221,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
     free(plan->slot);
     free(plan->recompute);
     free(plan->streams_update);
+    free(plan->forward_flops);
     free(plan->placement);
     free(plan);
 }

@@ -19,7 +19,7 @@
 
 /* Ordered queues of work on one resource. Ops start in lane order. On a synchronous lane an op starts when the one
  * before it is done; on the I/O lanes (read, write) many are in flight, but they count as done in lane order. */
-typedef enum {
+typedef enum __attribute__((packed)) {
     SW_LANE_COMPUTE,
     SW_LANE_UPLOAD,
     SW_LANE_DOWNLOAD,
@@ -34,7 +34,7 @@ bool sw_lane_is_io(sw_lane lane);
 /* Of the device that computes, which may queue their ops. */
 bool sw_lane_is_of_device(sw_lane lane);
 
-typedef enum {
+typedef enum __attribute__((packed)) {
     SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
     SW_OP_FORWARD,       /* unit forward of one micro-batch */
     SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
@@ -63,7 +63,7 @@ typedef enum {
 } sw_op_kind;
 const char *sw_op_name(sw_op_kind kind);
 
-typedef enum {
+typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,
     SW_CONTENT_WEIGHTS,       /* unit, chunk */
@@ -102,20 +102,20 @@ struct sw_slot {
 
 /* Which of two generations, kept in neighbouring slots: the one that this step commits, or the other, which it reads
  * before that and writes speculatively after. */
-typedef enum { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
+typedef enum __attribute__((packed)) { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
 
 /* Pieces [first, first+count) of a slot hold, or receive, content of (unit, index first_index + i), as of `age` steps
  * ago. */
 struct sw_access {
     int32_t slot, first, count;
-    sw_content content;
     int32_t unit;
     int32_t first_index;
     int32_t stage;
-    int32_t age; /* 0: made in this step, 1: in the step before */
+    sw_content content;
+    int8_t age; /* 0: made in this step, 1: in the step before */
     bool write;
     sw_generation generation;
-    int64_t offset_bytes; /* in the piece, of what the op means */
+    int32_t offset_doubles; /* in the piece, of what the op means: times 8 bytes */
 };
 
 /* The slot of an access in a step: generations swap roles from step to step. */
@@ -127,9 +127,9 @@ static inline int32_t sw_access_slot(const struct sw_access *access, int64_t ste
 
 /* Done when op `position` of `lane` in the step `steps_back` before this one is done. */
 struct sw_wait {
-    sw_lane lane;
     int32_t position;
-    int32_t steps_back;
+    sw_lane lane;
+    int8_t steps_back;
 };
 
 struct sw_op {
@@ -140,16 +140,21 @@ struct sw_op {
     bool speculates;             /* an update that assumes that nothing is clipped or skipped */
     bool wide;                   /* a reduction into fp32 */
     bool bucket;                 /* deals with the chunk of this number of every rank's shard, one after the other */
+    int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
     int32_t chunk;               /* or -1 */
     int32_t position;            /* in its lane */
     int64_t first_grain, grains; /* of a chunk op */
     int64_t bytes;               /* moved over the lane's resource */
-    double flops;                /* of compute ops */
+    float flops;                 /* of compute ops */
     int32_t first_access, access_count;
-    int32_t first_wait, wait_count;
+    int32_t first_wait;
 };
+
+/* The ops of all programs of a plan together, beyond which it is refused: each takes about 170 bytes with its accesses
+ * and waits, so that a plan and its proof stay within 1 GiB. */
+enum { SW_PLAN_MOST_OPS = 4500000 };
 
 /* A list of ops over the plan's slots. */
 struct sw_program {
@@ -241,11 +246,12 @@ struct sw_plan_spec {
     const bool *streams_update;
     bool one_generation; /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
-    int64_t ring_chunks;         /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;              /* rings on the host, and those that updates pass through on the device, grow towards
-                                  * SW_RING_CHUNKS_MOST where the budget has room */
-    int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
-    const double *forward_flops; /* of each unit and micro-batch; NULL: not known */
+    int64_t ring_chunks; /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
+                          * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
+    /* Of each unit and micro-batch; NULL: not known. Copied by sw_plan_create. */
+    const double *forward_flops;
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
 };
@@ -254,6 +260,7 @@ struct sw_plan {
     struct sw_plan_spec spec;
     sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
     bool *streams_update;                /* of each unit, as specified */
+    double *forward_flops;               /* likewise; NULL: not known */
     int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
@@ -268,6 +275,12 @@ struct sw_plan {
 /* Chooses the placement within the budgets and makes the programs. SW_ERR_BUDGET says by how much it does not fit, and
  * the least budget that works. The caller destroys the plan. */
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
+
+/* The two halves of sw_plan_create. An outline is a plan without programs, some kilobytes per unit: placement, slots
+ * and peaks, of which several can be compared. sw_plan_complete makes its programs; SW_ERR_ARG where they have more
+ * than SW_PLAN_MOST_OPS, SW_OK at once where it has them. */
+sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out);
+sw_status sw_plan_complete(struct sw_plan *plan);
 void sw_plan_destroy(struct sw_plan *plan);
 
 /* Proves a plan: every read finds the content that it expects and every conflicting pair of accesses is ordered, over
@@ -287,6 +300,8 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
 bool sw_plan_saves(const struct sw_plan *plan);
 /* When what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
+/* Whether some steps carry a save, and not all commit. */
+bool sw_plan_saves(const struct sw_plan *plan);
 /* Whether it has programs whose updates start in the backward pass. */
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */

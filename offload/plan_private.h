@@ -109,8 +109,16 @@ sw_status sw_plan_place(struct sw_plan *plan);
 /* From everything computed again to as little of it as fits. */
 sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 
-/* Emits the ops of a program with their accesses. */
+/* Emits the ops of a program with their accesses. SW_ERR_ARG beyond SW_PLAN_MOST_OPS. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);
+
+/* Hands the ops of a program to `take` as they are emitted, some at a time, and keeps none. They have no waits. `take`
+ * returns false where it wants no more. */
+typedef bool (*sw_take_ops)(void *context, const struct sw_op *op, int32_t count);
+sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context);
+
+/* The refusal of a plan of more than SW_PLAN_MOST_OPS. */
+sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 
 /* Derives the waits of a program from its accesses. */
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program);

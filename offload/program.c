@@ -8,8 +8,8 @@
 /* Backward costs two products for each one of forward. */
 enum { BACKWARD_FLOPS = 2 };
 
-static double forward_flops(const struct sw_builder *b, int64_t unit) {
-    return b->plan->spec.forward_flops == NULL ? 0.0 : b->plan->spec.forward_flops[unit];
+static float forward_flops(const struct sw_builder *b, int64_t unit) {
+    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
 }
 
 static int64_t head_of(const struct sw_builder *b) {
@@ -425,32 +425,56 @@ static const struct {
     [SW_PROGRAM_REDO_SPECULATE] = {SW_WAITING_REDO, true},
 };
 
-sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
-    *out = (struct sw_program){0};
-    struct sw_builder b = {
-        .plan = plan, .index = plan->index, .program = out, .sums_unit = -1, .saves = kind == SW_PROGRAM_UPDATE_SAVE};
+static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
+    const struct sw_plan *plan = b->plan;
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
-        b.unit_slot_holds[k] = -1;
+        b->unit_slot_holds[k] = -1;
     struct group group = {0};
     group.at = calloc((size_t)sw_plan_group(plan), sizeof *group.at);
     if (group.at == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");
     switch (kind) {
-    case SW_PROGRAM_FLUSH_UPDATE: emit_flush(&b, SW_WAITING_UPDATE); break;
-    case SW_PROGRAM_FLUSH_REDO: emit_flush(&b, SW_WAITING_REDO); break;
-    case SW_PROGRAM_LOSS: emit_inference(&b, &group, SW_OP_LOSS, plan->spec.micro_batches); break;
+    case SW_PROGRAM_FLUSH_UPDATE: emit_flush(b, SW_WAITING_UPDATE); break;
+    case SW_PROGRAM_FLUSH_REDO: emit_flush(b, SW_WAITING_REDO); break;
+    case SW_PROGRAM_LOSS: emit_inference(b, &group, SW_OP_LOSS, plan->spec.micro_batches); break;
     case SW_PROGRAM_LOGITS:
         group.caches = true;
-        emit_inference(&b, &group, SW_OP_LOGITS, 1);
+        emit_inference(b, &group, SW_OP_LOGITS, 1);
         break;
     default:
         group.train = true;
         group.speculate = training[kind].speculate;
-        emit_train(&b, &group, training[kind].waiting);
+        emit_train(b, &group, training[kind].waiting);
     }
     free(group.at);
-    SW_TRY(b.status);
+    return b->status;
+}
+
+static struct sw_builder begin_program(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *program) {
+    *program = (struct sw_program){0};
+    return (struct sw_builder){.plan = plan,
+                               .index = plan->index,
+                               .program = program,
+                               .sums_unit = -1,
+                               .saves = kind == SW_PROGRAM_UPDATE_SAVE};
+}
+
+sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
+    struct sw_builder b = begin_program(plan, kind, out);
+    SW_TRY(emit(&b, kind));
     return index_lanes(out);
+}
+
+sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context) {
+    struct sw_program program;
+    struct sw_builder b = begin_program(plan, kind, &program);
+    b.take = take;
+    b.take_context = context;
+    const sw_status status = emit(&b, kind);
+    if (status == SW_OK)
+        sw_build_hand_on(&b);
+    sw_program_destroy(&program);
+    return status;
 }
 
 void sw_program_destroy(struct sw_program *program) {

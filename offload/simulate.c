@@ -165,6 +165,13 @@ static int64_t ns_of(double seconds) {
     return (int64_t)llround(seconds * 1e9);
 }
 
+/* Handing over takes time, to a sleeping thread more than to a device's queue; I/O is queued, so its goes unseen. */
+static double handover_s(const struct sw_rates *rates, sw_lane lane) {
+    if (sw_lane_is_io(lane))
+        return 0.0;
+    return sw_lane_is_of_device(lane) ? rates->queued_op_s : rates->op_s;
+}
+
 static void begin_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
     const bool idle = s->total.now > lane->ready_s;
@@ -172,11 +179,15 @@ static void begin_op(struct simulator *s, sw_lane which) {
     lane->running = true;
     lane->left = 1.0;
     lane->started_s = s->total.now;
-    /* Handing over takes time, to a sleeping thread more than to a device's queue; I/O is queued, so its goes unseen.
-     */
-    if (!sw_lane_is_io(which) && !lane->price.skipped)
-        lane->price.seconds += sw_lane_is_of_device(which) ? s->rates->queued_op_s : s->rates->op_s;
+    if (!lane->price.skipped)
+        lane->price.seconds += handover_s(s->rates, which);
     lane->number++;
+}
+
+double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
+    const struct simulator s = {.plan = plan, .rates = rates};
+    const struct price price = price_of(&s, op, false);
+    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op->lane);
 }
 
 static void end_op(struct simulator *s, sw_lane which) {
@@ -331,6 +342,15 @@ sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool red
                           .last = ANSWER};
     for (int64_t step = 0; step < STEPS; step++)
         s.times[step] = sw_trace_begin(trace, kind, step + 1, 0);
+    SW_TRY(run(&s));
+    conclude(&s, out);
+    return SW_OK;
+}
+
+sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
+                              const struct sw_rates *rates, struct sw_simulation *out) {
+    struct simulator s = {
+        .plan = plan, .program = program, .rates = rates, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
     SW_TRY(run(&s));
     conclude(&s, out);
     return SW_OK;

@@ -31,6 +31,13 @@ enum { SW_SIMULATE_MOST_STEPS = 6 };
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out);
 
+/* sw_simulate without a trace of a program that is not the plan's own: one of an outline. */
+sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
+                              const struct sw_rates *rates, struct sw_simulation *out);
+
+/* Seconds that an op keeps its lane busy at the least: alone, and on a lane that was busy before. */
+double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op);
+
 /* A plan's steps in each way that they may run. */
 struct sw_prediction {
     struct sw_simulation plain;      /* updates under the next forward pass */

@@ -1,7 +1,7 @@
 #include "offload/update_price.h"
 
 #include "core/size.h"
-#include "offload/simulate.h"
+#include "offload/outline_price.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,33 +28,50 @@ bool sw_plan_has_update_choice(const struct sw_plan *plan) {
     return any;
 }
 
-/* Makes and prices the plan of s->streams and keeps it where it is the cheapest. *out_s is infinite where it does not
- * fit. */
-static sw_status try_streams(struct search *s, double *out_s) {
-    struct sw_plan *plan;
+/* Whether the plan's lanes alone take as long as the cheapest step so far, or its ops are too many. */
+static sw_status cannot_win(const struct search *s, const struct sw_plan *plan, bool *out) {
+    const struct sw_step_bound enough = {.step_s = s->best_s, .others_s = INFINITY};
+    struct sw_step_bound bound;
+    SW_TRY(sw_outline_bound(plan, s->rates, enough, &bound, out));
+    *out = *out || sw_outline_is_too_long(plan, bound.ops);
+    return SW_OK;
+}
+
+/* *out_s stays infinite where the plan was not worth simulating. */
+static sw_status price(struct search *s, const struct sw_plan *plan, bool always, double *out_s) {
     struct sw_simulation step;
+    int64_t ops;
+    bool worse = false;
+    if (!always)
+        SW_TRY(cannot_win(s, plan, &worse));
+    if (worse)
+        return SW_OK;
+    SW_TRY(sw_outline_simulate(plan, s->rates, &step, &ops));
+    s->ops += ops;
+    *out_s = step.step_s;
+    return SW_OK;
+}
+
+/* Outlines and prices the plan of s->streams and keeps it where it is the cheapest. *out_s is infinite where it does
+ * not fit, and, unless it is to be priced `always`, where it cannot be the cheapest. */
+static sw_status try_streams(struct search *s, bool always, double *out_s) {
+    struct sw_plan *plan;
     *out_s = INFINITY;
     s->tried++;
-    sw_status status = sw_plan_create(&s->spec, &plan);
+    sw_status status = sw_plan_outline(&s->spec, &plan);
     if (status == SW_ERR_BUDGET && s->best != NULL) {
         sw_error_clear();
         return SW_OK;
     }
     SW_TRY(status);
-    status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, s->rates, NULL, &step);
-    if (status != SW_OK) {
+    status = price(s, plan, always, out_s);
+    if (status != SW_OK || (s->best != NULL && *out_s >= s->best_s)) {
         sw_plan_destroy(plan);
         return status;
     }
-    *out_s = step.step_s;
-    s->ops += plan->program[SW_PROGRAM_UPDATE].op_count;
-    if (s->best != NULL && step.step_s >= s->best_s) {
-        sw_plan_destroy(plan);
-        return SW_OK;
-    }
     sw_plan_destroy(s->best);
     s->best = plan;
-    s->best_s = step.step_s;
+    s->best_s = *out_s;
     return SW_OK;
 }
 
@@ -79,7 +96,7 @@ static sw_status try_shares(struct search *s) {
             s->streams[u] = EVENLY * (2 * there + own) <= 2 * share * grains;
             there += s->streams[u] ? own : 0;
         }
-        SW_TRY(try_streams(s, &step_s));
+        SW_TRY(try_streams(s, false, &step_s));
     }
     return SW_OK;
 }
@@ -95,7 +112,7 @@ static sw_status try_runs(struct search *s) {
             const double before_s = s->best_s;
             double step_s;
             turn(s, first, end);
-            SW_TRY(try_streams(s, &step_s));
+            SW_TRY(try_streams(s, false, &step_s));
             if (!(s->best_s < before_s))
                 turn(s, first, end);
         }
@@ -110,16 +127,16 @@ static sw_status take_all(struct search *s, bool streams) {
     sw_plan_destroy(s->best);
     s->best = NULL;
     set_all(s, streams);
-    return try_streams(s, &step_s);
+    return try_streams(s, true, &step_s);
 }
 
 static sw_status search(struct search *s, struct sw_update_prices *out) {
     set_all(s, false);
-    SW_TRY(try_streams(s, &out->host_s));
+    SW_TRY(try_streams(s, true, &out->host_s));
     if (!sw_plan_has_update_choice(s->best))
         return SW_OK;
     set_all(s, true);
-    SW_TRY(try_streams(s, &out->device_s));
+    SW_TRY(try_streams(s, true, &out->device_s));
     SW_TRY(try_shares(s));
     SW_TRY(try_runs(s));
     const bool device = out->device_s < (1.0 - LEAST_SAVED) * out->host_s;
@@ -136,14 +153,14 @@ static sw_status take_own(struct search *s, int rank) {
     for (int64_t u = 0; u < s->spec.units->count; u++)
         s->streams[u] = s->best->streams_update[u];
     s->spec.rank = rank;
-    SW_TRY(sw_plan_create(&s->spec, &own));
+    SW_TRY(sw_plan_outline(&s->spec, &own));
     sw_plan_destroy(s->best);
     s->best = own;
     return SW_OK;
 }
 
-sw_status sw_plan_create_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
-                                  struct sw_update_prices *out_prices, struct sw_plan **out) {
+sw_status sw_plan_outline_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
+                                   struct sw_update_prices *out_prices, struct sw_plan **out) {
     struct search s = {.spec = *spec, .rates = rates};
     /* All ranks price the plan of the same one, so that they choose alike. */
     s.spec.rank = 0;

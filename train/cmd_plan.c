@@ -77,7 +77,11 @@ static void print_order_prices(const struct sw_planned *p) {
     for (int i = 0; i < prices->orders; i++) {
         const char *comma = i == 0 ? "" : ",";
         const long long group = (long long)prices->order[i].group;
-        if (!isfinite(prices->order[i].step_s))
+        if (isfinite(prices->order[i].bound_s))
+            printf("%s at least %.3f s in groups of %lld", comma, prices->order[i].bound_s, group);
+        else if (prices->order[i].too_long)
+            printf("%s too many operations in groups of %lld", comma, group);
+        else if (!isfinite(prices->order[i].step_s))
             printf("%s groups of %lld do not fit", comma, group);
         else if (prices->order[i].chosen_s < prices->order[i].step_s)
             printf("%s %.3f s in groups of %lld (%.3f s with updates where they are cheapest)", comma,
@@ -207,8 +211,9 @@ static json_t *update_prices_json(const struct sw_planned *p) {
 static json_t *order_prices_json(const struct sw_planned *p) {
     json_t *orders = json_array();
     for (int i = 0; i < p->prices.orders; i++)
-        json_array_append_new(orders, json_pack("{s:I, s:o, s:o}", "group", (json_int_t)p->prices.order[i].group,
-                                                "step_s", real_or_null(p->prices.order[i].step_s), "chosen_s",
+        json_array_append_new(orders, json_pack("{s:I, s:o, s:o, s:o}", "group", (json_int_t)p->prices.order[i].group,
+                                                "step_s", real_or_null(p->prices.order[i].step_s), "least_s",
+                                                real_or_null(p->prices.order[i].bound_s), "chosen_s",
                                                 real_or_null(p->prices.order[i].chosen_s)));
     return orders;
 }

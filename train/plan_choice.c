@@ -1,7 +1,7 @@
 #include "train/plan_choice.h"
 
 #include "core/log.h"
-#include "offload/simulate.h"
+#include "offload/outline_price.h"
 #include "train/places.h"
 #include "train/planned.h"
 
@@ -37,11 +37,11 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, nearest = 0;
     struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
     if (!order_is_open(settings))
-        return sw_trainer_plan(settings, model, NULL, out);
+        return sw_trainer_outline(settings, model, NULL, out);
     const int count = groups_of(sw_settings_micro_batches(settings), group);
     for (int i = 0; i < count; i++) {
         settings->group = group[i];
-        const sw_status status = sw_trainer_plan(settings, model, &lack, out);
+        const sw_status status = sw_trainer_outline(settings, model, &lack, out);
         if (status != SW_ERR_BUDGET)
             return status;
         sw_error_clear();
@@ -51,18 +51,23 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
         }
     }
     settings->group = nearest;
-    return sw_trainer_plan(settings, model, NULL, out);
+    return sw_trainer_outline(settings, model, NULL, out);
 }
 
 /* What a change must save to be worth it: less than this is within what rates are known to. */
 #define LEAST_SAVED 0.005
 
+/* A group that is slower than the best by more than this is taken not to win by where its updates run. */
+#define MOST_MADE_UP 0.08
+
 /* What is known of a group's plan: infinite where it does not fit, or takes drives that nobody measured. */
 struct group_price {
     int64_t group;
     double step_s, least_s; /* with updates where they are without a choice; at the least, wherever they are */
+    double bound_s;         /* what the step cannot be below, where that rules it out: then step_s is not looked for */
     double chosen_s;        /* with updates where they are the cheapest */
     bool searched;          /* for that */
+    bool too_long;          /* its plan would have too many ops, so it is not priced */
 };
 
 /* The cheapest so far, and what it is compared with. */
@@ -86,11 +91,30 @@ static double busiest_other_lane(const struct sw_simulation *step) {
     return most;
 }
 
+/* Whether a group is neither the cheapest with updates where they are without a choice, nor worth a search for where
+ * they are cheaper (next_to_search), as its lanes alone take too long or its plan has too many ops. */
+static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct group_price *price, bool *out) {
+    const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
+                                         .others_s = c->best_s * (1.0 - LEAST_SAVED)};
+    struct sw_step_bound bound;
+    SW_TRY(sw_outline_bound(plan, c->rates, enough, &bound, out));
+    price->too_long = !*out && sw_outline_is_too_long(plan, bound.ops);
+    if (*out)
+        price->bound_s = bound.step_s;
+    *out = *out || price->too_long;
+    return SW_OK;
+}
+
 static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct group_price *price) {
     struct sw_simulation step;
+    int64_t ops;
+    bool ruled_out;
     if (sw_plan_uses_nvme(plan) && !(c->rates->read.bytes_per_s > 0.0))
         return SW_OK;
-    SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, c->rates, NULL, &step));
+    SW_TRY(rule_out(c, plan, price, &ruled_out));
+    if (ruled_out)
+        return SW_OK;
+    SW_TRY(sw_outline_simulate(plan, c->rates, &step, &ops));
     price->step_s = step.step_s;
     price->least_s = busiest_other_lane(&step);
     return SW_OK;
@@ -108,7 +132,7 @@ static sw_status try_group(struct choice *c, int group) {
     struct group_price *price = &c->price[group];
     struct sw_plan *plan;
     c->settings->group = price->group;
-    sw_status status = sw_trainer_plan(c->settings, c->model, NULL, &plan);
+    sw_status status = sw_trainer_outline(c->settings, c->model, NULL, &plan);
     if (status == SW_ERR_BUDGET) {
         sw_error_clear();
         return SW_OK;
@@ -127,17 +151,16 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     c->count = groups_of(sw_settings_micro_batches(c->settings), group);
     prices->orders = c->count;
     for (int i = 0; i < c->count; i++) {
-        c->price[i] =
-            (struct group_price){.group = group[i], .step_s = INFINITY, .least_s = INFINITY, .chosen_s = INFINITY};
+        c->price[i] = (struct group_price){
+            .group = group[i], .step_s = INFINITY, .least_s = INFINITY, .bound_s = INFINITY, .chosen_s = INFINITY};
         SW_TRY(try_group(c, i));
         prices->order[i].group = group[i];
         prices->order[i].step_s = c->price[i].step_s;
+        prices->order[i].bound_s = c->price[i].bound_s;
+        prices->order[i].too_long = c->price[i].too_long;
     }
     return SW_OK;
 }
-
-/* A group that is slower than the best by more than this is taken not to win by where its updates run. */
-#define MOST_MADE_UP 0.08
 
 /* The best group first, then those that may be faster, those with the least other work first; -1: none is left. */
 static int next_to_search(const struct choice *c) {
@@ -160,7 +183,7 @@ static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) 
         struct sw_plan *plan;
         c->price[i].searched = true;
         c->settings->group = c->price[i].group;
-        SW_TRY(sw_trainer_plan_by_price(c->settings, c->model, c->rates, &prices, &plan));
+        SW_TRY(sw_trainer_outline_by_price(c->settings, c->model, c->rates, &prices, &plan));
         const double step_s = prices.known ? prices.chosen_s : prices.host_s;
         c->price[i].chosen_s = step_s;
         if (i != c->best && step_s >= c->best_s * (1.0 - LEAST_SAVED)) {
@@ -265,9 +288,9 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
     return sw_rates_measure_ranks(ranks, devices, sw_settings_type(settings), &out->rates);
 }
 
-sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
-                                  const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
-                                  struct sw_plan **plan, double *out_step_s) {
+static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
+                                 const char *folder, struct sw_ranks *ranks, struct sw_plan **plan,
+                                 double *out_step_s) {
     struct sw_machine_rates rates = {0};
     struct sw_plan_prices prices;
     bool known;
@@ -284,4 +307,11 @@ sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model 
         log_choice(*plan, &prices);
     *out_step_s = known ? step_seconds(*plan, &prices) : 0.0;
     return SW_OK;
+}
+
+sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
+                                  const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
+                                  struct sw_plan **plan, double *out_step_s) {
+    SW_TRY(choose_at_start(settings, model, devices, folder, ranks, plan, out_step_s));
+    return sw_ranks_gate(ranks, sw_trainer_complete(*plan));
 }

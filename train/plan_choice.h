@@ -15,14 +15,16 @@ struct sw_plan_prices {
     /* None where the order was not open. */
     struct {
         int64_t group;
-        double step_s;   /* with updates on the host; infinite where it does not fit */
+        double step_s;   /* with updates on the host; infinite where it does not fit or is ruled out */
+        double bound_s;  /* what the step cannot be below, where that rules it out; else infinite */
+        bool too_long;   /* its plan would have more ops than SW_PLAN_MOST_OPS */
         double chosen_s; /* with updates where they are the cheapest; infinite where that was not looked for */
     } order[SW_CHOICE_MOST_GROUPS];
     int orders;
 };
 
-/* The plan that settings give. Where the order is open, of the largest group that fits, which the settings then have.
- */
+/* The outline of the plan that settings give. Where the order is open, of the largest group that fits, which the
+ * settings then have. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
 
 /* Whether rates are to decide about a plan that settings gave. On a CPU they are not: the cores are the same for both
@@ -30,13 +32,13 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
                             const struct sw_plan *plan);
 
-/* Replaces a plan by the one that is cheapest by these rates. */
+/* Replaces an outline by the one that is cheapest by these rates. */
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                          struct sw_plan_prices *out_prices, struct sw_plan **plan);
 
-/* At the start of training: measures and chooses, where it is open, and says what came of it. Where the rates cannot be
- * had, the plan stays. `folder` is the run's. Of several ranks the first measures for all. out_step_s: the predicted
- * seconds of a step; 0 where nothing was priced. */
+/* At the start of training: measures and chooses, where it is open, and says what came of it; then completes the plan
+ * and checks it. Where the rates cannot be had, the outline stays as it was. `folder` is the run's. Of several ranks
+ * the first measures for all. out_step_s: the predicted seconds of a step; 0 where nothing was priced. */
 sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
                                   const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
                                   struct sw_plan **plan, double *out_step_s);

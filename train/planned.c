@@ -48,7 +48,7 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan) {
 
 /* Of a plan that has nothing on NVMe the drives matter only for what saves cost, so it can do without them. */
 static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
-    const bool uses = sw_plan_uses_nvme(p->plan), saves = p->plan->program[SW_PROGRAM_UPDATE_SAVE].op_count > 0;
+    const bool uses = sw_plan_uses_nvme(p->plan), saves = sw_plan_saves(p->plan);
     const sw_status status = sw_rates_measure(target, uses || saves, &p->rates);
     if (status == SW_OK || uses || !saves)
         return status;
@@ -98,6 +98,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
+    SW_TRY(sw_trainer_complete(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;

@@ -29,10 +29,11 @@ struct sw_planned {
 
 /* Device and model. */
 sw_status sw_planned_open(struct sw_planned *planned);
-/* And the plan. */
+/* And the plan's outline. */
 sw_status sw_planned_make(struct sw_planned *planned);
 
-/* Measures the rates, or reads them where --rates says, and predicts the step. Ranks measure at once, and all take
+/* Measures the rates, or reads them where --rates says, chooses by them what is open, completes the
+ * plan and predicts its step. Ranks measure at once, and all take
  * those of rank 0. */
 sw_status sw_planned_predict(struct sw_planned *planned);
 

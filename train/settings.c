@@ -149,7 +149,8 @@
          AT(chunk_grains),                                                                                             \
          .initial = "auto",                                                                                            \
          .value = "N",                                                                                                 \
-         .what = "grains (16,384 parameters) of one transfer or update; auto: 16, and 64 where a GPU copies them",     \
+         .what = "grains (16,384 parameters) of one transfer or update; auto: 16, and 64 where a GPU copies them, "    \
+                 "doubled until a rank's part of the model has at most 16,384 chunks",                                 \
          .int_min = 1,                                                                                                 \
          .int_max = 65536,                                                                                             \
          .allow_auto = true},                                                                                          \

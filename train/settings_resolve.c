@@ -4,12 +4,14 @@
 #include "core/size.h"
 #include "train/config.h"
 #include "train/devices.h"
+#include "train/model.h"
 #include "train/settings.h"
 
 /* Where a micro-batch is not named: as many sequences as make about this many tokens. */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
-/* Of chunks. Short copies keep a GPU's link busy only half of the time. */
-enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64 };
+/* Of chunks. Short copies keep a GPU's link busy only half of the time. A rank's part of a model is cut into at most
+ * so many, as a plan has several ops for each of them. */
+enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
 /* Shares of the memory that is available, for the tiers of a CPU device. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
@@ -102,6 +104,22 @@ static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_in
     return SW_OK;
 }
 
+static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_config *config,
+                               const struct sw_device_info *device) {
+    struct sw_units *units;
+    int64_t grains = 0;
+    if (s->chunk_grains != SW_OPTION_AUTO)
+        return SW_OK;
+    SW_TRY(sw_model_units(config, s->tiles, &units));
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].grains;
+    sw_units_destroy(units);
+    s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
+    while (grains / sw_settings_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
+        s->chunk_grains *= 2;
+    return SW_OK;
+}
+
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
     resolve_shape(s, config);
@@ -113,8 +131,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     SW_TRY(check_batch(s));
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
-    if (s->chunk_grains == SW_OPTION_AUTO)
-        s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
+    SW_TRY(resolve_chunk(s, config, device));
     s->threads = device->threads;
     s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
     if (s->schedule_steps == SW_OPTION_AUTO)

@@ -26,9 +26,9 @@ struct pricing {
     struct sw_update_prices *prices;
 };
 
-/* Creates the plan with the units' flops, which its ops then have. */
-static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
-                             const struct pricing *pricing, struct sw_plan **out) {
+/* Outlines the plan with the units' flops, which its ops will have. */
+static sw_status outline_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
+                              const struct pricing *pricing, struct sw_plan **out) {
     double *flops = calloc((size_t)spec->units->count, sizeof *flops);
     bool *streams = calloc((size_t)spec->units->count, sizeof *streams);
     sw_status status = SW_OK;
@@ -40,12 +40,10 @@ static sw_status create_plan(struct sw_plan_spec *spec, const struct sw_settings
     }
     spec->forward_flops = flops;
     spec->streams_update = streams;
-    status = pricing == NULL ? sw_plan_create(spec, out)
-                             : sw_plan_create_by_price(spec, pricing->rates, pricing->prices, out);
-    if (status == SW_OK) {
-        (*out)->spec.forward_flops = NULL;
+    status = pricing == NULL ? sw_plan_outline(spec, out)
+                             : sw_plan_outline_by_price(spec, pricing->rates, pricing->prices, out);
+    if (status == SW_OK)
         (*out)->spec.lack = NULL;
-    }
 end:
     free(flops);
     free(streams);
@@ -87,13 +85,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    SW_TRY(create_plan(&spec, settings, pricing, out));
-    const sw_status status = sw_plan_check(*out);
-    if (status != SW_OK) {
-        sw_plan_destroy(*out);
-        *out = NULL;
-    }
-    return status;
+    return outline_plan(&spec, settings, pricing, out);
 }
 
 /* Sharing the weights saves nothing but memory where every device holds them all. Ranks have to choose alike: by what
@@ -118,20 +110,36 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     return SW_OK;
 }
 
-static sw_status make_plan(const struct sw_settings *settings, const struct sw_model *model,
-                           const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
+                              const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
     SW_TRY(choose_stage(settings, model, pricing, &share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 
-sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model,
-                          struct sw_plan_lack *out_lack, struct sw_plan **out) {
-    return make_plan(settings, model, NULL, out_lack, out);
+sw_status sw_trainer_outline(const struct sw_settings *settings, const struct sw_model *model,
+                             struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    return make_outline(settings, model, NULL, out_lack, out);
 }
 
-sw_status sw_trainer_plan_by_price(const struct sw_settings *settings, const struct sw_model *model,
-                                   const struct sw_rates *rates, struct sw_update_prices *out_prices,
-                                   struct sw_plan **out) {
-    return make_plan(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
+sw_status sw_trainer_outline_by_price(const struct sw_settings *settings, const struct sw_model *model,
+                                      const struct sw_rates *rates, struct sw_update_prices *out_prices,
+                                      struct sw_plan **out) {
+    return make_outline(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
+}
+
+sw_status sw_trainer_complete(struct sw_plan *plan) {
+    SW_TRY(sw_plan_complete(plan));
+    return sw_plan_check(plan);
+}
+
+sw_status sw_trainer_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    struct sw_plan *plan;
+    SW_TRY(sw_trainer_outline(settings, model, NULL, &plan));
+    const sw_status status = sw_trainer_complete(plan);
+    if (status == SW_OK)
+        *out = plan;
+    else
+        sw_plan_destroy(plan);
+    return status;
 }

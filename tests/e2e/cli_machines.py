@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import subprocess
 
 import program
 from program import script_test
@@ -95,9 +96,14 @@ def the_order_is_chosen_by_price():
                         ({"update": {"bytes_per_s": 1e6, "cores": 4}}, ("--place", "optimizer=host", "--update", "host"))):
         machine = described("open", rates=rates)
         found = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--json").out)
-        prices = {order["group"]: order["step_s"] for order in found["order_prices"]}
+        prices = {order["group"]: order["step_s"] or order["least_s"] for order in found["order_prices"]}
         if list(prices) != [32, 16, 4, 1] or prices[found["group"]] > 1.006 * min(prices.values()):
-            problems.append(f"{more}: group {found['group']} of {prices}")
+            problems.append(f"{more}: group {found['group']} of {found['order_prices']}")
+        for order in (order for order in found["order_prices"] if order["least_s"] is not None):
+            every = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--order", order["group"],
+                                            "--json").out)["predicted"]["plain"]["step_s"]
+            if every * 1.006 < found["predicted"]["plain"]["step_s"]:
+                problems.append(f"{more}: --order {order['group']} takes {every} s, and what is chosen {found['predicted']}")
         named = json.loads(program.must("plan", *OPEN, "--machine", machine, *more, "--order", 4, "--json").out)
         if named["order_prices"] != [] or named["group"] != 4:
             problems.append(f"{more}: --order 4 is group {named['group']} of {named['order_prices']}")
@@ -110,6 +116,24 @@ def the_order_is_chosen_by_price():
     if not group < 32:
         problems.append(f"group {group} where all do not fit")
     return problems + program_said
+
+
+def planning_takes_little_memory():
+    """Whatever the number of micro-batches and chunks: a plan of 70 billion parameters stays below 1 GiB, and one that would
+    not is refused with the way on before it takes more."""
+    problems, machine = [], os.path.join(MACHINES, "rtx4090.json")
+    shape = ("--machine", machine, "--model", "llama-70b", "--batch-tokens", 262144)
+    for more, code, expected in (((), 0, "order by layer, 64 micro-batches"), (("--chunk-grains", 64), 1, "a larger --micro-batch")):
+        command = program.command("plan", *shape, *more)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+            said = child.stdout.read()
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode != code or expected not in said:
+            problems.append(f"{more}: exit {child.returncode} instead of {code}: {said[-500:]}")
+        if usage.ru_maxrss >= 1 << 20:
+            problems.append(f"{more}: {usage.ru_maxrss} KiB of memory")
+    return problems
 
 
 def order_and_updates_are_chosen_together():
@@ -210,4 +234,6 @@ def bad_ones_are_refused():
     return problems
 
 
-script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own, shipped_ones_are_read, its_drive_may_be_limited, bad_ones_are_refused)
+script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, planning_takes_little_memory,
+                order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own,
+                shipped_ones_are_read, its_drive_may_be_limited, bad_ones_are_refused)

@@ -93,8 +93,12 @@ static bool change_piece(struct plans_random *random, struct sw_plan *plan, stru
 static bool change_content(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
     (void)plan;
     struct sw_access *access = draw_access(random, program);
-    int32_t *const fields[] = {&access->first_index, &access->unit, &access->stage, &access->age};
-    *fields[plans_draw(random, 0, 3)] += 1;
+    int32_t *const fields[] = {&access->first_index, &access->unit, &access->stage};
+    const int64_t field = plans_draw(random, 0, 3);
+    if (field == 3)
+        access->age++;
+    else
+        *fields[field] += 1;
     return true;
 }
 

@@ -195,12 +195,13 @@ static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, 
     struct sw_update_prices prices;
     rates.update.bytes_per_s = rates.upload.bytes_per_s = rates.download.bytes_per_s = 2e10;
     for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
-        const sw_status status = sw_plan_create_by_price(spec, &rates, &prices, &plan[spec->rank]);
+        const sw_status status = sw_plan_outline_by_price(spec, &rates, &prices, &plan[spec->rank]);
         if (status == SW_ERR_BUDGET && spec->rank == 0) {
             sw_error_clear();
             return false;
         }
         must(status, seed);
+        must(sw_plan_complete(plan[spec->rank]), seed);
     }
     return true;
 }

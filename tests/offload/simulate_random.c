@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "core/size.h"
+#include "offload/outline_price.h"
 #include "offload/simulate.h"
 #include "offload/update_price.h"
 
@@ -418,6 +419,19 @@ static void count_choice(const struct sw_plan *plan, const struct sw_update_pric
     chosen->mixed += streams > 0 && streams < open;
 }
 
+/* The bound counts the ops of the program that is simulated, whose steps take no less. */
+static void check_bound(const struct sw_plan *plan, const struct made_up *m, const struct sw_simulation *simulated,
+                        uint64_t seed) {
+    const struct sw_step_bound enough = {.step_s = INFINITY, .others_s = INFINITY};
+    struct sw_step_bound bound;
+    bool slower;
+    must(sw_outline_bound(plan, &m->rates, enough, &bound, &slower), seed);
+    if (slower || bound.ops != plan->program[SW_PROGRAM_UPDATE].op_count || bound.others_s > bound.step_s ||
+        bound.step_s > (1.0 + ROUNDING) * simulated->step_s)
+        fail_msg("seed %llu: %lld ops take at least %g s, simulated %g s", (unsigned long long)seed,
+                 (long long)bound.ops, bound.step_s, simulated->step_s);
+}
+
 /* What is chosen is a sound plan within the budgets, takes as long as is said, and longer than no side alone. */
 static void updates_run_where_they_are_cheapest(void **state) {
     (void)state;
@@ -433,9 +447,11 @@ static void updates_run_where_they_are_cheapest(void **state) {
         draw_machine(&random, &m);
         point_at_units(&m);
         draw_budgets(&random, &spec);
-        must(sw_plan_create_by_price(&spec, &m.rates, &prices, &plan), seed);
+        must(sw_plan_outline_by_price(&spec, &m.rates, &prices, &plan), seed);
+        must(sw_plan_complete(plan), seed);
         must(sw_plan_check(plan), seed);
         must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s), seed);
+        check_bound(plan, &m, &s, seed);
         if (prices.known != sw_plan_has_update_choice(plan) ||
             (prices.known && (prices.chosen_s != s.step_s || prices.chosen_s > prices.host_s ||
                               prices.chosen_s > WORTH * prices.device_s)))
