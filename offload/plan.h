@@ -306,6 +306,9 @@ bool sw_plan_saves(const struct sw_plan *plan);
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
+/* Bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer. Labels and
+ * superblocks are left out: less than a mebibyte and a thousandth of the rest. */
+int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
 /* Memory through which reductions between so many ranks pass: enough that their messages are large. */
 int64_t sw_plan_staging_bytes(int ranks);
 /* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */

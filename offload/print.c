@@ -26,6 +26,18 @@ static void print_cell(FILE *out, int64_t bytes) {
     fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
 }
 
+/* What a tier keeps under a name. Drives have the optimizer of all units, wherever it is placed: that is what commits.
+ */
+static int64_t kept_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
+    const bool committed = plan->spec.train && tier == SW_NVME && strcmp(name, sw_state_name(SW_OPTIMIZER)) == 0;
+    return committed ? sw_plan_store_bytes(plan) : named_bytes(plan, name, tier);
+}
+
+int64_t sw_plan_disk_bytes(const struct sw_plan *plan) {
+    const int64_t placed = named_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
+    return plan->tier_bytes[SW_NVME] - placed + kept_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
+}
+
 static void print_memory(const struct sw_plan *plan, FILE *out) {
     fprintf(out, "%-20s%14s%14s%14s\n", "memory", "device", "host", "nvme");
     for (int32_t s = 0; s < plan->slot_count; s++) {
@@ -33,12 +45,12 @@ static void print_memory(const struct sw_plan *plan, FILE *out) {
             continue;
         fprintf(out, "  %-18s", plan->slot[s].name);
         for (int t = 0; t < SW_TIERS; t++)
-            print_cell(out, named_bytes(plan, plan->slot[s].name, (sw_tier)t));
+            print_cell(out, kept_bytes(plan, plan->slot[s].name, (sw_tier)t));
         fputc('\n', out);
     }
     fprintf(out, "  %-18s", "peak");
     for (int t = 0; t < SW_TIERS; t++)
-        print_cell(out, plan->tier_bytes[t]);
+        print_cell(out, t == SW_NVME ? sw_plan_disk_bytes(plan) : plan->tier_bytes[t]);
     fprintf(out, "\n  %-18s", "budget");
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         print_cell(out, plan->spec.budget_bytes[t]);
@@ -79,12 +91,11 @@ int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
     return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * record_bytes;
 }
 
-static void print_store(const struct sw_plan *plan, FILE *out) {
-    char all[SW_SIZE_CHARS], grads[SW_SIZE_CHARS];
-    fprintf(out, "store: %s for %s of the whole optimizer, %s for gradients; %s\n",
-            sw_format_size(sw_plan_store_bytes(plan), all),
-            plan->spec.one_generation ? "one generation" : "two generations",
-            sw_format_size(named_bytes(plan, "grads", SW_NVME), grads), sw_plan_commits(plan));
+static void print_disk(const struct sw_plan *plan, FILE *out) {
+    char all[SW_SIZE_CHARS], store[SW_SIZE_CHARS];
+    fprintf(out, "disk needed: %s, of it %s for %s of the whole optimizer; %s\n",
+            sw_format_size(sw_plan_disk_bytes(plan), all), sw_format_size(sw_plan_store_bytes(plan), store),
+            plan->spec.one_generation ? "one generation" : "two generations", sw_plan_commits(plan));
 }
 
 static void print_lanes(const struct sw_plan *plan, FILE *out) {
@@ -137,7 +148,7 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out) {
     print_placement(plan, out);
     if (plan->spec.train) {
         print_updates(plan, out);
-        print_store(plan, out);
+        print_disk(plan, out);
         print_lanes(plan, out);
     }
 }

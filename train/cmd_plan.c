@@ -3,6 +3,7 @@
 #include "train/commands.h"
 #include "train/new_store.h"
 #include "train/planned.h"
+#include "train/steplog_text.h"
 #include "train/trace_file.h"
 
 #include <jansson.h>
@@ -62,10 +63,10 @@ static void print_writes(const struct sw_planned *p) {
     if (p->writes.save_every > 0)
         printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
                (long long)p->writes.save_every);
-    printf("\n  %-26s%s\n  ", "a thousand steps",
+    printf("\n  %s every thousand steps\n",
            sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
-    printf("the whole run of %-9lld%s\n", (long long)s->steps,
-           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all));
+    printf("  %s in a run of %lld steps, with making its store\n",
+           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
 }
 
 /* Why so many micro-batches go through a unit at once. */
@@ -104,6 +105,14 @@ static void print_update_prices(const struct sw_planned *p) {
         puts("and the chunks of all do not fit on the device");
 }
 
+/* The whole run, with its saves. */
+static void print_run(const struct sw_planned *p) {
+    char text[SW_DURATION_CHARS];
+    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
+    const double run_s = (double)p->settings.steps * (p->prediction.plain.step_s + saves_s);
+    printf("  a run of %lld steps takes %s\n", (long long)p->settings.steps, sw_duration_to_text(run_s, text));
+}
+
 static void print_prediction(const struct sw_planned *p) {
     const struct sw_settings *settings = &p->settings;
     if (settings->machine != NULL)
@@ -116,10 +125,11 @@ static void print_prediction(const struct sw_planned *p) {
         printf("  a save costs %.3f s with what the steps beside it lose: every %lld steps, %.1f%% more time\n",
                p->save.cost_s, (long long)p->writes.save_every, 100.0 * save_share(p));
     }
-    if (!p->prediction.may_speculate)
-        return;
-    print_simulation(p, "speculated in backward", &p->prediction.speculated);
-    print_simulation(p, "speculated and redone", &p->prediction.redone);
+    if (p->prediction.may_speculate) {
+        print_simulation(p, "speculated in backward", &p->prediction.speculated);
+        print_simulation(p, "speculated and redone", &p->prediction.redone);
+    }
+    print_run(p);
 }
 
 static void print_text(const struct sw_planned *p) {
@@ -240,18 +250,20 @@ static json_t *writes_json(const struct sw_planned *p) {
 static sw_status print_json(const struct sw_planned *p) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, s:o, "
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
+        "s:o, "
         "s:o, s:o}",
         "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
         "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_settings_precision_name(&p->settings), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
-        (json_int_t)sw_plan_store_bytes(plan), "peak_bytes", "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host",
-        (json_int_t)plan->tier_bytes[SW_HOST], "nvme", (json_int_t)plan->tier_bytes[SW_NVME], "placement",
-        placement_json(plan), "updates", updates_json(plan), "group", (json_int_t)plan->spec.group, "order_prices",
-        order_prices_json(p), "update_prices", update_prices_json(p), "lanes", lanes_json(plan), "ops",
-        plan->program[SW_PROGRAM_UPDATE].op_count, "waits", plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted",
-        prediction_json(p), "saves", saves_json(p), "writes", writes_json(p));
+        (json_int_t)sw_plan_store_bytes(plan), "disk_bytes", (json_int_t)sw_plan_disk_bytes(plan), "peak_bytes",
+        "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
+        (json_int_t)plan->tier_bytes[SW_NVME], "placement", placement_json(plan), "updates", updates_json(plan),
+        "group", (json_int_t)plan->spec.group, "order_prices", order_prices_json(p), "update_prices",
+        update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
+        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
+        writes_json(p));
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
     json_dumpf(root, stdout, JSON_INDENT(2));

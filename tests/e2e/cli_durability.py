@@ -59,6 +59,13 @@ def half_the_space():
     none, step = (program.json.loads(plan) for plan in plans)
     if 2 * none["store_bytes"] != step["store_bytes"] or none["commit_every_step"]:
         problems.append(f"plan: {none['store_bytes']} bytes without durability, {step['store_bytes']} with")
+    placed = ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", PLACES["nvme"]]
+    disk = program.json.loads(program.must(*placed, "--json").out)["disk_bytes"]
+    if not disk <= whole <= disk + (1 << 20):
+        problems.append(f"plan: {disk} bytes of disk needed, the store has {whole}")
+    said = program.must(*placed).out
+    if said.count("disk needed: ") != 1:
+        problems.append(f"not one line of the disk that is needed: {said}")
     return problems
 
 
