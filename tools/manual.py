@@ -26,9 +26,13 @@ def help_of(program, *words):
     return done.stdout.splitlines()
 
 
+EXITS = "exit status:"
+
+
 def listed(lines):
     """The names and what stands beside them, of a help that lists commands."""
-    return [tuple(line.split(maxsplit=1)) for line in lines if line.startswith("  ")]
+    end = lines.index(EXITS) if EXITS in lines else len(lines)
+    return [tuple(line.split(maxsplit=1)) for line in lines[:end] if line.startswith("  ")]
 
 
 def flags_of(lines):
@@ -46,6 +50,7 @@ def flags_of(lines):
 
 def read_command(program, name):
     usage, _, summary, _, *rest = help_of(program, *name.split())
+    rest = rest[:rest.index(EXITS)] if EXITS in rest else rest
     end = rest.index("") if "" in rest else len(rest)
     return Command(name, usage.partition(": ")[2], summary, flags_of(rest[:end]), rest[end + 1:])
 
@@ -65,7 +70,7 @@ def roff(text):
     return "\\&" + text if text[:1] in (".", "'") else text
 
 
-def man_page(version, what, commands):
+def man_page(version, what, commands, exits):
     lines = [f'.TH SPILLWAY 1 "" "{roff(version)}"', ".SH NAME", f"spillway \\- {roff(what)}", ".SH SYNOPSIS",
              ".B spillway", "COMMAND [arguments]", ".SH COMMANDS"]
     for command in commands:
@@ -74,6 +79,9 @@ def man_page(version, what, commands):
             lines += [".TP", f".B {roff(head)}", roff(text)]
         if command.more:
             lines += [".PP", ".nf", *map(roff, command.more), ".fi"]
+    lines.append(".SH EXIT STATUS")
+    for status, text in exits:
+        lines += [".TP", f".B {status}", roff(text)]
     return "\n".join(lines) + "\n"
 
 
@@ -125,9 +133,11 @@ def write(path, text):
 
 def main():
     program, page, bash = sys.argv[1:]
-    version, _, what = help_of(program)[0].partition(": ")
+    overview = help_of(program)
+    version, _, what = overview[0].partition(": ")
     commands = commands_of(program)
-    write(page, man_page(version, what, commands))
+    exits = [tuple(line.split(maxsplit=1)) for line in overview[overview.index(EXITS) + 1:]]
+    write(page, man_page(version, what, commands, exits))
     write(bash, completions(commands))
 
 

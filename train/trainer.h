@@ -31,10 +31,10 @@ struct sw_trainer {
     struct sw_schedule past_schedule;               /* of the steps before this start, where it is a resume */
     struct sw_run_position position;                /* of the last commit at the start */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
-    int64_t log_flushed;    /* the step of the last commit that the log was flushed before; 0: none; on that lane */
-    bool log_fails;         /* to be flushed; likewise */
-    double validation_loss; /* the last one measured, in nats a token; 0: none */
-    struct sw_costs costs;  /* of this start */
+    int64_t log_flushed;     /* the step of the last commit that the log was flushed before; 0: none; on that lane */
+    bool log_fails;          /* to be flushed; likewise */
+    double validation_loss;  /* the last one measured, in nats a token; 0: none */
+    struct sw_costs costs;   /* of this start */
     double predicted_step_s; /* seconds; 0: not priced */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* set by a signal handler */
