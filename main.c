@@ -1,7 +1,8 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
 #include "core/status.h"
-#include "train/cmd_ranks.h"
+#include "train/cli/cmd_ranks.h"
+#include "train/files/nearest.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -60,7 +61,12 @@ static int run_command(int argc, char **argv) {
             return code;
         return end_output(argv[0], commands[i].run(argc - 1, argv + 1));
     }
-    fprintf(stderr, "spillway: there is no command '%s'; spillway --help lists them\n", argv[0]);
+    struct sw_nearest nearest = sw_nearest_begin(argv[0], strlen(argv[0]));
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        sw_nearest_consider(&nearest, commands[i].name);
+    fprintf(stderr, "spillway: there is no command '%s'; %s%s%sspillway --help lists them\n", argv[0],
+            nearest.name != NULL ? "did you mean " : "", nearest.name != NULL ? nearest.name : "",
+            nearest.name != NULL ? "? " : "");
     return SW_EXIT_USAGE;
 }
 

@@ -4,7 +4,7 @@
 #include "bench/model.h"
 #include "bench/products.h"
 #include "core/size.h"
-#include "train/commands.h"
+#include "train/cli/commands.h"
 
 #include <math.h>
 #include <stdio.h>

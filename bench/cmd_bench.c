@@ -1,6 +1,6 @@
 #include "bench/commands.h"
 
-#include "train/cmd_ranks.h"
+#include "train/cli/cmd_ranks.h"
 
 #include <stdio.h>
 #include <string.h>

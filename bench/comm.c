@@ -1,12 +1,12 @@
 /* Collectives of ranks, beside plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 #include "bench/comm_plain.h"
 #include "bench/comm_print.h"
 #include "bench/commands.h"
 #include "bench/options.h"
 #include "core/size.h"
-#include "offload/measure_comm.h"
-#include "train/cmd_ranks.h"
+#include "offload/simulate/measure_comm.h"
+#include "train/cli/cmd_ranks.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define SW_BENCH_COMM_PRINT_H
 
 #include "bench/report.h"
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 
 #include <assert.h>
 

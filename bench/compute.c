@@ -7,8 +7,8 @@
 #include "bench/onednn.h"
 #include "core/clock.h"
 #include "core/size.h"
-#include "train/commands.h"
-#include "train/unit_run.h"
+#include "train/cli/commands.h"
+#include "train/model/unit_run.h"
 
 static const struct sw_option options[] = {
     SW_BENCH_MODEL_FLAGS(struct sw_compute_options),

@@ -1,6 +1,6 @@
 #include "bench/compute.h"
 
-#include "offload/measure.h"
+#include "offload/simulate/measure.h"
 
 #include <stdio.h>
 #include <string.h>

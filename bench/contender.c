@@ -1,10 +1,11 @@
 #include "bench/contender.h"
+#include "train/plan/settings_plan.h"
 
 #include "core/clock.h"
 #include "core/rng.h"
-#include "train/new_store.h"
-#include "train/planned.h"
-#include "train/trace_file.h"
+#include "train/plan/planned.h"
+#include "train/run/trace_file.h"
+#include "train/stores/new_store.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -33,7 +34,7 @@ static sw_status open_engine(struct sw_contender *contender) {
         .store = contender->store,
         .comm = sw_ranks_comm(given->ranks),
         .watch = sw_ranks_watch(given->ranks),
-        .io_depth = SW_TRAINER_IO_DEPTH,
+        .io_depth = SW_STORE_IO_DEPTH,
         .speculation = given->speculation,
         .ops = sw_model_ops(given->model),
         .describe = describe,

@@ -3,12 +3,12 @@
 #ifndef SW_BENCH_CONTENDER_H
 #define SW_BENCH_CONTENDER_H
 
-#include "offload/engine.h"
-#include "train/devices.h"
-#include "train/model.h"
-#include "train/places.h"
-#include "train/ranks.h"
-#include "train/settings.h"
+#include "offload/engine/engine.h"
+#include "train/devices/devices.h"
+#include "train/devices/ranks.h"
+#include "train/model/model.h"
+#include "train/settings/places.h"
+#include "train/settings/settings.h"
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
 

@@ -9,7 +9,7 @@
 #include "bench/onednn.h"
 #include "core/clock.h"
 #include "core/size.h"
-#include "train/commands.h"
+#include "train/cli/commands.h"
 
 #define AT(member) offsetof(struct sw_gemm_options, member)
 static const struct sw_option options[] = {

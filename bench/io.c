@@ -5,8 +5,8 @@
 #include "bench/io_svg.h"
 #include "bench/options.h"
 #include "core/size.h"
-#include "io/queue.h"
-#include "train/commands.h"
+#include "io/queue/queue.h"
+#include "train/cli/commands.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 #include "bench/io_pass.h"
 #include "core/rng.h"
 #include "core/size.h"
-#include "offload/measure.h"
+#include "offload/simulate/measure.h"
 
 #include <assert.h>
 #include <math.h>

@@ -3,9 +3,9 @@
 #include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
-#include "io/checksum.h"
-#include "io/queue.h"
-#include "offload/measure.h"
+#include "io/queue/checksum.h"
+#include "io/queue/queue.h"
+#include "offload/simulate/measure.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,4 +1,5 @@
-/* One measured pass over the target's files through io/queue.h: reading, writing, or both at once by a thread each. */
+/* One measured pass over the target's files through io/queue/queue.h: reading, writing, or both at once by a thread
+ * each. */
 #ifndef SW_BENCH_IO_PASS_H
 #define SW_BENCH_IO_PASS_H
 

@@ -2,7 +2,7 @@
 #include "bench/io_svg.h"
 #include "bench/io_sweep.h"
 #include "core/size.h"
-#include "train/drives.h"
+#include "train/cli/drives.h"
 
 #include <assert.h>
 #include <math.h>

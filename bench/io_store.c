@@ -1,11 +1,12 @@
 #include "bench/io_store.h"
+#include "train/plan/settings_plan.h"
 
 #include "bench/io_pass.h"
 #include "core/clock.h"
 #include "core/size.h"
-#include "io/queue.h"
-#include "offload/measure.h"
-#include "train/trainer.h"
+#include "io/queue/queue.h"
+#include "offload/simulate/measure.h"
+#include "train/run/trainer.h"
 
 #include <math.h>
 #include <string.h>
@@ -167,7 +168,7 @@ sw_status sw_io_measure_store(struct sw_io_bench *bench, struct sw_io_store_pric
                                        .unit_count = 1,
                                        .allow_buffered = bench->given->allow_buffered,
                                        .unnamed = true};
-    *out = (struct sw_io_store_price){.block_bytes = BLOCK_GRAINS * SW_RECORD_BYTES, .depth = SW_TRAINER_IO_DEPTH};
+    *out = (struct sw_io_store_price){.block_bytes = BLOCK_GRAINS * SW_RECORD_BYTES, .depth = SW_STORE_IO_DEPTH};
     struct sw_store *store;
     SW_TRY(sw_io_target_shrink(target, half_bytes));
     SW_TRY(sw_store_create(&spec, NULL, NULL, &store));

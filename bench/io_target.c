@@ -2,8 +2,8 @@
 
 #include "bench/discards.h"
 #include "core/size.h"
-#include "io/block.h"
-#include "io/file.h"
+#include "io/queue/file.h"
+#include "io/store/block.h"
 
 #include <errno.h>
 #include <fcntl.h>

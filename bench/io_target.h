@@ -5,7 +5,7 @@
 
 #include "core/arena.h"
 #include "core/status.h"
-#include "io/store.h"
+#include "io/store/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,9 +11,9 @@
 #define SW_BENCH_LEAST_H
 
 #include "core/dtype.h"
-#include "offload/placement.h"
-#include "offload/plan.h"
-#include "offload/unit.h"
+#include "offload/plan/placement.h"
+#include "offload/plan/plan.h"
+#include "offload/plan/unit.h"
 
 struct sw_least_shape {
     const struct sw_units *units;

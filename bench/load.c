@@ -7,10 +7,13 @@
 #include "bench/options.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "train/checkpoint.h"
-#include "train/commands.h"
-#include "train/files.h"
-#include "train/planned.h"
+#include "train/cli/commands.h"
+#include "train/files/files.h"
+#include "train/folder/run.h"
+#include "train/folder/source.h"
+#include "train/hf/checkpoint.h"
+#include "train/plan/planned.h"
+#include "train/plan/settings_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +32,8 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 /* How the drive is read and written. Of a record a load writes the masters alone, so that its requests are smaller,
  * and more of them are in flight. */
 static const struct sw_io_cell cells[CONTENDERS] = {
-    [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_TRAINER_IO_DEPTH},
-    [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_TRAINER_IO_DEPTH}};
+    [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
+    [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_STORE_IO_DEPTH}};
 
 struct load_options {
     char *model;
@@ -94,7 +97,7 @@ static sw_status plan(struct load_bench *b) {
     settings->seq = settings->batch_tokens = 16;
     settings->micro_batch = 1;
     SW_TRY(sw_planned_make(&b->planned));
-    return sw_trainer_complete(b->planned.plan);
+    return sw_settings_complete_plan(b->planned.plan);
 }
 
 /* Any values are as good as others for the time that they take. */

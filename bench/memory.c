@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/size.h"
-#include "offload/measure.h"
+#include "offload/simulate/measure.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
 #define SW_BENCH_MODEL_H
 
 #include "bench/options.h"
-#include "train/model.h"
-#include "train/settings.h"
+#include "train/model/model.h"
+#include "train/settings/settings.h"
 
 /* The flags of a table whose target has a struct sw_settings as `settings`. */
 #define SW_BENCH_MODEL_FLAGS(target)                                                                                   \

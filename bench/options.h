@@ -3,7 +3,7 @@
 #define SW_BENCH_OPTIONS_H
 
 #include "bench/report.h"
-#include "train/options.h"
+#include "train/settings/options.h"
 
 #define SW_BENCH_THREADS(offset_)                                                                                      \
     {                                                                                                                  \

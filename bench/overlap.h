@@ -3,7 +3,7 @@
 #define SW_BENCH_OVERLAP_H
 
 #include "core/status.h"
-#include "offload/trace.h"
+#include "offload/engine/trace.h"
 
 struct sw_overlap {
     double comm_s;   /* of a step: something is exchanged, or waits for other ranks */

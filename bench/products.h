@@ -3,7 +3,7 @@
 #define SW_BENCH_PRODUCTS_H
 
 #include "kernels/device.h"
-#include "train/model.h"
+#include "train/model/model.h"
 
 struct sw_bench_products {
     struct sw_device *device;

@@ -2,10 +2,10 @@
 #ifndef SW_BENCH_RANKS_H
 #define SW_BENCH_RANKS_H
 
-#include "train/config.h"
-#include "train/devices.h"
-#include "train/ranks.h"
-#include "train/settings.h"
+#include "train/devices/devices.h"
+#include "train/devices/ranks.h"
+#include "train/hf/config.h"
+#include "train/settings/settings.h"
 
 /* Watches the ranks, and gives the settings this rank's place and its share of the cores. */
 sw_status sw_bench_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings);

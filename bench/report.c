@@ -2,9 +2,9 @@
 
 #include "core/machine.h"
 #include "core/rng.h"
-#include "offload/measure.h"
-#include "train/gpu_verdict.h"
-#include "train/options.h"
+#include "offload/simulate/measure.h"
+#include "train/devices/gpu_verdict.h"
+#include "train/settings/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,10 +7,11 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
-#include "offload/measure.h"
-#include "train/agreement.h"
-#include "train/cmd_ranks.h"
-#include "train/trace_file.h"
+#include "offload/simulate/measure.h"
+#include "train/cli/cmd_ranks.h"
+#include "train/plan/settings_plan.h"
+#include "train/run/agreement.h"
+#include "train/run/trace_file.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -54,7 +55,7 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     b->resident_settings.trace = NULL;
     b->resident_settings.recompute = SW_RECOMPUTE_NONE;
     b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
-    SW_TRY(sw_ranks_gate(&b->ranks, sw_trainer_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
+    SW_TRY(sw_ranks_gate(&b->ranks, sw_settings_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
     SW_TRY(sw_machine_read(&machine));
     int64_t fits = both_fit(b, &machine);
     SW_TRY(sw_ranks_least(&b->ranks, &fits, 1));

@@ -1,6 +1,6 @@
 /* What ranks exchange in a step, and how much of it hides behind arithmetic. */
 #include "bench/step_private.h"
-#include "train/trace_file.h"
+#include "train/run/trace_file.h"
 
 /* As the plan is predicted to go by these rates. The first step of a simulation has none before it. */
 static sw_status predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_exchange *out) {

@@ -5,7 +5,7 @@
 #include "bench/contender.h"
 #include "bench/least.h"
 #include "bench/overlap.h"
-#include "train/planned.h"
+#include "train/plan/planned.h"
 
 typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
 

@@ -5,8 +5,8 @@
 #include "bench/memory.h"
 #include "bench/options.h"
 #include "core/size.h"
-#include "offload/measure.h"
-#include "train/commands.h"
+#include "offload/simulate/measure.h"
+#include "train/cli/commands.h"
 
 #include <stdio.h>
 

@@ -5,8 +5,9 @@
 #include "bench/contender.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
-#include "train/cmd_ranks.h"
-#include "train/trainer.h"
+#include "train/cli/cmd_ranks.h"
+#include "train/plan/settings_plan.h"
+#include "train/run/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ static sw_status choose_settings(struct zero_bench *b) {
 
 static sw_status open_model(struct zero_bench *b) {
     struct sw_settings *settings = &b->settings;
-    SW_TRY(sw_trainer_devices(settings, &b->devices));
+    SW_TRY(sw_settings_open_devices(settings, &b->devices));
     const struct sw_device_info info = sw_devices_info(&b->devices);
     SW_TRY(sw_settings_resolve(settings, &b->config, &info));
     const struct sw_model_shape shape = {
@@ -143,7 +144,7 @@ static sw_status measure_stage(struct zero_bench *b, int zero) {
     struct sw_zero_stage *stage = &b->report.stage[zero];
     struct sw_plan *plan = NULL;
     b->settings.zero = zero;
-    sw_status status = sw_ranks_gate(b->ranks, sw_trainer_plan(&b->settings, b->model, &plan));
+    sw_status status = sw_ranks_gate(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
         sw_zero_count_held(plan, stage);
         sw_zero_find_formulas(plan, stage);

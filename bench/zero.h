@@ -2,9 +2,9 @@
 #ifndef SW_BENCH_ZERO_H
 #define SW_BENCH_ZERO_H
 
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 #include "core/status.h"
-#include "offload/plan.h"
+#include "offload/plan/plan.h"
 
 #include <stdint.h>
 

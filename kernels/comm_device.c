@@ -1,5 +1,5 @@
 /* What ranks that exchange a GPU's memory need of it. */
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 #include "kernels/device_ops.h"
 
 #include <assert.h>

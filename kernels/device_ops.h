@@ -114,7 +114,7 @@ struct sw_device_ops {
     sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
                               int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
                               float *records, void *weights);
-    /* As core/comm.h says of it. NULL where the memory is the host's. */
+    /* As core/ranks/comm.h says of it. NULL where the memory is the host's. */
     sw_status (*rank_sum)(struct sw_stream *stream, const struct sw_comm_sum *sum);
 };
 

@@ -5,12 +5,6 @@ Everything follows from the seeds in this file, on one thread, so a second run o
 writes the same bytes. The fields of the files are described in tests/parity/README.md.
 """
 
-import os
-import sys
-
-# The folder of this script also holds tokenize.py, which must not hide the standard library's module of that name.
-sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != os.path.dirname(os.path.realpath(__file__))]
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,8 @@
-/* Contributions of all ranks, added in fp32 in the order of the ranks and rounded once: the bits of core/comm_sum.c. */
+/* Contributions of all ranks, added in fp32 in the order of the ranks and rounded once: the bits of
+ * core/ranks/comm_sum.c. */
 #include "kernels/cuda/grid.cuh"
 
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 
 namespace {
 template <typename From, typename To> struct rank_sum {

@@ -1,5 +1,5 @@
 /* The end of a gradient and the update, whose bits are part of their contract: they are those of the reference. */
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/self_test/ops.h"
 

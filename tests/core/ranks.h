@@ -2,7 +2,7 @@
 #ifndef SW_TESTS_CORE_RANKS_H
 #define SW_TESTS_CORE_RANKS_H
 
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* Jobs that end badly: what the watch says is printed by the rank that is asked to, and ends the process. */
 #include "core/clock.h"
+#include "core/ranks/watch.h"
 #include "core/size.h"
-#include "core/watch.h"
 #include "tests/core/ranks.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* A GPU whose memory is the host's and whose stream is done a little later than it is asked. */
-#include "core/comm_private.h"
+#include "core/ranks/comm_private.h"
 #include "tests/core/ranks.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* What the watch makes of what it knows. */
+#include "core/ranks/watch_private.h"
 #include "core/size.h"
-#include "core/watch_private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

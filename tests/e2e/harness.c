@@ -2,7 +2,7 @@
 
 #include "core/rng.h"
 #include "core/size.h"
-#include "offload/placement.h"
+#include "offload/plan/placement.h"
 
 #include <math.h>
 #include <stdio.h>

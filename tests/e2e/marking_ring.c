@@ -1,6 +1,6 @@
 #include "tests/e2e/marking_ring.h"
 
-#include "io/store_private.h"
+#include "io/store/store_private.h"
 
 #include <stdlib.h>
 

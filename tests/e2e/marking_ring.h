@@ -3,7 +3,7 @@
 #ifndef SW_TESTS_E2E_MARKING_RING_H
 #define SW_TESTS_E2E_MARKING_RING_H
 
-#include "io/store.h"
+#include "io/store/store.h"
 
 #include <stdatomic.h>
 

@@ -14,7 +14,7 @@ import struct
 HEAD = struct.Struct("<IIQQQ")
 SECTOR = 512
 KILLED, JOURNAL, STRICT = "killed", "journal", "strict"
-# Of a superblock (io/format.h).
+# Of a superblock (io/store/format.h).
 COMMIT_MAGIC, COMMIT_STEP = b"SWCOMMIT", struct.Struct("<56xq")
 STORE, STORE_ID = "store.spillway", slice(32, 48)
 

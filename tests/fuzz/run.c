@@ -1,8 +1,8 @@
 /* run.json: what is accepted can be written, and read again. The same input is also read as the text of a commit. */
 #include "tests/fuzz/target.h"
 
-#include "io/store.h"
-#include "train/run.h"
+#include "io/store/store.h"
+#include "train/folder/run.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -6,8 +6,8 @@
 #include "tests/fuzz/target.h"
 
 #include "core/size.h"
-#include "io/checksum.h"
-#include "io/store_private.h"
+#include "io/queue/checksum.h"
+#include "io/store/store_private.h"
 #include "tests/io/store_support.h"
 #include "tests/io/support.h"
 

@@ -2,7 +2,7 @@
 #ifndef SW_TESTS_FUZZ_TENSORS_H
 #define SW_TESTS_FUZZ_TENSORS_H
 
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 #include <assert.h>
 #include <stdbool.h>

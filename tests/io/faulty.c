@@ -1,7 +1,7 @@
 #include "tests/io/faulty.h"
 
 #include "core/size.h"
-#include "io/store_private.h"
+#include "io/store/store_private.h"
 
 #include <errno.h>
 #include <stdio.h>

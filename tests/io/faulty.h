@@ -2,7 +2,7 @@
 #ifndef SW_TESTS_IO_FAULTY_H
 #define SW_TESTS_IO_FAULTY_H
 
-#include "io/fault.h"
+#include "tests/equipment/drive/fault.h"
 #include "tests/io/store_support.h"
 
 /* So many units, most of them empty, that a label has several sectors. */

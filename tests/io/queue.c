@@ -2,7 +2,7 @@
 #include "tests/io/support.h"
 
 #include "core/size.h"
-#include "io/queue.h"
+#include "io/queue/queue.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
 #include "tests/io/support.h"
 
 #include "core/size.h"
-#include "io/read_ahead.h"
-#include "io/safetensors.h"
+#include "io/queue/read_ahead.h"
+#include "io/safetensors/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 #include "core/dtype.h"
 #include "core/size.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* safetensors headers that are damaged or made to hurt: each is refused by a sentence that names the file. */
 #include "tests/io/support.h"
 
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

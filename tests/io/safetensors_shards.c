@@ -3,7 +3,7 @@
 #include "tests/io/support.h"
 
 #include "core/size.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * the store opens at the last step, whole, and goes on. */
 #include "tests/io/faulty.h"
 
-#include "io/queue.h"
+#include "io/queue/queue.h"
 
 #include <errno.h>
 #include <string.h>

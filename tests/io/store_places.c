@@ -3,7 +3,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/store_private.h"
+#include "io/store/store_private.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/checksum.h"
-#include "io/store_private.h"
+#include "io/queue/checksum.h"
+#include "io/store/store_private.h"
 
 #include <fcntl.h>
 #include <signal.h>

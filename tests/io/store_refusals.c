@@ -2,8 +2,8 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/format.h"
-#include "io/lock.h"
+#include "io/queue/lock.h"
+#include "io/store/format.h"
 
 #include <errno.h>
 #include <fcntl.h>

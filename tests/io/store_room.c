@@ -3,7 +3,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/format.h"
+#include "io/store/format.h"
 
 #include <stdlib.h>
 #include <string.h>

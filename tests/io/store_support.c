@@ -1,7 +1,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/format.h"
+#include "io/store/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

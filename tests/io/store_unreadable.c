@@ -2,7 +2,7 @@
  * the store opens at its last commit or at the one before. And stores of the version before, whose parts lie closer. */
 #include "tests/io/store_support.h"
 
-#include "io/store_private.h"
+#include "io/store/store_private.h"
 
 #include <errno.h>
 #include <stdio.h>

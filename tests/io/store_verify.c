@@ -2,7 +2,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/store_private.h"
+#include "io/store/store_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "io/ring.h"
-#include "io/store.h"
+#include "io/queue/ring.h"
+#include "io/store/store.h"
 
 #include <stdbool.h>
 #include <sys/types.h>

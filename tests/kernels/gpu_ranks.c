@@ -1,6 +1,6 @@
 /* A rank of a test job whose ranks exchange the memory of emulated GPUs, by an emulated NCCL: what a GPU gives to the
  * comm, and in which order its stream does it. Prints "ok" on rank 0 where every collective gave the host's bits. */
-#include "core/comm_private.h"
+#include "core/ranks/comm_private.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "kernels/cuda/emulation/runtime.h"

@@ -1,6 +1,6 @@
 #include "tests/kernels/mirror.h"
 
-#include "core/comm.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
 #include "tests/kernels/support.h"

@@ -1,5 +1,5 @@
 /* The sum of all ranks' contributions on a GPU, which has the bits of the host's. */
-#include "core/comm_private.h"
+#include "core/ranks/comm_private.h"
 #include "tests/kernels/support.h"
 
 #include "core/size.h"

@@ -1,6 +1,6 @@
 #include "tests/offload/oracle.h"
 
-#include "offload/plan_private.h"
+#include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
 #include <string.h>

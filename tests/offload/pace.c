@@ -1,5 +1,5 @@
 /* When updates are speculated: never while steps clip, then whichever way has been the faster. */
-#include "offload/pace.h"
+#include "offload/engine/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

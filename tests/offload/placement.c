@@ -1,5 +1,5 @@
 /* --place: what it accepts, where it puts units, and one clear sentence for everything else. */
-#include "offload/placement.h"
+#include "offload/plan/placement.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #ifndef SW_TESTS_OFFLOAD_PLANS_H
 #define SW_TESTS_OFFLOAD_PLANS_H
 
-#include "offload/plan_private.h"
+#include "offload/plan/plan_private.h"
 
 /* Random numbers of a test case, a function of its seed, and the sizes of its units, which a plan refers to. */
 enum { PLANS_MOST_UNITS = 64 };

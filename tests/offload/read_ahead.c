@@ -1,5 +1,5 @@
 /* The order of the read lane where an update's records and gradients both come from NVMe. */
-#include "offload/plan_private.h"
+#include "offload/plan/plan_private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* Plans for several ranks, random as the others: each rank's is proven by the checker, all ranks do the same between
  * them in the same order, decide alike within the same budgets, and together update every grain once. */
-#include "offload/plan.h"
-#include "offload/plan_private.h"
-#include "offload/simulate.h"
-#include "offload/update_price.h"
+#include "offload/plan/plan.h"
+#include "offload/plan/plan_private.h"
+#include "offload/simulate/simulate.h"
+#include "offload/simulate/update_price.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "core/size.h"
-#include "offload/simulate.h"
+#include "offload/simulate/simulate.h"
 
 enum { UNITS = 3 };
 #define ROUNDING 1e-6

@@ -12,9 +12,9 @@
 #include <stdio.h>
 
 #include "core/size.h"
-#include "offload/outline_price.h"
-#include "offload/simulate.h"
-#include "offload/update_price.h"
+#include "offload/simulate/outline_price.h"
+#include "offload/simulate/simulate.h"
+#include "offload/simulate/update_price.h"
 
 enum { MODELS = 400, MOST_UNITS = 8, MOST_GRAINS = 12, SEED = 1, TRACED_STEPS = 6, IN_FLIGHT = 2 };
 #define ROUNDING 1e-6

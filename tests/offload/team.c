@@ -1,5 +1,5 @@
 /* Every job of a team is done once, by as many threads as there are, and finish returns when all are. */
-#include "offload/team.h"
+#include "offload/engine/team.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #ifndef SW_TESTS_OFFLOAD_TOY_H
 #define SW_TESTS_OFFLOAD_TOY_H
 
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "offload/trace.h"
+#include "offload/engine/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Units: tensors at aligned offsets, padding to whole grains, decay runs that cover every element, sizes that do not
  * overflow. */
-#include "offload/unit.h"
+#include "offload/plan/unit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

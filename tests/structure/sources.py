@@ -4,21 +4,40 @@ import os
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Which folders a folder may include, beside itself.
-MAY_INCLUDE = {
-    "core": set(),
-    "io": {"core"},
-    "kernels": {"core"},
-    "offload": {"core", "io", "kernels"},
-    "train": {"core", "io", "kernels", "offload"},
-    "bench": {"core", "io", "kernels", "offload", "train"},
-    "tests": {"core", "io", "kernels", "offload", "train", "bench"},
-}
+# The rooms of the tree, one line a folder. A room may include itself, what stands left of it in its line, and all rooms of
+# the lines above, but for APART.
+ORDER = (
+    "core core/ranks",
+    "io/queue io/safetensors io/store",
+    "kernels",
+    "offload/plan offload/engine offload/simulate",
+    "train/files train/hf train/model train/devices train/settings train/data train/folder train/stores train/plan train/run"
+    " train/cli",
+    "bench",
+    "tests",
+)
+APART = {("kernels", "io")}
+ROOMS = [room for line in ORDER for room in line.split()]
+
+
+def top_of(path):
+    return path.split("/")[0]
+
+
+def room_of(path):
+    """The room that a file lies in: the longest that its path begins with. None: it lies in no room."""
+    return max((room for room in ROOMS if path.startswith(room + "/")), key=len, default=None)
+
+
+def may_include(room, other):
+    if (top_of(room), top_of(other)) in APART:
+        return False
+    return ROOMS.index(other) <= ROOMS.index(room)
 
 
 def folders():
-    """The folders of the order that exist and are not empty."""
-    return [name for name in MAY_INCLUDE if any(files_of(name))]
+    """The rooms, and the folders that hold them."""
+    return sorted({*ROOMS, *map(top_of, ROOMS)})
 
 
 def files_of(folder, endings=""):
@@ -30,7 +49,7 @@ def files_of(folder, endings=""):
 
 
 def c_sources():
-    for folder in MAY_INCLUDE:
+    for folder in dict.fromkeys(map(top_of, ROOMS)):
         yield from files_of(folder, (".c", ".h", ".cpp", ".cu", ".cuh"))
 
 

@@ -1,5 +1,5 @@
 /* config.json: what is read, what is refused and how, and what is written. */
-#include "train/config.h"
+#include "train/hf/config.h"
 #include "tests/train/support.h"
 
 #include <sys/stat.h>

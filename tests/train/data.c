@@ -1,5 +1,5 @@
 /* Data: the order of windows, files as one stream, what is refused, and the baselines. */
-#include "train/data.h"
+#include "train/data/data.h"
 #include "core/rng.h"
 #include "tests/train/support.h"
 

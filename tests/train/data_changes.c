@@ -1,7 +1,7 @@
 /* Data that are changed in place after they were opened: nothing of the change is trained on, nothing is read or
  * written outside of what is there, and the file and the place are named. */
 #include "tests/train/support.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -6,8 +6,8 @@
 
 #include "core/rng.h"
 #include "core/size.h"
-#include "train/decoder.h"
-#include "train/settings.h"
+#include "train/run/decoder.h"
+#include "train/settings/settings.h"
 
 enum { SEED = 3, MOST_TEXT = 1200, MOST_VOCAB = 600, THREADS = 2 };
 #define FP32_TOLERANCE 1e-5 /* of the largest logit */

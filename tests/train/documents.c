@@ -3,7 +3,7 @@
  */
 #include "core/rng.h"
 #include "tests/train/support.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <stdbool.h>
 

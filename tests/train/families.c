@@ -2,10 +2,10 @@
 #include "tests/train/support.h"
 
 #include "core/size.h"
-#include "train/checkpoint.h"
-#include "train/config.h"
-#include "train/model.h"
-#include "train/rope.h"
+#include "train/hf/checkpoint.h"
+#include "train/hf/config.h"
+#include "train/model/model.h"
+#include "train/model/rope.h"
 
 #include <math.h>
 #include <stdlib.h>

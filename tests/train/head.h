@@ -2,7 +2,7 @@
 #ifndef SW_TESTS_TRAIN_HEAD_H
 #define SW_TESTS_TRAIN_HEAD_H
 
-#include "train/model.h"
+#include "train/model/model.h"
 
 enum { HIDDEN = 64, SEQ = 37, LARGE_VOCAB = 150000 };
 enum { HEAD_UNIT = 2 };

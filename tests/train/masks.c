@@ -1,7 +1,7 @@
 /* F.mask beside a data file: which targets have a loss, over files, windows and parts. */
 #include "core/rng.h"
 #include "tests/train/support.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <stdbool.h>
 

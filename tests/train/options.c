@@ -1,5 +1,5 @@
 /* Options: parsing, typing mistakes, help and JSON from one table. */
-#include "train/options.h"
+#include "train/settings/options.h"
 #include "tests/train/support.h"
 
 #include <stdbool.h>

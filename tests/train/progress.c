@@ -1,5 +1,5 @@
 /* The line about work that takes long: when it is shown, what it says, and that short work says nothing. */
-#include "train/progress.h"
+#include "train/run/progress.h"
 
 #include "tests/train/support.h"
 

@@ -2,12 +2,12 @@
  * what step. Every grain has bytes that follow from its unit, its place in that and the step. Rank 0 prints what came
  * of it. */
 #include "core/size.h"
-#include "offload/shard.h"
-#include "train/config.h"
-#include "train/rank_store.h"
-#include "train/run_stores.h"
-#include "train/start.h"
-#include "train/store_reader.h"
+#include "offload/plan/shard.h"
+#include "train/folder/run_stores.h"
+#include "train/folder/store_reader.h"
+#include "train/hf/config.h"
+#include "train/stores/rank_store.h"
+#include "train/stores/start.h"
 
 #include <dlfcn.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* The comparison of NCCL's collectives, over a comm that does what each collective should, or is wrong in one: the
  * refusal names it. The comm's functions are those below, in the place of core's. */
-#include "train/ranks.h"
+#include "train/devices/ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

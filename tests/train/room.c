@@ -11,7 +11,7 @@
 
 #include "core/machine.h"
 #include "core/size.h"
-#include "train/room.h"
+#include "train/settings/room.h"
 
 static const struct sw_device_info cpu = {.name = "cpu", .host_memory = true};
 static const struct sw_device_info gpu = {.name = "cuda", .model = "a GPU", .memory_bytes = SW_GIB};

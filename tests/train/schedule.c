@@ -1,5 +1,5 @@
 /* The learning rate at its boundaries, against values worked out by hand. */
-#include "train/schedule.h"
+#include "train/settings/schedule.h"
 #include "tests/train/support.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* log.jsonl: its fields, numbers that are not finite, and what a resumed run finds. */
-#include "train/steplog.h"
+#include "train/run/steplog.h"
 #include "tests/train/support.h"
-#include "train/steplog_text.h"
+#include "train/run/steplog_text.h"
 
 #include <errno.h>
 #include <jansson.h>

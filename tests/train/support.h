@@ -3,7 +3,7 @@
 #define SW_TESTS_TRAIN_SUPPORT_H
 
 #include "core/status.h"
-#include "train/tokens.h"
+#include "train/model/tokens.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

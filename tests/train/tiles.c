@@ -3,9 +3,9 @@
 #include "tests/train/support.h"
 
 #include "core/size.h"
-#include "offload/plan.h"
-#include "train/checkpoint.h"
-#include "train/model.h"
+#include "offload/plan/plan.h"
+#include "train/hf/checkpoint.h"
+#include "train/model/model.h"
 
 enum { SEED = 5, FILE_BYTES = 1 << 20 };
 

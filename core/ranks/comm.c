@@ -1,0 +1,213 @@
+/* Requests: begun in order, driven forward by whoever tests or waits, and the first error of them all. */
+#include "core/ranks/comm.h"
+
+#include "core/clock.h"
+#include "core/ranks/comm_private.h"
+#include "core/ranks/watch.h"
+#include "core/size.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* A waiting rank leaves its core to whoever computes on it: it looks often at first, then less. */
+enum { POLLS_AT_ONCE = 200, PAUSE_NS = 50000 };
+
+static void fail(struct sw_comm *comm, sw_status status) {
+    if (comm->failed != SW_OK)
+        return;
+    comm->failed = status;
+    snprintf(comm->failure, sizeof comm->failure, "%s", sw_error_message(status));
+}
+
+static sw_status first_error(const struct sw_comm *comm) {
+    return comm->failed == SW_OK ? SW_OK : sw_fail(comm->failed, "%s", comm->failure);
+}
+
+/* Calls are of one thread at a time. */
+static sw_status enter(struct sw_comm *comm) {
+    const bool inside = atomic_exchange_explicit(&comm->inside, true, memory_order_acquire);
+    assert(!inside);
+    return first_error(comm);
+}
+
+static sw_status leave(struct sw_comm *comm, sw_status status) {
+    if (status != SW_OK)
+        fail(comm, status);
+    atomic_store_explicit(&comm->inside, false, memory_order_release);
+    return status;
+}
+
+sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
+                              struct sw_comm_request **out) {
+    struct sw_comm_request *request = &comm->requests[comm->begun % SW_COMM_REQUESTS];
+    assert(!request->open);
+    SW_TRY(first_error(comm));
+    *request = (struct sw_comm_request){
+        .comm = comm,
+        .transport = on_host ? comm->host : comm->bulk,
+        .transport_state = on_host ? comm->host_state : comm->bulk_state,
+        .what = what,
+        .index = index,
+        .sequence = comm->begun,
+        .bounds = request->bounds,
+    };
+    *out = request;
+    return SW_OK;
+}
+
+static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
+    struct sw_comm *comm = request->comm;
+    while (request->posted < phase->rounds && request->posted - request->finished < SW_COMM_GROUPS) {
+        const int group = (int)(request->posted % SW_COMM_GROUPS);
+        struct sw_comm_round *round = &comm->rounds[group];
+        sw_comm_fill_round(comm, phase, request->posted, round);
+        SW_TRY(phase->by_library ? request->transport->post_sums(request->transport_state, group, phase->type, round)
+                                 : request->transport->post(request->transport_state, group, request->sequence, round));
+        for (int i = 0; i < round->send_count; i++)
+            comm->sent_bytes += round->sends[i].peer == comm->place.rank ? 0 : round->sends[i].bytes;
+        request->posted++;
+    }
+    return SW_OK;
+}
+
+/* As far as it goes without waiting. */
+static sw_status advance_request(struct sw_comm_request *request) {
+    while (request->phase < request->phase_count) {
+        const struct sw_comm_phase *phase = &request->phases[request->phase];
+        SW_TRY(post_rounds(request, phase));
+        if (request->finished == phase->rounds) {
+            request->phase++;
+            request->posted = request->finished = 0;
+            continue;
+        }
+        bool done = false;
+        SW_TRY(request->transport->done(request->transport_state, (int)(request->finished % SW_COMM_GROUPS), &done));
+        if (!done)
+            return SW_OK;
+        SW_TRY(sw_comm_finish_round(request->comm, phase, request->finished));
+        request->finished++;
+        request->moved_ns = sw_now_ns();
+        if (request->comm->watch != NULL)
+            sw_watch_tick(request->comm->watch, SW_WATCH_COMM);
+    }
+    request->given = true;
+    return SW_OK;
+}
+
+static bool on_stream(const struct sw_comm_request *request) {
+    return request->transport != request->comm->host;
+}
+
+static sw_status advance(struct sw_comm *comm) {
+    while (comm->given < comm->begun) {
+        const int slot = (int)(comm->given % SW_COMM_REQUESTS);
+        struct sw_comm_request *request = &comm->requests[slot];
+        if (on_stream(request))
+            SW_TRY(comm->device.enter(comm->device.context));
+        SW_TRY(sw_fail_while(advance_request(request), "the ranks do '%s %lld'", request->what,
+                             (long long)request->index));
+        if (!request->given)
+            return SW_OK;
+        if (on_stream(request))
+            SW_TRY(comm->device.mark(comm->device.context, slot));
+        comm->given++;
+    }
+    return SW_OK;
+}
+
+static sw_status give_up(const struct sw_comm_request *request, int64_t waited_ns) {
+    struct sw_comm *comm = request->comm;
+    const int group = (int)(request->finished % SW_COMM_GROUPS);
+    char who[SW_COMM_NAME_CHARS] = "another rank";
+    comm->absent =
+        request->transport->awaited != NULL ? request->transport->awaited(request->transport_state, group) : -1;
+    if (comm->absent >= 0)
+        snprintf(who, sizeof who, "rank %d", comm->absent);
+    return sw_fail(SW_ERR_STOPPED,
+                   "%s has not come to '%s' for %.1f s: it has been stopped, or what it does before takes so long", who,
+                   request->what, (double)waited_ns / 1e9);
+}
+
+/* What ends the waiting for a rank that will never come. */
+static sw_status look_around(struct sw_comm_request *request) {
+    struct sw_comm *comm = request->comm;
+    if (comm->watch != NULL)
+        SW_TRY(sw_watch_verdict(comm->watch));
+    else if (comm->patience_ns > 0 && sw_now_ns() - request->moved_ns > comm->patience_ns)
+        return give_up(request, sw_now_ns() - request->moved_ns);
+    return comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
+}
+
+sw_status sw_comm_begin_request(struct sw_comm_request *request) {
+    struct sw_comm *comm = request->comm;
+    SW_TRY(enter(comm));
+    for (int i = 0; i < request->phase_count; i++)
+        sw_comm_plan_phase(comm, request->transport, &request->phases[i]);
+    request->open = true;
+    request->moved_ns = sw_now_ns();
+    comm->begun++;
+    if (comm->watch != NULL)
+        sw_watch_enter(comm->watch, SW_WATCH_COMM, request->what, request->index);
+    const sw_status status = leave(comm, advance(comm));
+    request->open = status == SW_OK;
+    return status;
+}
+
+static sw_status is_done(struct sw_comm_request *request, bool *out_done) {
+    struct sw_comm *comm = request->comm;
+    SW_TRY(advance(comm));
+    *out_done = request->given;
+    if (request->given && on_stream(request))
+        SW_TRY(comm->device.reached(comm->device.context, (int)(request - comm->requests), out_done));
+    return *out_done ? SW_OK : look_around(request);
+}
+
+sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done) {
+    assert(request->open);
+    struct sw_comm *comm = request->comm;
+    *out_done = false;
+    SW_TRY(enter(comm));
+    const sw_status status = leave(comm, is_done(request, out_done));
+    request->open = status == SW_OK && !*out_done;
+    if (!request->open && comm->watch != NULL && comm->given == comm->begun)
+        sw_watch_leave(comm->watch, SW_WATCH_COMM);
+    return status;
+}
+
+sw_status sw_comm_wait(struct sw_comm_request *request) {
+    bool done = false;
+    for (int polls = 0; !done; polls++) {
+        SW_TRY(sw_comm_test(request, &done));
+        if (!done && polls >= POLLS_AT_ONCE)
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        else if (!done)
+            sched_yield();
+    }
+    return SW_OK;
+}
+
+const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm) {
+    return &comm->place;
+}
+
+const char *sw_comm_transport_name(const struct sw_comm *comm) {
+    return comm->bulk->name;
+}
+
+int64_t sw_comm_sent_bytes(const struct sw_comm *comm) {
+    return comm->sent_bytes;
+}
+
+void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns) {
+    comm->patience_ns = patience_ns;
+}
+
+int sw_comm_absent(const struct sw_comm *comm) {
+    return comm->absent;
+}
+
+void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch) {
+    comm->watch = watch;
+}

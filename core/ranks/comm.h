@@ -1,0 +1,183 @@
+/* Ranks: which process of a job this one is, and what its processes exchange.
+ *
+ * A rank alone needs no launcher. Under mpirun or srun the ranks find each other by MPI, which then also moves their
+ * bytes; sw_comm_use_nccl lets NCCL move those of device memory. Collectives are begun in one order on all ranks, and
+ * done in that order; a request is tested or waited for. All calls on a comm belong to one thread at a time, that of
+ * the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging memory of
+ * constant size.
+ *
+ * Sums are the design's, but for sw_comm_use_library_reduction: slices are exchanged all-to-all and added in fp32 in
+ * the order of the ranks, then rounded once. So the bits do not depend on timing, on the staging or on the transport.
+ *
+ * The first error ends the comm: every later call returns it. Where a watch was opened (watch.h), the failure of
+ * another rank is such an error too. */
+#ifndef SW_CORE_RANKS_COMM_H
+#define SW_CORE_RANKS_COMM_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_comm;
+struct sw_comm_request;
+
+enum {
+    SW_COMM_REQUESTS = 16, /* begun and not waited for, at most */
+    SW_COMM_VALUES = 16,   /* of one host reduction */
+    SW_COMM_NAME_CHARS = 64,
+};
+
+/* Once in a process, on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor the network. */
+sw_status sw_comm_open(struct sw_comm **out);
+/* All ranks, when nothing is on its way. After an error the other ranks are not waited for. */
+void sw_comm_close(struct sw_comm *comm);
+
+/* How long a call waits for ranks that do not come, while there is no watch to notice them: then the comm fails. 0: for
+ * ever. At first a minute. */
+void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns);
+/* The rank that it has given up on; -1: none. */
+int sw_comm_absent(const struct sw_comm *comm);
+
+struct sw_comm_place {
+    int rank, ranks;
+    int local_rank, local_ranks; /* among the ranks of this machine */
+    int node, nodes;             /* machines, numbered by their first rank */
+    char host[SW_COMM_NAME_CHARS];
+};
+const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm);
+/* What moves the bytes: "self", "MPI" or "NCCL". */
+const char *sw_comm_transport_name(const struct sw_comm *comm);
+/* Payload that this rank has given to others, retransmissions not counted; of a library's reduction, one contribution
+ * to each share. */
+int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
+
+/* The memory through which reductions pass, kept until other is given or nothing is reduced any more; reductions need
+ * it. Ranks may give unequal sizes, the least is used; all call this at once. */
+sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes);
+/* The least that does for so many ranks. */
+int64_t sw_comm_least_staging_bytes(int ranks);
+
+/* From the next reduction on, sums whose two types are equal are the library's own (MPI's or NCCL's), in that type. The
+ * order of its additions and the rounding in between are its own too, so that bits then depend on the library, its
+ * version and the number of ranks, and need not be the same in two runs. The same on all ranks. A rank alone has no
+ * library. Beside the staging, which still sets the size of a round, the library takes memory as it likes. */
+void sw_comm_use_library_reduction(struct sw_comm *comm, bool use);
+
+/* Contributions of all ranks to a part of a slice, to be added in fp32 in the order of the ranks and rounded once. The
+ * own one lies apart; those of the others, in their order, are stride_bytes apart. */
+struct sw_comm_sum {
+    sw_dtype type, to_type;
+    int64_t elems;
+    int rank, ranks;
+    const void *own;
+    const void *others;
+    int64_t stride_bytes;
+    void *to; /* may be `own` where the types are equal */
+};
+
+/* The GPU of this rank, for NCCL. Functions work on the stream and return at once. */
+struct sw_comm_device {
+    void *context;
+    void *stream; /* a cudaStream_t, used for nothing else while a request is open */
+    /* Makes it the calling thread's GPU. NCCL goes back to what that was, and by that would take memory of another. */
+    sw_status (*enter)(void *context);
+    sw_status (*sum)(void *context, const struct sw_comm_sum *sum);
+    sw_status (*copy)(void *context, void *to, const void *from, int64_t bytes);
+    /* Notes the stream's work so far under a number below SW_COMM_REQUESTS, and asks whether it is done. */
+    sw_status (*mark)(void *context, int number);
+    sw_status (*reached)(void *context, int number, bool *out_reached);
+};
+/* From now on the collectives below take memory of that GPU; the staging too is then given anew. All ranks at once, on
+ * an idle comm, the GPU being the thread's current one. SW_ERR_UNSUPPORTED where the build or machine has no NCCL. */
+sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *device);
+/* Writes the version and the file of the NCCL that GPUs would be joined by. SW_ERR_UNSUPPORTED where there is none. */
+sw_status sw_comm_nccl_name(char *out, size_t chars);
+
+/* Where the shares of a vector begin: bounds[r] to bounds[r+1] is rank r's, whole granules, as even as they can be. */
+void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds);
+
+/* In all of these `what` (a literal) and `index` say what it is in messages about ranks that hang. What they point to
+ * stays valid until the request is done. `out` is set where SW_OK comes back. */
+
+/* Every rank's share to every rank. */
+struct sw_comm_gather {
+    const char *what;
+    int64_t index;
+    void *data;
+    const void *own;             /* the own share, which is copied into its place; NULL: it is there already */
+    const int64_t *bounds_bytes; /* ranks + 1 */
+};
+sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out);
+
+/* The sum of all ranks' vectors; each rank gets its share. */
+struct sw_comm_reduce {
+    const char *what;
+    int64_t index;
+    const void *from;
+    const int64_t *bounds; /* ranks + 1, in elements; from bounds[0] = 0 */
+    void *to;              /* own share; may be its place in `from` where the types are equal */
+    sw_dtype type, to_type;
+};
+sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
+                                 struct sw_comm_request **out);
+
+/* The sum of all ranks' vectors, to all, in place. */
+struct sw_comm_all_reduce {
+    const char *what;
+    int64_t index;
+    void *data;
+    int64_t elems;
+    sw_dtype type;
+};
+sw_status sw_comm_all_reduce(struct sw_comm *comm, const struct sw_comm_all_reduce *reduce,
+                             struct sw_comm_request **out);
+
+struct sw_comm_broadcast {
+    const char *what;
+    int64_t index;
+    void *data;
+    int64_t bytes;
+    int root;
+    bool on_host; /* the data are host memory, whatever moves the rest */
+};
+sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
+                            struct sw_comm_request **out);
+
+/* Makes what progress there is to make. A request that is done, or failed, is gone. */
+sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done);
+sw_status sw_comm_wait(struct sw_comm_request *request);
+
+/* On host memory, waited for: what steps and start-up need beside the collectives. */
+sw_status sw_comm_barrier(struct sw_comm *comm, const char *what);
+/* Of each value, over the ranks in their order. At most SW_COMM_VALUES. */
+sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *values, int count);
+sw_status sw_comm_max(struct sw_comm *comm, const char *what, int64_t *values, int count);
+/* Whether it is true on every rank. */
+sw_status sw_comm_all_true(struct sw_comm *comm, const char *what, bool *value);
+/* A record of equal size from every rank to every rank; the own one is in its place. Host memory, whatever moves the
+ * rest. */
+sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes);
+
+/* What every rank claims at the start, so that a job that was started wrongly is refused before it begins. */
+typedef enum {
+    SW_CLAIM_EQUAL,    /* all ranks have the same: the program, the configuration, the data */
+    SW_CLAIM_DISTINCT, /* no two ranks have the same: a directory, a GPU of one machine (sw_comm_place's node) */
+} sw_claim_kind;
+struct sw_comm_claim {
+    sw_claim_kind kind;
+    const char *what;   /* "program", "directory" */
+    const char *shown;  /* the value as the user knows it; NULL: it is not shown */
+    const char *remedy; /* "give each rank a directory of its own" */
+    const void *value;  /* what is compared; NULL: this rank has none, which no other has either */
+    int64_t bytes;
+};
+/* As many on every rank, in one order. Every rank returns the same SW_ERR_ARG, which names the ranks; printing it is up
+ * to rank 0. */
+sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count);
+/* The program that runs, by its bytes. */
+enum { SW_COMM_DIGEST_BYTES = 16 };
+sw_status sw_comm_program_digest(unsigned char out[SW_COMM_DIGEST_BYTES]);
+
+#endif

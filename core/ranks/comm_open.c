@@ -1,0 +1,179 @@
+/* Who is who: whether a launcher started this process, its rank, and its machine among those of the job. */
+#include "core/log.h"
+#include "core/ranks/comm_private.h"
+#include "core/size.h"
+#include "core/system_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIRST_PATIENCE_NS INT64_C(60000000000)
+
+/* What launchers tell a process of the number of ranks. */
+static const char *const size_variables[] = {
+    "OMPI_COMM_WORLD_SIZE", /* Open MPI's mpirun */
+    "PMI_SIZE",             /* MPICH's and Intel's, and srun --mpi=pmi2 */
+    "SLURM_STEP_NUM_TASKS", /* srun; a batch script's own shell has it not */
+    "MV2_COMM_WORLD_SIZE",  /* MVAPICH2 */
+};
+
+static int launched_ranks(void) {
+    for (size_t i = 0; i < sizeof size_variables / sizeof size_variables[0]; i++) {
+        const char *text = getenv(size_variables[i]);
+        const long ranks = text != NULL ? strtol(text, NULL, 10) : 0;
+        if (ranks > 1 && ranks <= INT32_MAX)
+            return (int)ranks;
+    }
+    return 1;
+}
+
+/* CUDA loads a kernel when it is launched first, and may wait for all kernels that run to do so, while one of NCCL
+ * among them waits for another rank: CUDA's guide has all loaded at the start instead. CUDA reads the variable when it
+ * begins, which MPI may make it do; the user's own setting stays. */
+static void load_kernels_early(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+static sw_status open_transport(struct sw_comm *comm) {
+    const int launched = launched_ranks();
+    struct sw_comm_place *place = &comm->place;
+    place->ranks = 1;
+    comm->host = &sw_comm_self;
+    if (launched > 1) {
+        load_kernels_early();
+        SW_TRY(sw_comm_mpi_open(&place->rank, &place->ranks, &comm->host, &comm->host_state));
+        if (place->ranks != launched)
+            return sw_fail(SW_ERR_ARG,
+                           "the launcher started %d ranks and MPI knows of %d; use the mpirun of the MPI that spillway "
+                           "was built with, or srun with --mpi=pmix",
+                           launched, place->ranks);
+    }
+    comm->bulk = comm->host;
+    comm->bulk_state = comm->host_state;
+    return SW_OK;
+}
+
+/* Counters for each pair of ranks would not scale; arrays of one entry a rank do. */
+static sw_status take_memory(struct sw_comm *comm) {
+    const size_t ranks = (size_t)comm->place.ranks;
+    comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
+    comm->bounds = calloc(SW_COMM_REQUESTS * (ranks + 1), sizeof *comm->bounds);
+    comm->records = calloc(ranks * SW_COMM_VALUES, sizeof *comm->records);
+    if (comm->messages == NULL || comm->bounds == NULL || comm->records == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the requests of %zu ranks", ranks);
+    for (int group = 0; group < SW_COMM_GROUPS; group++) {
+        comm->rounds[group].sends = comm->messages + (size_t)group * 2 * ranks;
+        comm->rounds[group].receives = comm->rounds[group].sends + ranks;
+    }
+    for (size_t i = 0; i < SW_COMM_REQUESTS; i++)
+        comm->requests[i] = (struct sw_comm_request){.comm = comm, .bounds = comm->bounds + i * (ranks + 1)};
+    return SW_OK;
+}
+
+/* Machines are told apart by what their kernels were given at boot: containers of one are one, hosts of one name are
+ * not. */
+static sw_status find_machines(struct sw_comm *comm) {
+    struct machine {
+        char boot[SW_COMM_NAME_CHARS];
+    };
+    struct sw_comm_place *place = &comm->place;
+    struct machine *all = calloc((size_t)place->ranks, sizeof *all);
+    if (all == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the names of %d ranks' machines", place->ranks);
+    char *own = all[place->rank].boot;
+    if (gethostname(place->host, sizeof place->host - 1) != 0)
+        snprintf(place->host, sizeof place->host, "unknown");
+    if (!sw_system_line("", own, sizeof all->boot, "/proc/sys/kernel/random/boot_id"))
+        snprintf(own, sizeof all->boot, "%s", place->host);
+    const sw_status status = sw_comm_share_records(comm, "names of machines", all, sizeof *all);
+    for (int rank = 0; status == SW_OK && rank < place->ranks; rank++) {
+        int first = 0;
+        while (memcmp(&all[first], &all[rank], sizeof *all) != 0)
+            first++;
+        const bool same = memcmp(&all[rank], &all[place->rank], sizeof *all) == 0;
+        place->local_ranks += same;
+        place->local_rank += same && rank < place->rank;
+        if (first == rank && same)
+            place->node = place->nodes;
+        place->nodes += first == rank;
+    }
+    free(all);
+    return status;
+}
+
+sw_status sw_comm_open(struct sw_comm **out) {
+    struct sw_comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the ranks' requests");
+    sw_status status;
+    comm->absent = -1;
+    comm->patience_ns = FIRST_PATIENCE_NS;
+    SW_TRY_GOTO(open_transport(comm), failed);
+    SW_TRY_GOTO(take_memory(comm), failed);
+    SW_TRY_GOTO(find_machines(comm), failed);
+    sw_log_set_rank(comm->place.rank);
+    *out = comm;
+    return SW_OK;
+failed:
+    comm->failed = status;
+    sw_comm_close(comm);
+    return status;
+}
+
+void sw_comm_close(struct sw_comm *comm) {
+    if (comm == NULL)
+        return;
+    const bool orderly = comm->failed == SW_OK;
+    assert(!orderly || comm->given == comm->begun);
+    if (comm->bulk != comm->host && comm->bulk != NULL)
+        comm->bulk->close(comm->bulk_state, orderly);
+    if (comm->host != NULL)
+        comm->host->close(comm->host_state, orderly);
+    free(comm->messages);
+    free(comm->bounds);
+    free(comm->records);
+    free(comm);
+}
+
+/* Rounds must be the same on all ranks. */
+sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes) {
+    assert(comm->given == comm->begun && bytes >= sw_comm_least_staging_bytes(comm->place.ranks));
+    int64_t least = -bytes;
+    SW_TRY(sw_comm_max(comm, "staging", &least, 1));
+    comm->staging = staging;
+    comm->staging_bytes = -least;
+    return SW_OK;
+}
+
+void sw_comm_use_library_reduction(struct sw_comm *comm, bool use) {
+    assert(comm->given == comm->begun);
+    comm->library_sums = use;
+}
+
+sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *device) {
+    assert(comm->bulk == comm->host && comm->given == comm->begun);
+    struct {
+        int64_t begins;
+        char id[SW_COMM_NCCL_ID_BYTES];
+    } first = {0};
+    char message[512];
+    const sw_status own = comm->place.rank == 0 ? sw_comm_nccl_id(first.id) : SW_OK;
+    snprintf(message, sizeof message, "%s", own == SW_OK ? "" : sw_error_message(own));
+    first.begins = own == SW_OK;
+    sw_error_clear();
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_broadcast(
+        comm, &(struct sw_comm_broadcast){.what = "NCCL's name", .data = &first, .bytes = sizeof first}, &request));
+    SW_TRY(sw_comm_wait(request));
+    if (!first.begins)
+        return sw_fail(own != SW_OK ? own : SW_ERR_UNSUPPORTED, "%s",
+                       own != SW_OK ? message : "rank 0 cannot use NCCL");
+    SW_TRY(sw_comm_nccl_open(first.id, comm->place.rank, comm->place.ranks, device->stream, &comm->bulk,
+                             &comm->bulk_state));
+    comm->device = *device;
+    comm->staging = NULL;
+    comm->staging_bytes = 0;
+    return SW_OK;
+}

@@ -1,0 +1,131 @@
+/* What the parts of comm share. A collective is one or two phases, a phase a number of rounds, a round a set of
+ * messages that are on their way at once and then, in reductions, a sum. Transports only move messages. */
+#ifndef SW_CORE_RANKS_COMM_PRIVATE_H
+#define SW_CORE_RANKS_COMM_PRIVATE_H
+
+#include "core/ranks/comm.h"
+
+#include <stdatomic.h>
+
+struct sw_watch;
+
+struct sw_comm_message {
+    int peer;
+    void *data;
+    int64_t bytes;
+};
+
+/* Rounds that are on their way at once, so that one is summed while the next is moved. */
+enum { SW_COMM_GROUPS = 2 };
+
+/* Both directions of a round. */
+struct sw_comm_round {
+    struct sw_comm_message *sends, *receives; /* room for one of each peer */
+    int send_count, receive_count;
+};
+
+struct sw_comm_transport {
+    const char *name;
+    int64_t most_message_bytes;
+    /* Starts all messages of a round. Those of a pair of ranks arrive in the order of their posts. sequence: that of
+     * the collective. */
+    sw_status (*post)(void *state, int group, int64_t sequence, const struct sw_comm_round *round);
+    /* Whether all of them are done; on a stream, whether what is given to it next finds them done. */
+    sw_status (*done)(void *state, int group, bool *out_done);
+    /* Starts the library's own sums of a round: each send is this rank's contribution to its peer's share, the own one
+     * among them, and the own share is received, where there is one. NULL: it has none. */
+    sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
+    /* A rank of whose messages in a round some are not here; -1: none. NULL: it cannot tell. */
+    int (*awaited)(void *state, int group);
+    /* Errors that come by themselves. NULL: none do. */
+    sw_status (*poll)(void *state);
+    /* orderly: no rank has failed. */
+    void (*close)(void *state, bool orderly);
+};
+
+/* The transport of a rank alone. It has no state. */
+extern const struct sw_comm_transport sw_comm_self;
+/* Begins MPI and fills in who is who. SW_ERR_UNSUPPORTED in a build without it. */
+sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
+/* `id` begins as zeros and on rank 0 becomes what the others need; all then call open with rank 0's. */
+enum { SW_COMM_NCCL_ID_BYTES = 128 };
+sw_status sw_comm_nccl_id(void *id);
+sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, const struct sw_comm_transport **out,
+                            void **out_state);
+
+typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE } sw_comm_phase_kind;
+
+struct sw_comm_phase {
+    sw_comm_phase_kind kind;
+    char *data;            /* gather, scatter: the whole; reduce: what is summed */
+    const char *own;       /* gather: where the own share lies apart; NULL: in its place */
+    const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
+    int64_t unit_bytes;
+    int root; /* scatter */
+    char *to; /* reduce */
+    sw_dtype type, to_type;
+    bool by_library;     /* reduce: the transport's own sum */
+    int64_t round_units; /* of each share in a round */
+    int64_t rounds;
+};
+
+enum { SW_COMM_PHASES = 2 };
+
+struct sw_comm_request {
+    struct sw_comm *comm;
+    const struct sw_comm_transport *transport;
+    void *transport_state;
+    const char *what;
+    int64_t index;
+    struct sw_comm_phase phases[SW_COMM_PHASES];
+    int phase_count, phase;
+    int64_t posted, finished; /* rounds of the phase */
+    int64_t moved_ns;         /* when it began, or its last round was done */
+    int64_t sequence;
+    int64_t *bounds; /* ranks + 1, for those that the comm makes */
+    bool open, given;
+};
+
+struct sw_comm {
+    struct sw_comm_place place;
+    const struct sw_comm_transport *host, *bulk; /* the same but for NCCL */
+    void *host_state, *bulk_state;
+    struct sw_comm_device device; /* of bulk, where it is NCCL */
+    struct sw_comm_request requests[SW_COMM_REQUESTS];
+    int64_t begun, given; /* requests so far: the slot is the number modulo SW_COMM_REQUESTS. Given: wholly posted */
+    struct sw_comm_round rounds[SW_COMM_GROUPS];
+    struct sw_comm_message *messages;
+    int64_t *bounds;
+    bool library_sums;
+    char *staging;
+    int64_t staging_bytes;
+    int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
+    int64_t sent_bytes;
+    struct sw_watch *watch; /* NULL: none */
+    int64_t patience_ns;
+    int absent;
+    sw_status failed;
+    char failure[512];
+    _Atomic bool inside; /* a call */
+};
+
+/* Fills in what follows from the rest of a phase. */
+void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
+                        struct sw_comm_phase *phase);
+/* The messages of a round, and what is to be done once they have arrived. */
+void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                        struct sw_comm_round *round);
+sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
+/* On the host, as struct sw_comm_sum says. */
+void sw_comm_sum_host(const struct sw_comm_sum *sum);
+
+/* A free request of the comm with its name and transport, waiting for others where none is free. */
+sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
+                              struct sw_comm_request **out);
+/* Its phases are there. */
+sw_status sw_comm_begin_request(struct sw_comm_request *request);
+
+/* The watch that is told of collectives and asked for verdicts while one waits; NULL: none any more. */
+void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch);
+
+#endif

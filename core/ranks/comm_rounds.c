@@ -1,0 +1,163 @@
+/* A phase as rounds: which bytes go from whom to whom at once. */
+#include "core/ranks/comm_private.h"
+#include "core/size.h"
+
+#include <string.h>
+
+/* Slices are cut at multiples of this, so that parts of them stay aligned. */
+enum { PIECE_ELEMS = 64 };
+
+int64_t sw_comm_least_staging_bytes(int ranks) {
+    return (int64_t)SW_COMM_GROUPS * sw_max_i64(ranks - 1, 1) * PIECE_ELEMS * (int64_t)sizeof(float);
+}
+
+void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds) {
+    const int64_t granules = sw_div_up(elems, granule);
+    const int64_t each = granules / ranks, rest = granules % ranks;
+    for (int rank = 0; rank <= ranks; rank++)
+        bounds[rank] = sw_min_i64((each * rank + sw_min_i64(rank, rest)) * granule, elems);
+}
+
+static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
+    return phase->bounds[rank + 1] - phase->bounds[rank];
+}
+
+/* What a reduction's round holds of the staging: a part of the own slice from each other rank. */
+static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
+    const int64_t pieces = (int64_t)SW_COMM_GROUPS * (comm->place.ranks - 1);
+    return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
+}
+
+void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
+                        struct sw_comm_phase *phase) {
+    int64_t largest = 0;
+    for (int rank = 0; rank < comm->place.ranks; rank++)
+        largest = sw_max_i64(largest, share_units(phase, rank));
+    phase->round_units = transport->most_message_bytes / phase->unit_bytes;
+    if (phase->kind == SW_PHASE_REDUCE && comm->place.ranks > 1)
+        phase->round_units = sw_min_i64(phase->round_units, staged_units(comm, phase));
+    assert(phase->round_units > 0);
+    phase->by_library = comm->library_sums && comm->place.ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
+                        phase->type == phase->to_type && transport->post_sums != NULL;
+    phase->rounds = sw_div_up(largest, phase->round_units);
+}
+
+/* Of a rank's share, what a round moves. */
+struct part {
+    int64_t first, units; /* of the whole */
+};
+
+static struct part part_of(const struct sw_comm_phase *phase, int64_t number, int rank) {
+    const int64_t begin = phase->bounds[rank] + number * phase->round_units;
+    const int64_t left = phase->bounds[rank + 1] - begin;
+    return (struct part){.first = begin, .units = sw_max_i64(sw_min_i64(left, phase->round_units), 0)};
+}
+
+static char *staged(const struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, int peer) {
+    const int64_t piece_bytes = phase->round_units * phase->unit_bytes;
+    const int64_t place = peer - (peer > comm->place.rank);
+    return comm->staging + (number % SW_COMM_GROUPS * (comm->place.ranks - 1) + place) * piece_bytes;
+}
+
+static void add(struct sw_comm_message *messages, int *count, int peer, char *data, int64_t bytes) {
+    if (bytes > 0)
+        messages[(*count)++] = (struct sw_comm_message){.peer = peer, .data = data, .bytes = bytes};
+}
+
+/* What a gather gives to the others; messages that are sent are only read. */
+static char *own_part(const struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
+    const int64_t in_share = own.first - phase->bounds[comm->place.rank];
+    return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes
+                              : phase->data + own.first * phase->unit_bytes;
+}
+
+static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
+    return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
+}
+
+/* The library's sums are collectives, so that their order is the same on all ranks. */
+static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                      struct sw_comm_round *round) {
+    for (int rank = 0; rank < comm->place.ranks; rank++) {
+        const struct part part = part_of(phase, number, rank);
+        const int64_t bytes = part.units * phase->unit_bytes;
+        add(round->sends, &round->send_count, rank, phase->data + part.first * phase->unit_bytes, bytes);
+        if (rank == comm->place.rank)
+            add(round->receives, &round->receive_count, rank, reduced(phase, number), bytes);
+    }
+}
+
+static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                          struct sw_comm_round *round) {
+    const int self = comm->place.rank, ranks = comm->place.ranks;
+    const struct part own = part_of(phase, number, self);
+    /* Each begins with the rank after it, so that not all of them talk to the same one. */
+    for (int distance = 1; distance < ranks; distance++) {
+        const int to = (self + distance) % ranks, from = (self + ranks - distance) % ranks;
+        const struct part theirs = part_of(phase, number, from), taken = part_of(phase, number, to);
+        const int64_t unit = phase->unit_bytes;
+        switch (phase->kind) {
+        case SW_PHASE_GATHER:
+            add(round->sends, &round->send_count, to, own_part(comm, phase, own), own.units * unit);
+            add(round->receives, &round->receive_count, from, phase->data + theirs.first * unit, theirs.units * unit);
+            break;
+        case SW_PHASE_SCATTER:
+            if (self == phase->root)
+                add(round->sends, &round->send_count, to, phase->data + taken.first * unit, taken.units * unit);
+            if (from == phase->root)
+                add(round->receives, &round->receive_count, from, phase->data + own.first * unit, own.units * unit);
+            break;
+        case SW_PHASE_REDUCE:
+            add(round->sends, &round->send_count, to, phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, from, staged(comm, phase, number, from), own.units * unit);
+            break;
+        }
+    }
+}
+
+void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                        struct sw_comm_round *round) {
+    round->send_count = round->receive_count = 0;
+    if (phase->by_library)
+        fill_sums(comm, phase, number, round);
+    else
+        fill_messages(comm, phase, number, round);
+}
+
+static sw_status copy_part(struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
+    char *to = phase->data + own.first * phase->unit_bytes;
+    const char *from = own_part(comm, phase, own);
+    const int64_t bytes = own.units * phase->unit_bytes;
+    if (comm->device.copy != NULL)
+        return comm->device.copy(comm->device.context, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return SW_OK;
+}
+
+static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, struct part own) {
+    const struct sw_comm_sum sum = {
+        .type = phase->type,
+        .to_type = phase->to_type,
+        .elems = own.units,
+        .rank = comm->place.rank,
+        .ranks = comm->place.ranks,
+        .own = phase->data + own.first * phase->unit_bytes,
+        /* The first of the others: rank 0, or on rank 0 rank 1. */
+        .others = comm->place.ranks > 1 ? staged(comm, phase, number, comm->place.rank == 0) : NULL,
+        .stride_bytes = phase->round_units * phase->unit_bytes,
+        .to = reduced(phase, number),
+    };
+    if (comm->device.sum != NULL)
+        return comm->device.sum(comm->device.context, &sum);
+    sw_comm_sum_host(&sum);
+    return SW_OK;
+}
+
+sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
+    const struct part own = part_of(phase, number, comm->place.rank);
+    if (own.units == 0)
+        return SW_OK;
+    if (phase->kind == SW_PHASE_REDUCE)
+        return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);
+    return phase->own != NULL ? copy_part(comm, phase, own) : SW_OK;
+}

@@ -1,0 +1,59 @@
+/* The watch over a job's ranks: when one dies, hangs or fails, every other learns it within seconds, with its number
+ * and what it was doing.
+ *
+ * It has a thread of its own on each rank and TCP connections to rank 0, found by way of the comm's host memory and
+ * used by nothing else, so it works where MPI or NCCL wait for ever. Each rank tells what its lanes have entered; rank
+ * 0 judges. Where rank 0 itself is lost, the others judge that alone. A library does not end the process: `ended` is
+ * told and decides.
+ *
+ * A rank alone has no watch: *out is NULL, which all calls take. Lanes may be told of by any thread. */
+#ifndef SW_CORE_RANKS_WATCH_H
+#define SW_CORE_RANKS_WATCH_H
+
+#include "core/ranks/comm.h"
+
+struct sw_watch;
+
+enum {
+    SW_WATCH_COMM = 0,   /* the comm's own lane; those of the caller begin behind it */
+    SW_WATCH_LANES = 12, /* at most, with that one */
+    SW_WATCH_TEXT_CHARS = 512,
+};
+
+struct sw_watch_spec {
+    int64_t rank_timeout_ns;  /* without a sign of life, or without progress while others wait */
+    const char *remedy;       /* what helps where a rank was only slow: "give ..."; NULL: nothing is said of it */
+    const char *const *lanes; /* names, literals, of the caller's lanes: 1, 2, ... */
+    int lane_count;           /* without the comm's */
+    /* Once, on the watch's thread, after every rank that still listens has been told. Of the ranks that are left one is
+     * to print the text. */
+    void (*ended)(void *context, const char *text, bool print);
+    void *context;
+};
+
+/* All ranks at once, before sw_comm_use_nccl, and within the timeout. From then on the comm's collectives are watched.
+ */
+sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out);
+/* Before the comm is closed. The rank has ended as it should. */
+void sw_watch_close(struct sw_watch *watch);
+
+/* Another timeout, equal on all ranks. */
+void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
+/* While this rank is healthy for long without progress that it could tell of, as in a start, it is given many times the
+ * timeout before it is taken to hang. What has died or was stopped is found as ever. */
+enum { SW_WATCH_PATIENCE = 10 };
+void sw_watch_be_patient(struct sw_watch *watch, bool patient);
+
+/* A lane begins something, gets on with it, has done all that it was given. `what` is a literal. */
+void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t index);
+void sw_watch_tick(struct sw_watch *watch, int lane);
+void sw_watch_leave(struct sw_watch *watch, int lane);
+
+/* SW_OK, or SW_ERR_STOPPED with why the job ends. */
+sw_status sw_watch_verdict(struct sw_watch *watch);
+
+/* This rank has failed: ends the job with its message. Waits until `ended` is about to be told; false: nobody has
+ * answered, so that the message is still the caller's to print. */
+bool sw_watch_fail(struct sw_watch *watch, const char *message);
+
+#endif

@@ -1,0 +1,96 @@
+/* Why a job must end, from what its ranks have told. */
+#include "core/ranks/watch_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SECONDS(ns) ((double)(ns) / 1e9)
+
+void sw_watch_name(const struct sw_note *note, char *out, size_t chars) {
+    snprintf(out, chars, "rank %d (process %lld on %s)", note->rank, (long long)note->process, note->host);
+}
+
+static const struct sw_watch_lane *collective(const struct sw_watch_view *view) {
+    return &view->note->lanes[SW_WATCH_COMM];
+}
+
+/* The rank that is furthest among those inside a collective; -1: none is. */
+static int furthest(const struct sw_watch_view *views, int ranks) {
+    int best = -1;
+    for (int rank = 0; rank < ranks; rank++)
+        if (!views[rank].left && collective(&views[rank])->running_ns >= 0 &&
+            (best < 0 || collective(&views[rank])->entered > collective(&views[best])->entered))
+            best = rank;
+    return best;
+}
+
+/* What a rank was doing, beside what the others wait for. */
+static void place_of(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
+                     char *out, size_t chars) {
+    const struct sw_note *note = views[rank].note;
+    const int waiting = furthest(views, ranks);
+    size_t used = 0;
+    out[0] = '\0';
+    if (waiting >= 0 && collective(&views[waiting])->entered > collective(&views[rank])->entered)
+        used = (size_t)snprintf(out, chars, "; it has not entered '%s %lld', where rank %d waits",
+                                collective(&views[waiting])->what, (long long)collective(&views[waiting])->index,
+                                views[waiting].note->rank);
+    int longest = -1;
+    for (int lane = 0; lane < rule->lane_count; lane++)
+        if (note->lanes[lane].running_ns >= 0 &&
+            (longest < 0 || note->lanes[lane].running_ns > note->lanes[longest].running_ns))
+            longest = lane;
+    if (longest >= 0 && used < chars)
+        snprintf(out + used, chars - used, "; its lane %s was in '%s %lld'", rule->lanes[longest],
+                 note->lanes[longest].what, (long long)note->lanes[longest].index);
+}
+
+static bool say(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
+                const char *what, int64_t ns, char text[SW_WATCH_TEXT_CHARS]) {
+    char name[2 * SW_COMM_NAME_CHARS], place[SW_WATCH_TEXT_CHARS / 2];
+    sw_watch_name(views[rank].note, name, sizeof name);
+    place_of(views, ranks, rank, rule, place, sizeof place);
+    snprintf(text, SW_WATCH_TEXT_CHARS, "%s %s for %.1f s%s", name, what, SECONDS(ns), place);
+    return true;
+}
+
+/* A rank that is alive may only be slow. */
+static bool say_slow(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
+                     char text[SW_WATCH_TEXT_CHARS]) {
+    (void)say(views, ranks, rank, rule, "has done nothing", views[rank].still_ns, text);
+    const size_t used = strlen(text);
+    if (rule->remedy != NULL)
+        snprintf(text + used, SW_WATCH_TEXT_CHARS - used, "; if that is only slow, %s", rule->remedy);
+    return true;
+}
+
+static int64_t still_limit_ns(const struct sw_watch_view *view, const struct sw_watch_rule *rule) {
+    return view->note->patient ? SW_WATCH_PATIENCE * rule->timeout_ns : rule->timeout_ns;
+}
+
+bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
+                    char text[SW_WATCH_TEXT_CHARS]) {
+    for (int rank = 0; rank < ranks; rank++)
+        if (!views[rank].left && views[rank].silent_ns > rule->timeout_ns)
+            return say(views, ranks, rank, rule, "has not answered", views[rank].silent_ns, text);
+    const int waiting = furthest(views, ranks);
+    if (waiting < 0 || collective(&views[waiting])->running_ns <= rule->timeout_ns)
+        return false;
+    bool all_still = true;
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct sw_watch_view *view = &views[rank];
+        const bool behind = collective(view)->entered < collective(&views[waiting])->entered;
+        if (behind && view->left)
+            return say(views, ranks, rank, rule, "has been gone", view->silent_ns, text);
+        if (behind && view->still_ns > still_limit_ns(view, rule))
+            return say_slow(views, ranks, rank, rule, text);
+        all_still = all_still && !behind && view->still_ns > still_limit_ns(view, rule);
+    }
+    if (all_still)
+        snprintf(text, SW_WATCH_TEXT_CHARS,
+                 "all %d ranks have waited in '%s %lld' for %.1f s and nothing moves: the network between them is at "
+                 "fault",
+                 ranks, collective(&views[waiting])->what, (long long)collective(&views[waiting])->index,
+                 SECONDS(collective(&views[waiting])->running_ns));
+    return all_still;
+}

@@ -1,0 +1,115 @@
+/* What the parts of the watch share: the note that ranks send each other, who is connected, and the judgement. */
+#ifndef SW_CORE_RANKS_WATCH_PRIVATE_H
+#define SW_CORE_RANKS_WATCH_PRIVATE_H
+
+#include "core/ranks/watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { SW_WATCH_WHAT_CHARS = 40, SW_WATCH_TOKENS = 2 };
+
+/* What a lane has begun. */
+struct sw_watch_lane {
+    uint64_t entered;   /* things so far */
+    uint64_t ticks;     /* signs of progress so far */
+    int64_t running_ns; /* in the last of them; -1: in none */
+    int64_t index;
+    char what[SW_WATCH_WHAT_CHARS];
+};
+
+typedef enum {
+    SW_NOTE_HELLO,   /* to rank 0: who connects */
+    SW_NOTE_WELCOME, /* its answer */
+    SW_NOTE_BEAT,    /* alive, and the lanes */
+    SW_NOTE_FAILED,  /* to rank 0: text */
+    SW_NOTE_VERDICT, /* from rank 0: text */
+    SW_NOTE_BYE,     /* ended as it should */
+    SW_NOTE_KINDS
+} sw_note_kind;
+
+/* All notes have one size and, as all ranks run one program, one layout. */
+struct sw_note {
+    uint64_t token[SW_WATCH_TOKENS]; /* of the job: others' connections are not taken for a rank's */
+    int32_t kind;
+    int32_t rank;
+    int64_t process;
+    int32_t patient; /* with this rank */
+    struct sw_watch_lane lanes[SW_WATCH_LANES];
+    char host[SW_COMM_NAME_CHARS];
+    char text[SW_WATCH_TEXT_CHARS];
+};
+
+/* The other end of a connection. */
+struct sw_watch_peer {
+    int socket;
+    int rank;
+    bool left;        /* as it should */
+    int64_t heard_ns; /* when its last note came */
+    int64_t moved_ns; /* when its lanes were last seen to move */
+    struct sw_note last;
+    struct sw_note incoming;
+    size_t incoming_bytes;
+};
+
+/* What is known of a rank when it is judged. */
+struct sw_watch_view {
+    bool left;
+    int64_t silent_ns, still_ns; /* since its last note, since its lanes moved */
+    const struct sw_note *note;
+};
+
+/* What ranks are judged by. */
+struct sw_watch_rule {
+    const char *const *lanes; /* names, the comm's first */
+    int lane_count;
+    int64_t timeout_ns;
+    const char *remedy; /* as struct sw_watch_spec has it */
+};
+/* Whether the job must end, by what is known of these ranks, and why. */
+bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
+                    char text[SW_WATCH_TEXT_CHARS]);
+/* "rank 2 (process 123 on host)" */
+void sw_watch_name(const struct sw_note *note, char *out, size_t chars);
+
+struct sw_watch {
+    struct sw_comm *comm;
+    struct sw_watch_spec spec;
+    const char *lanes[SW_WATCH_LANES];
+    int lane_count; /* with the comm's */
+    int rank, ranks;
+    struct sw_note own;
+    struct sw_watch_peer *peers; /* rank 0: all others, in order; others: rank 0 */
+    int peer_count;
+    struct sw_watch_view *views; /* of those whose notes come here, and of this rank */
+    struct pollfd *waits;        /* for the peers, and for wake */
+    int64_t own_moved_ns;
+    /* Until then this rank speaks for nobody: it was stopped for as long as makes others judge it. */
+    int64_t mute_until_ns;
+    int wake; /* an eventfd: there is a failure to tell, or the end */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t told;
+    struct sw_watch_lane now[SW_WATCH_LANES]; /* running_ns: since when */
+    bool patient;
+    char failure[SW_WATCH_TEXT_CHARS];
+    bool failing, stopping;
+    char verdict[SW_WATCH_TEXT_CHARS];
+    _Atomic bool judged;
+    _Atomic int64_t timeout_ns;
+};
+
+/* Connects all ranks: watch->peers. */
+sw_status sw_watch_connect(struct sw_watch *watch);
+/* Never waits; a peer that takes nothing is left to be found silent. */
+void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
+/* Bytes of a note that have come: 1 a whole one is in peer->incoming, 0 not yet, -1 the connection has ended. */
+int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer);
+/* The thread of the watch that it is given. */
+void *sw_watch_run(void *argument);
+/* The lanes as they are, into watch->own. */
+void sw_watch_snapshot(struct sw_watch *watch);
+
+#endif

@@ -1,0 +1,12 @@
+/* XXH3-64, with the widest vector instructions that the CPU has. */
+#ifndef SW_IO_QUEUE_CHECKSUM_H
+#define SW_IO_QUEUE_CHECKSUM_H
+
+#include <stdint.h>
+
+/* Marks a grain that this process knows nothing about; sw_checksum never returns it. */
+#define SW_CHECKSUM_UNKNOWN UINT64_C(0)
+
+uint64_t sw_checksum(const void *data, int64_t bytes);
+
+#endif

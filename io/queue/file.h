@@ -1,0 +1,53 @@
+/* One file of a store: made, opened, locked, and asked what its file system can do. */
+#ifndef SW_IO_QUEUE_FILE_H
+#define SW_IO_QUEUE_FILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* "DIR/name", allocated. NULL when there is no memory. */
+char *sw_file_path(const char *directory, const char *name);
+
+/* Makes a new file of mode 0600 in the directory and locks it. *out_fd is -1 after a failure, and nothing is left. */
+sw_status sw_file_create(const char *directory, const char *path, bool allow_buffered, int *out_fd);
+
+/* Makes a new file in the directory that has no name: it is gone as soon as it is closed, however the process ends.
+ * Nothing is left after a failure. */
+sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int *out_fd);
+
+/* Opens and locks an existing file; SW_ERR_BUSY when another process has it. */
+sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd);
+
+/* Opens an existing file of a store to read it, beside a process that may be writing to it: nothing is locked, and
+ * where there is no direct I/O the page cache will do. */
+sw_status sw_file_open_unlocked(const char *path, int *out_fd);
+
+/* Turns direct I/O on where the file system has it, aligned as our buffers are. Returns whether it is on. */
+bool sw_file_try_direct(int fd);
+/* Whether the file is kept in memory anyway. */
+bool sw_file_is_in_memory(int fd);
+
+/* Unlocks and closes. A ring that was closed just before may still hold the file, and must not hold the lock. */
+void sw_file_close(int fd);
+
+/* Refuses directories and block devices that do not exist or are given twice. */
+sw_status sw_file_check_distinct(const char *const *directories, int count);
+
+/* Refuses with SW_ERR_SPACE when a file system has not the room for the bytes that go to the directories on it. */
+sw_status sw_file_check_space(const char *const *directories, const int64_t *bytes, int count);
+
+/* Makes the file at least this long, with all its space taken. */
+sw_status sw_file_allocate(int fd, const char *path, int64_t bytes);
+/* Opens a regular file to read it; anything else is refused, and a FIFO is not waited for. */
+sw_status sw_file_open_to_read(const char *path, int *out_fd);
+sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
+
+/* Reads exactly these bytes; the file must have them. */
+sw_status sw_file_read(int fd, const char *path, int64_t offset_bytes, void *out, int64_t bytes);
+
+/* Makes names that were created or renamed in the directory durable. */
+sw_status sw_file_sync_directory(const char *directory);
+
+#endif

@@ -1,0 +1,217 @@
+#include "io/queue/read_ahead.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "io/queue/file.h"
+#include "io/queue/queue.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE_BYTES = 2 << 20, NO_FILE = -1 };
+static_assert((SW_READ_AHEAD_BLOCK_BYTES * SW_READ_AHEAD_BLOCKS) % HUGE_PAGE_BYTES == 0, "blocks fill huge pages");
+
+struct block {
+    int file; /* NO_FILE: never used */
+    int64_t offset_bytes, bytes;
+    int64_t first_use, last_use; /* positions */
+    bool under_way;
+    char *buf;
+};
+
+struct sw_read_ahead {
+    const char *const *paths;
+    int file, fd; /* the one that is read; NO_FILE at first */
+    int64_t file_bytes;
+    bool direct;
+    struct sw_queue *queue;
+    struct block block[SW_READ_AHEAD_BLOCKS];
+    char *buffer;
+    int64_t floor; /* positions before it are over */
+    int64_t read_bytes;
+    bool warned;
+};
+
+sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **out) {
+    const size_t bytes = (size_t)SW_READ_AHEAD_BLOCKS * SW_READ_AHEAD_BLOCK_BYTES;
+    struct sw_read_ahead *self = calloc(1, sizeof *self);
+    void *buffer = NULL;
+    if (self == NULL || posix_memalign(&buffer, HUGE_PAGE_BYTES, bytes) != 0) {
+        free(self);
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s ahead", paths[0]);
+    }
+    /* Only advice: drives take few large pieces faster than many small ones. */
+    madvise(buffer, bytes, MADV_HUGEPAGE);
+    *self = (struct sw_read_ahead){.paths = paths, .file = NO_FILE, .fd = -1, .buffer = buffer};
+    for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++)
+        self->block[i] = (struct block){
+            .file = NO_FILE, .last_use = -1, .buf = self->buffer + (ptrdiff_t)i * SW_READ_AHEAD_BLOCK_BYTES};
+    *out = self;
+    return SW_OK;
+}
+
+static void leave_file(struct sw_read_ahead *self) {
+    sw_queue_close(self->queue);
+    self->queue = NULL;
+    if (self->fd >= 0)
+        close(self->fd);
+    self->fd = -1;
+    self->file = NO_FILE;
+}
+
+void sw_read_ahead_close(struct sw_read_ahead *self) {
+    if (self == NULL)
+        return;
+    leave_file(self);
+    free(self->buffer);
+    free(self);
+}
+
+static sw_status enter_file(struct sw_read_ahead *self, int file) {
+    const char *path = self->paths[file];
+    leave_file(self);
+    SW_TRY(sw_file_open_to_read(path, &self->fd));
+    self->direct = sw_file_try_direct(self->fd);
+    if (!self->direct && !self->warned && !sw_file_is_in_memory(self->fd))
+        sw_log_info("%s is on a file system without direct I/O: it is read through the page cache", path);
+    self->warned |= !self->direct;
+    SW_TRY(sw_file_size(self->fd, path, &self->file_bytes));
+    const struct sw_ring_spec spec = {
+        .files = &self->fd, .file_count = 1, .depth = SW_READ_AHEAD_BLOCKS, .warned = &self->warned};
+    SW_TRY(sw_queue_open(sw_ring_open_uring, NULL, &spec, &self->queue));
+    self->file = file;
+    return SW_OK;
+}
+
+static sw_status finish(struct sw_read_ahead *self, const struct sw_queue_result *result) {
+    struct block *block = &self->block[result->tag];
+    const char *path = self->paths[block->file];
+    block->under_way = false;
+    self->read_bytes += block->bytes;
+    if (result->error != 0)
+        block->file = NO_FILE;
+    if (result->error == ENODATA)
+        return sw_fail(SW_ERR_CORRUPT, "%s ends at %lld: it has been truncated", path, (long long)result->offset_bytes);
+    if (result->error != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be read at %lld: %s", path, (long long)result->offset_bytes,
+                       strerror(result->error));
+    return SW_OK;
+}
+
+static sw_status reap(struct sw_read_ahead *self, bool wait) {
+    struct sw_queue_result results[SW_READ_AHEAD_BLOCKS];
+    int count = 0;
+    sw_status status = SW_OK;
+    if (self->queue != NULL)
+        SW_TRY(sw_queue_reap(self->queue, wait, results, SW_READ_AHEAD_BLOCKS, &count));
+    for (int i = 0; i < count; i++) {
+        const sw_status one = finish(self, &results[i]);
+        status = status == SW_OK ? one : status;
+    }
+    return status;
+}
+
+static struct block *find(const struct sw_read_ahead *self, int file, int64_t offset_bytes) {
+    for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++)
+        if (self->block[i].file == file && self->block[i].offset_bytes == offset_bytes)
+            return (struct block *)&self->block[i];
+    return NULL;
+}
+
+/* The one whose last use is longest over, or NULL where all are still to be used. */
+static struct block *find_free(struct sw_read_ahead *self) {
+    struct block *oldest = NULL;
+    for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++) {
+        struct block *block = &self->block[i];
+        if (block->last_use < self->floor && !block->under_way &&
+            (oldest == NULL || block->last_use < oldest->last_use))
+            oldest = block;
+    }
+    return oldest;
+}
+
+/* What went through the page cache would only stand in the way there. */
+static void forget(const struct sw_read_ahead *self, const struct block *block) {
+    if (!self->direct && block->file == self->file)
+        posix_fadvise(self->fd, block->offset_bytes, block->bytes, POSIX_FADV_DONTNEED);
+}
+
+/* Gives false where there is no block for it now. */
+static bool start(struct sw_read_ahead *self, int64_t offset_bytes, int64_t position) {
+    const int64_t page = SW_BUFFER_ALIGN_BYTES;
+    const int64_t left = (self->file_bytes - offset_bytes) / page * page;
+    if (left <= 0)
+        return true;
+    struct block *block = find_free(self);
+    if (block == NULL)
+        return false;
+    forget(self, block);
+    *block = (struct block){.file = self->file,
+                            .offset_bytes = offset_bytes,
+                            .bytes = sw_min_i64(left, SW_READ_AHEAD_BLOCK_BYTES),
+                            .first_use = position,
+                            .last_use = position,
+                            .under_way = true,
+                            .buf = block->buf};
+    sw_queue_put(self->queue, &(struct sw_ring_request){.op = SW_RING_READ,
+                                                        .offset_bytes = offset_bytes,
+                                                        .bytes = block->bytes,
+                                                        .buf = block->buf,
+                                                        .tag = (uint64_t)(block - self->block)});
+    return true;
+}
+
+sw_status sw_read_ahead_announce(struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t bytes,
+                                 int64_t position, bool *out_taken) {
+    *out_taken = true;
+    int64_t at = offset_bytes / SW_READ_AHEAD_BLOCK_BYTES * SW_READ_AHEAD_BLOCK_BYTES;
+    for (; at < offset_bytes + bytes && *out_taken; at += SW_READ_AHEAD_BLOCK_BYTES) {
+        struct block *block = find(self, file, at);
+        if (block != NULL) {
+            block->last_use = sw_max_i64(block->last_use, position);
+            continue;
+        }
+        if (file != self->file) {
+            SW_TRY(reap(self, false));
+            if (self->queue != NULL && sw_queue_in_flight(self->queue) > 0)
+                *out_taken = false;
+            else
+                SW_TRY(enter_file(self, file));
+        }
+        *out_taken = *out_taken && start(self, at, position);
+    }
+    return SW_OK;
+}
+
+static bool is_awaited(const struct sw_read_ahead *self, int64_t end) {
+    for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++)
+        if (self->block[i].under_way && self->block[i].first_use < end)
+            return true;
+    return false;
+}
+
+void sw_read_ahead_pass(struct sw_read_ahead *self, int64_t position) {
+    self->floor = position;
+}
+
+sw_status sw_read_ahead_await(struct sw_read_ahead *self, int64_t end) {
+    SW_TRY(reap(self, false));
+    while (is_awaited(self, end))
+        SW_TRY(reap(self, true));
+    return SW_OK;
+}
+
+const void *sw_read_ahead_look(const struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t *out_bytes) {
+    const int64_t within = offset_bytes % SW_READ_AHEAD_BLOCK_BYTES;
+    const struct block *block = find(self, file, offset_bytes - within);
+    *out_bytes = block != NULL && !block->under_way ? block->bytes - within : 0;
+    return *out_bytes > 0 ? block->buf + within : NULL;
+}
+
+int64_t sw_read_ahead_bytes(const struct sw_read_ahead *self) {
+    return self->read_bytes;
+}

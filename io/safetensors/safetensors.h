@@ -1,0 +1,80 @@
+/* safetensors files, read and written in pieces of any size. Format: 8 bytes little-endian header length, a JSON
+ * header, then the tensors' bytes (https://github.com/huggingface/safetensors). Nothing is mapped: memory stays with
+ * the caller's buffers. */
+#ifndef SW_IO_SAFETENSORS_SAFETENSORS_H
+#define SW_IO_SAFETENSORS_SAFETENSORS_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SW_SAFETENSORS_MAX_DIMS = 8, SW_SAFETENSORS_NAME_CHARS = 256 };
+
+struct sw_safetensors; /* a folder's tensors: model.safetensors, or model.safetensors.index.json and its shards */
+
+struct sw_safetensor {
+    char name[SW_SAFETENSORS_NAME_CHARS];
+    sw_dtype type; /* F32, BF16, F16; other types are listed with supported = 0 */
+    int supported;
+    int dims;
+    int64_t dim[SW_SAFETENSORS_MAX_DIMS];
+    int64_t elems;
+    int file;             /* index of the shard, private */
+    int64_t offset_bytes; /* in that file, private */
+};
+
+/* Says what a failed download left in the place of a model's file, by the file's first bytes: "a git-lfs pointer ..."
+ * or "a page of HTML ..." with the way on. NULL: neither. */
+const char *sw_download_fault(const char *begin, size_t bytes);
+
+/* Opens the weights of a Hugging Face folder. Every header is checked whole: lengths within the file, offsets without
+ * overlap or hole, sizes that match shapes, no duplicate names, index entries that exist. */
+sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out);
+void sw_safetensors_close(struct sw_safetensors *tensors);
+int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
+const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
+/* NULL when there is none of that name. */
+const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
+/* Elements [first, first+count) widened to fp32. Several threads may read at once, beside nothing else. */
+sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                                  int64_t count, float *out);
+
+/* Reading ahead, which is for speed alone: announced elements of supported tensors are read many at once, past the page
+ * cache, before they are asked for. Positions, as read_ahead.h has them, never decrease. */
+sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                                  int64_t count, int64_t position, bool *out_taken);
+void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);
+sw_status sw_safetensors_await(struct sw_safetensors *tensors, int64_t end);
+int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors); /* that were read so */
+
+/* Writes one file: declare all tensors, then their elements in the declared order, in pieces. The file appears under
+ * its name only when finish succeeds (written beside it, flushed, renamed); abort leaves nothing. */
+struct sw_safetensors_writer;
+struct sw_safetensors_declared {
+    const char *name;
+    int dims;
+    int64_t dim[SW_SAFETENSORS_MAX_DIMS];
+};
+sw_status sw_safetensors_writer_open(const char *path, sw_dtype type, const struct sw_safetensors_declared *tensors,
+                                     int64_t count, struct sw_safetensors_writer **out);
+/* The next `count` elements, rounded to the file's type. */
+sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const float *values, int64_t count);
+sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer); /* frees it in any case */
+void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer);
+
+/* Writes a folder's weights in the same way: model.safetensors, or where that would have more than shard_bytes of data
+ * several files of at most so many and model.safetensors.index.json. A tensor is in one file, however large it is.
+ * Names and shapes must last until the end. */
+struct sw_safetensors_shards;
+sw_status sw_safetensors_shards_open(const char *folder, sw_dtype type, int64_t shard_bytes,
+                                     const struct sw_safetensors_declared *tensors, int64_t count,
+                                     struct sw_safetensors_shards **out);
+/* The next elements of one tensor. */
+sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, const float *values, int64_t count);
+sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards); /* frees it in any case */
+void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards);
+
+#endif

@@ -1,0 +1,106 @@
+/* Commit: data made durable first, then the record that points to it. */
+#include "io/store/store_private.h"
+
+#include <string.h>
+
+/* The record that is not committed, of every file. */
+static sw_status write_supers(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++) {
+        struct sw_store_file *target = &store->files[file];
+        const int slot = 1 - target->committed_slot;
+        requests[file] = (struct sw_ring_request){
+            .op = SW_RING_WRITE,
+            .file = file,
+            .offset_bytes = sw_super_offset(store, file, slot),
+            .bytes = target->super_bytes,
+            .buf = target->super + slot * target->super_bytes,
+        };
+    }
+    return sw_store_run(store, requests, store->file_count);
+}
+
+static sw_status write_durably(struct sw_store *store, int64_t step) {
+    /* Without a mark, a record that the power tears could not be told from one that had finished. */
+    if (store->mark_damaged && store->commit.step >= 0)
+        SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
+    SW_TRY(sw_store_flush(store));
+    store->created = false;
+    store->mark_damaged = false;
+    SW_TRY(write_supers(store));
+    SW_TRY(sw_store_flush(store));
+    return sw_mark_write(store, store->sequence, step);
+}
+
+sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
+    if (step < 0 || generation < 0 || generation >= store->generations)
+        return sw_fail(SW_ERR_INTERNAL, "step %lld of generation %d cannot be committed", (long long)step, generation);
+    if (strlen(meta) >= SW_STORE_META_BYTES)
+        return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
+                       SW_STORE_META_BYTES - 1);
+    SW_TRY(sw_store_check_writable(store, generation));
+    /* A number is used once, also when its commit fails: two attempts must never look alike. */
+    store->sequence++;
+    for (int file = 0; file < store->file_count; file++)
+        SW_TRY(sw_super_encode(store, file, step, generation, meta));
+    const sw_status status = write_durably(store, step);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "committing step %lld (optimizer, generation %d)", (long long)step, generation);
+    }
+    for (int file = 0; file < store->file_count; file++)
+        store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    store->committed_sequence = store->sequence;
+    if (store->generations == SW_STORE_GENERATIONS)
+        atomic_store(&store->previous_step, store->commit.step);
+    sw_store_set_commit(store, step, generation, meta);
+    return SW_OK;
+}
+
+sw_status sw_store_withdraw(struct sw_store *store) {
+    if (store->generations != 1)
+        return sw_fail(SW_ERR_INTERNAL, "the commit of a store of two generations cannot be withdrawn");
+    if (store->commit.step < 0)
+        return SW_OK;
+    for (int file = 0; file < store->file_count; file++)
+        memset(store->files[file].super, 0, (size_t)(SW_STORE_SLOTS * store->files[file].super_bytes));
+    sw_status status = SW_OK;
+    for (int slot = 0; slot < SW_STORE_SLOTS && status == SW_OK; slot++) {
+        status = write_supers(store);
+        for (int file = 0; file < store->file_count; file++)
+            store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    }
+    if (status == SW_OK)
+        status = sw_store_flush(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "withdrawing the commit of step %lld", (long long)store->commit.step);
+    }
+    sw_store_set_commit(store, -1, 0, "");
+    return SW_OK;
+}
+
+/* The mark goes first: it may tell of an earlier commit than the records do, never of one that is not there. */
+static sw_status remove_later(struct sw_store *store) {
+    SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
+    SW_TRY(sw_store_flush(store));
+    for (int file = 0; file < store->file_count; file++) {
+        const struct sw_store_file *target = &store->files[file];
+        memcpy(target->super + (1 - target->committed_slot) * target->super_bytes,
+               target->super + target->committed_slot * target->super_bytes, (size_t)target->super_bytes);
+    }
+    SW_TRY(write_supers(store));
+    return sw_store_flush(store);
+}
+
+sw_status sw_store_go_back(struct sw_store *store) {
+    if (!atomic_load(&store->behind))
+        return SW_OK;
+    const sw_status status = remove_later(store);
+    if (status != SW_OK) {
+        atomic_store(&store->unsure, true);
+        return sw_fail_while(status, "going back to the commit of step %lld", (long long)store->commit.step);
+    }
+    atomic_store(&store->behind, false);
+    return SW_OK;
+}

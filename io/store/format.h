@@ -1,0 +1,174 @@
+/* The bytes of a store file, version 3. All numbers are little-endian.
+ *
+ *   label         struct sw_label_header, the whole grains of every unit (u64 each), struct sw_label_extent of all
+ *                 that is sealed
+ *   second label  the same bytes, at sw_format_copy_offset
+ *   mark          struct sw_mark in a page of its own
+ *   superblock 0  struct sw_super_header in a page of its own, SW_STORE_META_BYTES of text, then a u64 sum for each
+ *   superblock 1  grain of the committed generation in this file, in the order of units and grains
+ *   generation 0  the extents of one generation
+ *   generation 1  and of the other
+ *   scratch       not described: laid anew by each process
+ *
+ * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; it covers everything behind it up to the
+ * part's end, a mark's the mark.
+ *
+ * A drive that loses power within a write may lose what lies beside it too, up to SW_FORMAT_APART_BYTES away. Parts
+ * that are written at different times therefore lie so far apart: a write endangers its own part only.
+ *
+ * Version 2 has no second label and nothing between its parts, and the mark is the last page of the label, whose sum
+ * ends before it. A store keeps the version that it was made with. */
+#ifndef SW_IO_STORE_FORMAT_H
+#define SW_IO_STORE_FORMAT_H
+
+#include "core/size.h"
+#include "io/store/store.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    SW_FORMAT_PAGE_BYTES = 4096,
+    SW_FORMAT_MARK_BYTES = SW_FORMAT_PAGE_BYTES,
+    SW_FORMAT_APART_BYTES = 64 << 10,
+    SW_FORMAT_DENSE_VERSION = 2, /* the version whose parts lie side by side */
+    SW_FORMAT_ID_BYTES = 16,
+    SW_FORMAT_MAGIC_BYTES = 8,
+    SW_FORMAT_SUM_FROM = 16, /* sums cover what is behind magic and sum */
+    SW_FORMAT_MAX_LABEL_BYTES = 64 << 20,
+};
+
+#define SW_LABEL_MAGIC "SPILLWAY"
+#define SW_SUPER_MAGIC "SWCOMMIT"
+#define SW_MARK_MAGIC "SWFINISH"
+
+/* A little-endian number of the file; the wrapper keeps it from being used unconverted. */
+typedef struct {
+    uint32_t raw;
+} sw_le32;
+
+typedef struct {
+    uint64_t raw;
+} sw_le64;
+
+static inline sw_le32 sw_le32_of(uint32_t value) {
+    return (sw_le32){htole32(value)};
+}
+
+static inline sw_le64 sw_le64_of(int64_t value) {
+    return (sw_le64){htole64((uint64_t)value)};
+}
+
+static inline sw_le64 sw_le64_of_sum(uint64_t value) {
+    return (sw_le64){htole64(value)};
+}
+
+static inline uint32_t sw_from_le32(sw_le32 value) {
+    return le32toh(value.raw);
+}
+
+/* As a size; what does not fit becomes negative, which every check refuses. */
+static inline int64_t sw_from_le64(sw_le64 value) {
+    return (int64_t)le64toh(value.raw);
+}
+
+static inline uint64_t sw_sum_from_le64(sw_le64 value) {
+    return le64toh(value.raw);
+}
+
+struct sw_label_header {
+    char magic[SW_FORMAT_MAGIC_BYTES];
+    sw_le64 sum;
+    sw_le32 version, file_index, file_count, generations;
+    uint8_t store_id[SW_FORMAT_ID_BYTES]; /* random; the same in every file of the store */
+    sw_le64 label_bytes, super_bytes;     /* of one superblock */
+    sw_le64 sealed_bytes;                 /* the file up to the end of its extents */
+    sw_le64 unit_count, extent_count;
+    sw_le64 reserved[5];
+};
+static_assert(sizeof(struct sw_label_header) == 128, "on-disk layout");
+static_assert(offsetof(struct sw_label_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
+
+/* A run of a unit's grains. Stripes of stripe_grains go round the files of the store, beginning with first_file;
+ * offset_bytes is where this file's share begins, which is contiguous. Grains that a store does not own are in no
+ * extent of it. */
+struct sw_label_extent {
+    sw_le32 kind, generation;
+    sw_le64 unit, first_grain, grains, grain_bytes, offset_bytes;
+    sw_le32 first_file, stripe_grains;
+    sw_le64 reserved;
+};
+static_assert(sizeof(struct sw_label_extent) == 64, "on-disk layout");
+
+struct sw_super_header {
+    char magic[SW_FORMAT_MAGIC_BYTES];
+    sw_le64 sum;
+    sw_le32 version, file_index, generation, reserved_word;
+    uint8_t store_id[SW_FORMAT_ID_BYTES];
+    sw_le64 sequence; /* counts attempts to commit, from 1: never reused */
+    sw_le64 step, sum_count, meta_bytes;
+    sw_le64 reserved[6];
+};
+static_assert(sizeof(struct sw_super_header) == 128, "on-disk layout");
+static_assert(offsetof(struct sw_super_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
+
+/* The last commit that finished. Within one sector, so that a drive writes all of it or nothing. */
+struct sw_mark {
+    char magic[SW_FORMAT_MAGIC_BYTES];
+    sw_le64 sum;
+    uint8_t store_id[SW_FORMAT_ID_BYTES];
+    sw_le64 sequence, step;
+};
+static_assert(sizeof(struct sw_mark) == 48, "on-disk layout");
+static_assert(offsetof(struct sw_mark, store_id) == SW_FORMAT_SUM_FROM, "on-disk layout");
+
+#define SW_SUPER_META_OFFSET ((int64_t)SW_FORMAT_PAGE_BYTES)
+#define SW_SUPER_SUMS_OFFSET (SW_SUPER_META_OFFSET + SW_STORE_META_BYTES)
+static_assert(SW_STORE_META_BYTES % SW_FORMAT_PAGE_BYTES == 0, "the sums begin at a page");
+static_assert(SW_RECORD_BYTES % SW_FORMAT_PAGE_BYTES == 0, "records must allow direct I/O");
+static_assert(SW_FORMAT_PAGE_BYTES % SW_BUFFER_ALIGN_BYTES == 0, "parts must allow direct I/O");
+
+static inline int64_t sw_format_super_bytes(int64_t sum_count) {
+    return sw_round_up(SW_SUPER_SUMS_OFFSET + sum_count * (int64_t)sizeof(sw_le64), SW_FORMAT_PAGE_BYTES);
+}
+
+/* The bytes between two parts. */
+static inline int64_t sw_format_apart_bytes(int version) {
+    return version == SW_FORMAT_DENSE_VERSION ? 0 : SW_FORMAT_APART_BYTES;
+}
+
+static inline int64_t sw_format_label_bytes(int version, int64_t unit_count, int64_t extent_count) {
+    return sw_round_up((int64_t)sizeof(struct sw_label_header) + unit_count * (int64_t)sizeof(sw_le64) +
+                           extent_count * (int64_t)sizeof(struct sw_label_extent),
+                       SW_FORMAT_PAGE_BYTES) +
+           (version == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0);
+}
+
+/* Where the second label begins: at a power of two, so that it is found where the first, which tells its own length,
+ * cannot be read. */
+#define SW_FORMAT_FIRST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_APART_BYTES)
+#define SW_FORMAT_LAST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_MAX_LABEL_BYTES)
+static inline int64_t sw_format_copy_offset(int64_t label_bytes) {
+    int64_t offset_bytes = SW_FORMAT_FIRST_COPY_OFFSET;
+    while (offset_bytes < SW_FORMAT_LAST_COPY_OFFSET && offset_bytes - SW_FORMAT_APART_BYTES < label_bytes)
+        offset_bytes *= 2;
+    return offset_bytes;
+}
+static_assert(SW_FORMAT_MAX_LABEL_BYTES + SW_FORMAT_APART_BYTES <= SW_FORMAT_LAST_COPY_OFFSET, "each copy is found");
+
+static inline int64_t sw_format_mark_offset(int version, int64_t label_bytes) {
+    return version == SW_FORMAT_DENSE_VERSION
+               ? label_bytes - SW_FORMAT_MARK_BYTES
+               : sw_format_copy_offset(label_bytes) + label_bytes + SW_FORMAT_APART_BYTES;
+}
+
+/* The slot after the last is where the extents begin. */
+static inline int64_t sw_format_super_offset(int version, int64_t label_bytes, int64_t super_bytes, int slot) {
+    const int64_t apart_bytes = sw_format_apart_bytes(version);
+    return sw_format_mark_offset(version, label_bytes) + SW_FORMAT_MARK_BYTES + apart_bytes +
+           slot * (super_bytes + apart_bytes);
+}
+
+#endif

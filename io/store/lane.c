@@ -1,0 +1,378 @@
+/* A lane: ordered transfers cut into blocks that keep the queue full across transfers. Sums are made and checked here,
+ * by the lane's thread. */
+#include "io/queue/checksum.h"
+#include "io/store/store_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { REAP_BATCH = 64, TRANSFER_NAME_CHARS = 160, ADVICE_CHARS = 224 };
+
+struct lane_transfer {
+    struct sw_store_transfer request;
+    int64_t issued;      /* grains handed to the queue */
+    int blocks_active;   /* of them, in flight */
+    int64_t grain_bytes; /* that move, of each grain; a block has several grains only where they move whole */
+};
+
+/* A run of a transfer's grains that is one request of the queue. */
+struct lane_block {
+    int transfer;
+    struct sw_run run;
+    int64_t first_grain;
+    bool again; /* its first reading did not check */
+};
+
+/* Indices of transfers, first in first out. */
+struct index_ring {
+    int at[SW_STORE_LANE_TRANSFERS];
+    unsigned head, tail;
+};
+static_assert((SW_STORE_LANE_TRANSFERS & (SW_STORE_LANE_TRANSFERS - 1)) == 0, "indices wrap by masking");
+
+struct sw_store_lane {
+    struct sw_store *store;
+    struct sw_queue *queue;
+    struct lane_transfer transfers[SW_STORE_LANE_TRANSFERS];
+    struct index_ring unused, waiting, finished; /* waiting: not yet wholly issued */
+    struct lane_block *blocks;                   /* depth of them */
+    int *unused_blocks;
+    int unused_block_count;
+    int outstanding;  /* transfers submitted and not reaped */
+    sw_status failed; /* the first error; nothing more is accepted */
+};
+
+static int ring_count(const struct index_ring *ring) {
+    return (int)(ring->tail - ring->head);
+}
+
+static void ring_push(struct index_ring *ring, int index) {
+    assert(ring_count(ring) < SW_STORE_LANE_TRANSFERS);
+    ring->at[ring->tail++ & (SW_STORE_LANE_TRANSFERS - 1)] = index;
+}
+
+static int ring_peek(const struct index_ring *ring) {
+    return ring->at[ring->head & (SW_STORE_LANE_TRANSFERS - 1)];
+}
+
+static int ring_pop(struct index_ring *ring) {
+    assert(ring_count(ring) > 0);
+    return ring->at[ring->head++ & (SW_STORE_LANE_TRANSFERS - 1)];
+}
+
+/* Gives back what scratch an earlier process left behind the end, once the areas are known. */
+static sw_status trim_files(struct sw_store *store) {
+    for (int file = 0; file < store->file_count && !store->trimmed; file++) {
+        const struct sw_store_file *target = &store->files[file];
+        if (!target->is_device && ftruncate(target->fd, target->end_bytes) != 0)
+            return sw_fail(SW_ERR_IO, "%s cannot be cut to %lld bytes: %s", target->path, (long long)target->end_bytes,
+                           strerror(errno));
+    }
+    store->trimmed = true;
+    return SW_OK;
+}
+
+sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out) {
+    if (depth < 1 || depth > SW_QUEUE_MAX_DEPTH)
+        return sw_fail(SW_ERR_ARG, "an I/O depth of %d is not within 1 and %d", depth, SW_QUEUE_MAX_DEPTH);
+    SW_TRY(trim_files(store));
+    struct sw_store_lane *lane = calloc(1, sizeof *lane);
+    if (lane == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for an I/O lane");
+    sw_status status = SW_ERR_NOMEM;
+    lane->store = store;
+    lane->blocks = calloc((size_t)depth, sizeof *lane->blocks);
+    lane->unused_blocks = calloc((size_t)depth, sizeof *lane->unused_blocks);
+    if (lane->blocks == NULL || lane->unused_blocks == NULL) {
+        sw_fail(status, "no memory for an I/O lane of %d requests", depth);
+        goto failed;
+    }
+    for (int i = 0; i < depth; i++)
+        lane->unused_blocks[lane->unused_block_count++] = i;
+    for (int i = 0; i < SW_STORE_LANE_TRANSFERS; i++)
+        ring_push(&lane->unused, i);
+    SW_TRY_GOTO(sw_store_open_queue(store, depth, &lane->queue), failed);
+    *out = lane;
+    return SW_OK;
+failed:
+    sw_store_lane_close(lane);
+    return status;
+}
+
+void sw_store_lane_close(struct sw_store_lane *lane) {
+    if (lane == NULL)
+        return;
+    sw_queue_close(lane->queue);
+    free(lane->blocks);
+    free(lane->unused_blocks);
+    free(lane);
+}
+
+int sw_store_outstanding(const struct sw_store_lane *lane) {
+    return lane->outstanding;
+}
+
+static struct sw_area *area_of(const struct sw_store_lane *lane, const struct sw_store_transfer *transfer) {
+    return &lane->store->areas[transfer->kind][transfer->generation];
+}
+
+static void put_block(struct sw_store_lane *lane, int index) {
+    const struct lane_block *block = &lane->blocks[index];
+    const struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    const struct sw_store_transfer *request = &transfer->request;
+    const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
+    sw_queue_put(lane->queue,
+                 &(struct sw_ring_request){
+                     .op = request->write ? SW_RING_WRITE : SW_RING_READ,
+                     .file = block->run.file,
+                     .offset_bytes = block->run.offset_bytes,
+                     .bytes = block->run.grains * transfer->grain_bytes,
+                     .buf = (char *)request->buf + (block->first_grain - request->first_grain) * grain_bytes,
+                     .tag = (uint64_t)index,
+                 });
+}
+
+/* The rest of a transfer goes in blocks of like size: a small one at the end would take a place in the queue for
+ * little. */
+static int64_t next_block_grains(const struct sw_area *area, const struct lane_transfer *transfer) {
+    const bool whole = transfer->grain_bytes == area->grain_bytes;
+    const int64_t most = whole ? sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes) : 1;
+    const int64_t grains_left = transfer->request.grains - transfer->issued;
+    return sw_div_up(grains_left, sw_div_up(grains_left, most));
+}
+
+/* Hands over blocks of waiting transfers, in order, while there is room. */
+static void issue_blocks(struct sw_store_lane *lane) {
+    while (lane->unused_block_count > 0 && ring_count(&lane->waiting) > 0) {
+        const int index = ring_peek(&lane->waiting);
+        struct lane_transfer *transfer = &lane->transfers[index];
+        const struct sw_store_transfer *request = &transfer->request;
+        const struct sw_area *area = area_of(lane, request);
+        const int64_t first = request->first_grain + transfer->issued;
+        const int block = lane->unused_blocks[--lane->unused_block_count];
+        lane->blocks[block] = (struct lane_block){
+            .transfer = index,
+            .first_grain = first,
+            .run = sw_area_run(area, request->unit, first, next_block_grains(area, transfer)),
+        };
+        transfer->issued += lane->blocks[block].run.grains;
+        transfer->blocks_active++;
+        if (transfer->issued == request->grains)
+            ring_pop(&lane->waiting);
+        put_block(lane, block);
+    }
+}
+
+/* "reading grain 3 of unit 2 (optimizer, generation 1, step 7)" */
+static const char *name_grain(const struct sw_store_transfer *request, int64_t grain, char text[TRANSFER_NAME_CHARS]) {
+    static const char *const kinds[SW_STORE_KINDS] = {[SW_STORE_OPTIMIZER] = "optimizer",
+                                                      [SW_STORE_GRADS] = "grads",
+                                                      [SW_STORE_WEIGHTS] = "weights",
+                                                      [SW_STORE_ACTS] = "acts",
+                                                      [SW_STORE_ACCUMULATORS] = "accumulators"};
+    snprintf(text, TRANSFER_NAME_CHARS, "grain %lld of unit %lld (%s, generation %d, step %lld)", (long long)grain,
+             (long long)request->unit, kinds[request->kind], request->generation, (long long)request->step);
+    return text;
+}
+
+static sw_status check_request(const struct sw_store_lane *lane, const struct sw_store_transfer *request) {
+    assert((uintptr_t)request->buf % SW_BUFFER_ALIGN_BYTES == 0);
+    const bool known = request->kind >= 0 && request->kind < SW_STORE_KINDS && request->generation >= 0 &&
+                       request->generation < SW_STORE_GENERATIONS && request->unit >= 0 &&
+                       request->unit < lane->store->unit_count && area_of(lane, request)->extents != NULL;
+    if (!known ||
+        !sw_extent_holds(&area_of(lane, request)->extents[request->unit], request->first_grain, request->grains))
+        return sw_fail(SW_ERR_INTERNAL, "the store has no grains %lld to %lld of unit %lld (kind %d, generation %d)",
+                       (long long)request->first_grain, (long long)(request->first_grain + request->grains - 1),
+                       (long long)request->unit, (int)request->kind, request->generation);
+    return SW_OK;
+}
+
+static void record_sums(struct sw_area *area, const struct sw_store_transfer *request) {
+    uint64_t *sums = sw_area_sums(area, request->unit, request->first_grain);
+    for (int64_t i = 0; i < request->grains; i++)
+        sums[i] = sw_checksum((const char *)request->buf + i * area->grain_bytes, area->grain_bytes);
+}
+
+/* Whether all of a write's grains still hold the zeros of creation. */
+static bool is_unwritten(const struct sw_store *store, const struct sw_area *area,
+                         const struct sw_store_transfer *request) {
+    const uint64_t *sums = sw_area_sums(area, request->unit, request->first_grain);
+    for (int64_t i = 0; i < request->grains; i++)
+        if (sums[i] != store->zero_sum)
+            return false;
+    return store->zero_sum != SW_CHECKSUM_UNKNOWN;
+}
+
+/* The bytes of each grain that a transfer must move. */
+static int64_t moved_grain_bytes(const struct sw_store *store, const struct sw_area *area,
+                                 const struct sw_store_transfer *request) {
+    assert(request->zeros_from_bytes % SW_BUFFER_ALIGN_BYTES == 0 && request->zeros_from_bytes <= area->grain_bytes);
+    const bool shortened = request->write && request->zeros_from_bytes > 0 && is_unwritten(store, area, request);
+    return shortened ? request->zeros_from_bytes : area->grain_bytes;
+}
+
+static sw_status fail_lane(struct sw_store_lane *lane, sw_status status) {
+    lane->failed = status;
+    return status;
+}
+
+static sw_status already_failed(const struct sw_store_lane *lane) {
+    return sw_fail(lane->failed, "this I/O lane has failed before (%s)", sw_status_name(lane->failed));
+}
+
+sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_transfer *transfer) {
+    if (lane->failed != SW_OK)
+        return already_failed(lane);
+    SW_TRY(check_request(lane, transfer));
+    if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
+        SW_TRY(sw_store_check_writable(lane->store, transfer->generation));
+    if (ring_count(&lane->unused) == 0)
+        return sw_fail(SW_ERR_BUSY, "an I/O lane takes %d transfers at once", SW_STORE_LANE_TRANSFERS);
+    const int index = ring_pop(&lane->unused);
+    struct sw_area *area = area_of(lane, transfer);
+    lane->transfers[index] =
+        (struct lane_transfer){.request = *transfer, .grain_bytes = moved_grain_bytes(lane->store, area, transfer)};
+    ring_push(&lane->waiting, index);
+    lane->outstanding++;
+    if (transfer->write)
+        record_sums(area, transfer);
+    if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
+        atomic_store(&lane->store->previous_step, -1);
+    issue_blocks(lane);
+    const sw_status status = sw_queue_start(lane->queue);
+    return status == SW_OK ? SW_OK : fail_lane(lane, status);
+}
+
+/* The first grain of the block whose bytes do not have the recorded sum, or -1. */
+static int64_t find_bad_grain(const struct sw_store_lane *lane, const struct lane_block *block) {
+    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    const struct sw_area *area = area_of(lane, request);
+    const uint64_t *sums = sw_area_sums(area, request->unit, block->first_grain);
+    const char *bytes = (const char *)request->buf + (block->first_grain - request->first_grain) * area->grain_bytes;
+    for (int64_t i = 0; i < block->run.grains; i++)
+        if (sw_checksum(bytes + i * area->grain_bytes, area->grain_bytes) != sums[i])
+            return block->first_grain + i;
+    return -1;
+}
+
+static bool is_committed(const struct sw_store *store, const struct sw_store_transfer *request) {
+    return atomic_load(&store->committed_step) >= 0 && request->kind == SW_STORE_OPTIMIZER &&
+           request->generation == atomic_load(&store->committed_generation);
+}
+
+/* Advice for a user whose last commit has lost a grain. */
+static const char *advise(const struct sw_store *store, char advice[ADVICE_CHARS]) {
+    const long long step = (long long)atomic_load(&store->committed_step);
+    const long long previous = (long long)atomic_load(&store->previous_step);
+    if (previous >= 0)
+        snprintf(advice, ADVICE_CHARS,
+                 "it belongs to the last commit (step %lld): resume --previous goes back to step %lld if that is still "
+                 "whole, otherwise go back to an export or another copy",
+                 step, previous);
+    else
+        snprintf(advice, ADVICE_CHARS,
+                 "it belongs to the last commit (step %lld): go back to an export or another copy", step);
+    return advice;
+}
+
+static sw_status report_corrupt(const struct sw_store_lane *lane, const struct lane_block *block, int64_t grain) {
+    const struct sw_store *store = lane->store;
+    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    const struct sw_area *area = area_of(lane, request);
+    SW_TRY(sw_store_check_current(store));
+    const long long step = (long long)atomic_load(&store->committed_step);
+    const bool unknown = *sw_area_sums(area, request->unit, grain) == SW_CHECKSUM_UNKNOWN;
+    char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
+    if (step < 0)
+        snprintf(advice, sizeof advice, "nothing has been committed yet: start the run again");
+    else if (is_committed(store, request))
+        advise(store, advice);
+    else
+        snprintf(advice, sizeof advice, "the last commit (step %lld) does not use it: resume from there", step);
+    return sw_fail(SW_ERR_CORRUPT, "%s %s at offset %lld of %s; %s", name_grain(request, grain, name),
+                   unknown ? "was not written since the store was opened" : "has a wrong checksum, read twice,",
+                   (long long)(block->run.offset_bytes + (grain - block->first_grain) * area->grain_bytes),
+                   store->files[block->run.file].path, advice);
+}
+
+static sw_status report_io(const struct sw_store_lane *lane, const struct lane_block *block,
+                           const struct sw_queue_result *result) {
+    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    const int64_t into = (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
+    char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
+    const bool lost = !request->write && is_committed(lane->store, request);
+    const sw_status status =
+        sw_store_io_error(lane->store, block->run.file, request->write ? SW_RING_WRITE : SW_RING_READ, result);
+    return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading",
+                         name_grain(request, block->first_grain + into, name), lost ? ", " : "",
+                         lost ? advise(lane->store, advice) : "");
+}
+
+static void count_bytes(struct sw_store *store, bool write, int64_t bytes) {
+    atomic_fetch_add_explicit(write ? &store->write_bytes : &store->read_bytes, bytes, memory_order_relaxed);
+}
+
+static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_result *result) {
+    const int index = (int)result->tag;
+    struct lane_block *block = &lane->blocks[index];
+    struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    if (result->error != 0)
+        return report_io(lane, block, result);
+    count_bytes(lane->store, transfer->request.write, block->run.grains * transfer->grain_bytes);
+    const int64_t bad = transfer->request.write ? -1 : find_bad_grain(lane, block);
+    if (bad >= 0 && block->again)
+        return report_corrupt(lane, block, bad);
+    if (bad >= 0) {
+        block->again = true;
+        put_block(lane, index);
+        return SW_OK;
+    }
+    lane->unused_blocks[lane->unused_block_count++] = index;
+    transfer->blocks_active--;
+    if (transfer->blocks_active == 0 && transfer->issued == transfer->request.grains)
+        ring_push(&lane->finished, block->transfer);
+    return SW_OK;
+}
+
+static sw_status advance(struct sw_store_lane *lane, bool wait) {
+    struct sw_queue_result results[REAP_BATCH];
+    int count;
+    SW_TRY(sw_queue_reap(lane->queue, wait, results, REAP_BATCH, &count));
+    for (int i = 0; i < count; i++)
+        SW_TRY(finish_block(lane, &results[i]));
+    issue_blocks(lane);
+    return sw_queue_start(lane->queue);
+}
+
+sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count) {
+    *out_count = 0;
+    if (lane->failed != SW_OK)
+        return already_failed(lane);
+    if (lane->outstanding == 0 || max <= 0)
+        return SW_OK;
+    do {
+        const sw_status status = advance(lane, wait && ring_count(&lane->finished) == 0);
+        if (status != SW_OK)
+            return fail_lane(lane, status);
+    } while (wait && ring_count(&lane->finished) == 0);
+    while (*out_count < max && ring_count(&lane->finished) > 0) {
+        const int index = ring_pop(&lane->finished);
+        tags[(*out_count)++] = lane->transfers[index].request.tag;
+        ring_push(&lane->unused, index);
+        lane->outstanding--;
+    }
+    return SW_OK;
+}
+
+sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer) {
+    assert(lane->outstanding == 0);
+    uint64_t tag;
+    int count;
+    SW_TRY(sw_store_submit(lane, transfer));
+    return sw_store_reap(lane, true, &tag, 1, &count);
+}

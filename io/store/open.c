@@ -1,0 +1,159 @@
+/* Opening a store: files in any order and place, believed only as far as they check. */
+#include "io/queue/file.h"
+#include "io/queue/lock.h"
+#include "io/store/block.h"
+#include "io/store/store_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_SEQUENCE (INT64_C(1) << 62)
+
+struct opening {
+    bool read_only, allow_buffered;
+    int64_t most_step;
+};
+
+static sw_status open_file(const struct sw_store *store, bool allow_buffered, struct sw_store_file *target) {
+    if (store->read_only)
+        return target->is_device ? sw_block_open_unlocked(target->path, &target->fd, &target->device_bytes)
+                                 : sw_file_open_unlocked(target->path, &target->fd);
+    return target->is_device ? sw_block_open(target->path, &target->fd, &target->device_bytes)
+                             : sw_file_open(target->path, allow_buffered, &target->fd);
+}
+
+static sw_status read_labels(struct sw_store *store, const char *const *directories, bool allow_buffered,
+                             void *labels[]) {
+    for (int i = 0; i < store->file_count; i++) {
+        SW_TRY(sw_store_set_file(store, i, directories[i]));
+        SW_TRY(open_file(store, allow_buffered, &store->files[i]));
+    }
+    SW_TRY(sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue));
+    for (int i = 0; i < store->file_count; i++)
+        SW_TRY(sw_label_read(store, i, &labels[i]));
+    return SW_OK;
+}
+
+/* Puts files and labels in the order of their indices, which the queue follows. */
+static sw_status sort_files(struct sw_store *store, void *labels[]) {
+    const char *first_path = store->files[0].path;
+    const int needed = sw_label_file_count(labels[0]);
+    if (needed != store->file_count)
+        return sw_fail(SW_ERR_ARG,
+                       "the store of %s is striped over %d directories, and %d were given: give all of them",
+                       first_path, needed, store->file_count);
+    struct sw_store_file files[SW_STORE_MAX_FILES];
+    void *sorted[SW_STORE_MAX_FILES] = {NULL};
+    memcpy(files, store->files, sizeof files);
+    for (int i = 0; i < store->file_count; i++) {
+        const int index = sw_label_file_index(labels[i]);
+        if (memcmp(sw_label_store_id(labels[i]), sw_label_store_id(labels[0]), SW_FORMAT_ID_BYTES) != 0 ||
+            sw_label_file_count(labels[i]) != needed)
+            return sw_fail(SW_ERR_ARG, "%s and %s belong to different stores", first_path, files[i].path);
+        if (sorted[index] != NULL)
+            return sw_fail(SW_ERR_ARG, "%s is a copy of another file of the same store", files[i].path);
+        sorted[index] = labels[i];
+    }
+    for (int i = 0; i < store->file_count; i++)
+        store->files[sw_label_file_index(labels[i])] = files[i];
+    memcpy(labels, sorted, (size_t)store->file_count * sizeof *labels);
+    sw_queue_close(store->queue);
+    store->queue = NULL;
+    return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
+}
+
+/* No training numbers that many commits, and the next number would not be one. */
+static sw_status check_sequence(const struct sw_store *store) {
+    if (store->sequence <= MOST_SEQUENCE)
+        return SW_OK;
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%s numbers its last commit %lld, which no training reaches, and cannot take another: export its "
+                   "weights, which are whole if verify says so, and begin a new run from them",
+                   store->files[0].path, (long long)store->sequence);
+}
+
+static sw_status load(struct sw_store *store, const char *const *directories, const struct opening *opening,
+                      void *labels[]) {
+    SW_TRY(read_labels(store, directories, opening->allow_buffered, labels));
+    SW_TRY(sort_files(store, labels));
+    SW_TRY(sw_label_apply(store, labels));
+    SW_TRY(sw_super_alloc(store));
+    SW_TRY(sw_super_load(store, opening->most_step));
+    if (store->read_only)
+        return SW_OK;
+    SW_TRY(check_sequence(store));
+    /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
+     * before the generation that it replaces is written to. */
+    SW_TRY(sw_store_flush(store));
+    sw_label_mend(store, labels);
+    return SW_OK;
+}
+
+static sw_status open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                         const struct opening *opening, struct sw_store **out) {
+    SW_TRY(sw_file_check_distinct(directories, directory_count));
+    struct sw_store *store;
+    SW_TRY(sw_store_alloc(directory_count, rings, &store));
+    store->read_only = store->trimmed = opening->read_only;
+    void *labels[SW_STORE_MAX_FILES] = {NULL};
+    const sw_status status = load(store, directories, opening, labels);
+    for (int i = 0; i < directory_count; i++)
+        free(labels[i]);
+    if (status != SW_OK) {
+        sw_store_free(store, false);
+        return status;
+    }
+    *out = store;
+    return SW_OK;
+}
+
+sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                           bool allow_buffered, int64_t most_step, struct sw_store **out) {
+    const struct opening opening = {.allow_buffered = allow_buffered, .most_step = most_step};
+    return open_on(rings, directories, directory_count, &opening, out);
+}
+
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
+                        struct sw_store **out) {
+    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
+    return sw_store_open_on(&rings, directories, directory_count, allow_buffered, most_step, out);
+}
+
+sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
+                                struct sw_store **out) {
+    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
+    const struct opening opening = {.read_only = true, .most_step = most_step};
+    return open_on(&rings, directories, directory_count, &opening, out);
+}
+
+/* Whether a file's records say something else than when the store was opened: the commit that is read is gone, or there
+ * is one that is later than all that were there. A record that cannot be read says nothing. */
+static bool is_changed(const struct sw_store *store, int file, void *page) {
+    const struct sw_store_file *target = &store->files[file];
+    bool changed = false;
+    for (int slot = 0; slot < SW_STORE_SLOTS; slot++) {
+        if (pread(target->fd, page, SW_FORMAT_PAGE_BYTES, sw_super_offset(store, file, slot)) != SW_FORMAT_PAGE_BYTES)
+            continue;
+        const int64_t sequence = sw_from_le64(((const struct sw_super_header *)page)->sequence);
+        changed |= slot == target->committed_slot ? sequence != store->committed_sequence : sequence > store->sequence;
+    }
+    return changed;
+}
+
+sw_status sw_store_check_current(const struct sw_store *store) {
+    void *page;
+    if (!store->read_only)
+        return SW_OK;
+    SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &page));
+    /* Where a later commit was there already, its run may be on the way to the one after that. */
+    bool changed = atomic_load(&store->behind) && sw_lock_is_held(store->files[0].fd);
+    for (int file = 0; file < store->file_count; file++)
+        changed |= is_changed(store, file, page);
+    free(page);
+    return !changed ? SW_OK
+                    : sw_fail(SW_ERR_OVERTAKEN,
+                              "step %lld in %s was written over while it was read, as its run trains on: try again, or "
+                              "stop the run first",
+                              (long long)store->commit.step, store->files[0].path);
+}

@@ -1,0 +1,284 @@
+#include "io/store/store_private.h"
+
+#include "core/log.h"
+#include "io/queue/file.h"
+#include "io/store/block.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out) {
+    if (file_count < 1 || file_count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "a store has 1 to %d directories, not %d", SW_STORE_MAX_FILES, file_count);
+    struct sw_store *store = calloc(1, sizeof *store);
+    if (store == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a store");
+    store->file_count = file_count;
+    store->version = SW_STORE_VERSION;
+    store->open_ring = rings->open;
+    store->ring_context = rings->context;
+    for (int file = 0; file < file_count; file++)
+        store->files[file] = (struct sw_store_file){.fd = -1, .committed_slot = 1};
+    sw_store_set_commit(store, -1, 1, "");
+    atomic_store(&store->previous_step, -1);
+    *out = store;
+    return SW_OK;
+}
+
+sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory) {
+    struct sw_store_file *target = &store->files[file];
+    target->directory = strdup(directory);
+    target->is_device = sw_block_is_one(directory);
+    target->path = target->is_device ? strdup(directory) : sw_file_path(directory, SW_STORE_FILE_NAME);
+    if (target->directory == NULL || target->path == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store file");
+    return SW_OK;
+}
+
+sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
+    const struct sw_store_file *target = &store->files[file];
+    SW_TRY(sw_store_check_limit(target, bytes));
+    return target->is_device ? sw_block_check_room(target->path, target->device_bytes, bytes)
+                             : sw_file_allocate(target->fd, target->path, bytes);
+}
+
+static void remove_file(const struct sw_store *store, const struct sw_store_file *target) {
+    if (!target->is_device && !store->unnamed)
+        unlink(target->path);
+    if (target->is_device && store->filled && sw_block_wipe(target->fd, target->path, target->device_bytes) != SW_OK)
+        sw_log_warn("%s still holds what a start that failed wrote to it", target->path);
+}
+
+void sw_store_free(struct sw_store *store, bool remove) {
+    sw_queue_close(store->queue);
+    for (int file = 0; file < store->file_count; file++) {
+        struct sw_store_file *target = &store->files[file];
+        if (remove && target->fd >= 0)
+            remove_file(store, target);
+        if (target->fd >= 0)
+            sw_file_close(target->fd);
+        free(target->directory);
+        free(target->path);
+        free(target->super);
+        free(target->mark);
+    }
+    for (int kind = 0; kind < SW_STORE_KINDS; kind++)
+        for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
+            sw_area_free(&store->areas[kind][generation]);
+    free(store->unit_grains);
+    free(store);
+}
+
+void sw_store_close(struct sw_store *store) {
+    if (store != NULL)
+        sw_store_free(store, false);
+}
+
+void sw_store_discard(struct sw_store *store) {
+    if (store != NULL)
+        sw_store_free(store, store->created);
+}
+
+sw_status sw_store_alloc_aligned(int64_t bytes, void **out) {
+    *out = NULL;
+    const int64_t align_bytes = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : SW_BUFFER_ALIGN_BYTES;
+    if (posix_memalign(out, (size_t)align_bytes, (size_t)bytes) != 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld bytes of I/O buffer", (long long)bytes);
+    /* A drive takes a request of few large pieces faster than one of hundreds of small pages. Only advice: it may fail.
+     */
+    if (align_bytes == HUGE_PAGE_BYTES)
+        madvise(*out, (size_t)bytes, MADV_HUGEPAGE);
+    memset(*out, 0, (size_t)bytes);
+    return SW_OK;
+}
+
+void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta) {
+    store->commit.step = step;
+    store->commit.generation = generation;
+    snprintf(store->commit.meta, sizeof store->commit.meta, "%s", meta);
+    atomic_store(&store->committed_step, step);
+    atomic_store(&store->committed_generation, generation);
+}
+
+sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out) {
+    int files[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        files[file] = store->files[file].fd;
+    const struct sw_ring_spec spec = {
+        .files = files,
+        .file_count = store->file_count,
+        .buffers = store->buffers,
+        .buffer_count = store->buffer_count,
+        .depth = depth,
+        .warned = &store->warned,
+    };
+    return sw_queue_open(store->open_ring, store->ring_context, &spec, out);
+}
+
+sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
+                            const struct sw_queue_result *result) {
+    const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
+    const char *reason =
+        result->error == ENODATA ? "its sectors are lost, or the file ends there" : strerror(result->error);
+    if (op == SW_RING_FLUSH)
+        return sw_fail(status, "%s cannot be flushed: %s", store->files[file].path, reason);
+    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path,
+                   op == SW_RING_READ ? "read" : "written", (long long)result->offset_bytes, reason);
+}
+
+static void count_bytes(struct sw_store *store, const struct sw_ring_request *request) {
+    if (request->op == SW_RING_READ)
+        atomic_fetch_add_explicit(&store->read_bytes, request->bytes, memory_order_relaxed);
+    else if (request->op == SW_RING_WRITE)
+        atomic_fetch_add_explicit(&store->write_bytes, request->bytes, memory_order_relaxed);
+}
+
+/* Waits for all of them also when one fails: they use the caller's memory. */
+static sw_status run_all(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                         struct sw_queue_result *out) {
+    assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
+    for (int i = 0; i < count; i++) {
+        struct sw_ring_request request = requests[i];
+        request.tag = (uint64_t)i;
+        sw_queue_put(store->queue, &request);
+    }
+    while (sw_queue_in_flight(store->queue) > 0) {
+        struct sw_queue_result results[SW_STORE_MAX_FILES];
+        int done;
+        SW_TRY(sw_queue_reap(store->queue, true, results, SW_STORE_MAX_FILES, &done));
+        for (int i = 0; i < done; i++) {
+            count_bytes(store, &requests[results[i].tag]);
+            out[results[i].tag] = results[i];
+        }
+    }
+    return SW_OK;
+}
+
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    sw_status status = run_all(store, requests, count, results);
+    for (int i = 0; i < count && status == SW_OK; i++)
+        if (results[i].error != 0)
+            status = sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
+    return status;
+}
+
+/* Drives and file systems answer with these errors for sectors whose bytes are gone. */
+static bool is_damage(int error) {
+    return error == EIO || error == ENODATA || error == EILSEQ;
+}
+
+sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                                int *out_errors) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    SW_TRY(run_all(store, requests, count, results));
+    for (int i = 0; i < count; i++) {
+        out_errors[i] = results[i].error;
+        if (is_damage(results[i].error))
+            memset(requests[i].buf, 0, (size_t)requests[i].bytes);
+        else if (results[i].error != 0)
+            return sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
+    }
+    return SW_OK;
+}
+
+sw_status sw_store_flush(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        requests[file] = (struct sw_ring_request){.op = SW_RING_FLUSH, .file = file};
+    return sw_store_run(store, requests, store->file_count);
+}
+
+sw_status sw_store_check_writable(const struct sw_store *store, int generation) {
+    if (store->read_only)
+        return sw_fail(SW_ERR_INTERNAL, "%s was opened to be read only", store->files[0].path);
+    if (atomic_load(&store->committed_step) >= 0 && atomic_load(&store->committed_generation) == generation)
+        return sw_fail(SW_ERR_INTERNAL, "generation %d of %s is committed and cannot be written to", generation,
+                       store->files[0].path);
+    if (atomic_load(&store->behind))
+        return sw_fail(SW_ERR_INTERNAL,
+                       "%s was opened at step %lld and has a later commit, which must be removed first",
+                       store->files[0].path, (long long)atomic_load(&store->committed_step));
+    return !atomic_load(&store->unsure)
+               ? SW_OK
+               : sw_fail(SW_ERR_IO,
+                         "a commit to %s failed part of the way: open the store again, which tells what it holds",
+                         store->files[0].path);
+}
+
+int64_t sw_store_unit_count(const struct sw_store *store) {
+    return store->unit_count;
+}
+
+/* Both generations hold the same grains. */
+static const struct sw_extent *held(const struct sw_store *store, int64_t unit) {
+    assert(unit >= 0 && unit < store->unit_count);
+    return &store->areas[SW_STORE_OPTIMIZER][0].extents[unit];
+}
+
+int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit) {
+    return held(store, unit)->first_grain;
+}
+
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
+    return held(store, unit)->grains;
+}
+
+int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit) {
+    assert(unit >= 0 && unit < store->unit_count);
+    return store->unit_grains[unit];
+}
+
+int sw_store_generations(const struct sw_store *store) {
+    return store->generations;
+}
+
+int64_t sw_store_file_bytes(const struct sw_store *store) {
+    int64_t bytes = 0;
+    for (int file = 0; file < store->file_count; file++)
+        bytes += store->files[file].end_bytes;
+    return bytes;
+}
+
+const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store) {
+    return &store->commit;
+}
+
+bool sw_store_is_behind(const struct sw_store *store) {
+    return atomic_load(&store->behind);
+}
+
+int64_t sw_store_previous_step(const struct sw_store *store) {
+    return atomic_load(&store->previous_step);
+}
+
+int64_t sw_store_newest_record(const struct sw_store *store) {
+    return store->newest_record;
+}
+
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out) {
+    *out = store->bad_records;
+    return store->bad_record_count;
+}
+
+struct sw_store_counters sw_store_counters(const struct sw_store *store) {
+    return (struct sw_store_counters){
+        .read_bytes = atomic_load_explicit(&store->read_bytes, memory_order_relaxed),
+        .write_bytes = atomic_load_explicit(&store->write_bytes, memory_order_relaxed),
+    };
+}
+
+sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes) {
+    assert((uintptr_t)base % SW_BUFFER_ALIGN_BYTES == 0 && bytes > 0);
+    if (store->buffer_count == SW_RING_MAX_BUFFERS)
+        return sw_fail(SW_ERR_INTERNAL, "a store takes at most %d regions of memory", SW_RING_MAX_BUFFERS);
+    store->buffers[store->buffer_count++] = (struct sw_ring_buffer){.base = base, .bytes = bytes};
+    return SW_OK;
+}

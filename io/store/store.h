@@ -1,0 +1,249 @@
+/* The store: optimizer state and scratch state on NVMe, crash-safe.
+ *
+ * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
+ * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, a second
+ * time behind it, and the mark of the last commit that finished. Then two superblocks, each a commit record with its
+ * checksums by grain, and its own checksum. Then two generations of the optimizer's grain records. Behind them scratch
+ * areas for state that is never committed (gradients), laid anew each time the store is opened. The parts lie so far
+ * apart that a write which the power cuts short damages no other. Stores of version 2 are opened too.
+ *
+ * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
+ *
+ * A commit makes one generation the truth: all writes complete, fdatasync on every file, the record into the older
+ * superblock of every file, fdatasync again. Opening takes the newest step that every file has committed.
+ *
+ * Grains are addressed by kind, unit and index in the whole unit (and generation), never by file or rank. A store may
+ * hold only a run of each unit's grains, where several ranks share them. Buffers are aligned to
+ * SW_BUFFER_ALIGN_BYTES. Threads: a lane belongs to one thread; several lanes may run at once on one store as long as
+ * no two of them transfer the same grain at once. The other calls belong to the thread that owns the store, with no
+ * lane in a transfer, except sw_store_commit, which may run while other lanes read. */
+#ifndef SW_IO_STORE_STORE_H
+#define SW_IO_STORE_STORE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* In each directory. */
+#define SW_STORE_FILE_NAME "store.spillway"
+
+enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 3 };
+
+typedef enum {
+    SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
+    SW_STORE_GRADS = 1,
+    SW_STORE_WEIGHTS = 2,
+    SW_STORE_ACTS = 3, /* a unit's inputs, micro-batch by micro-batch */
+    SW_STORE_ACCUMULATORS = 4,
+    SW_STORE_KINDS = 5
+} sw_store_kind;
+
+struct sw_store;
+struct sw_store_lane;
+
+/* Grains of a kind that is never committed: unit_grains[unit] of grain_bytes (a multiple of 4096) each, from
+ * unit_first[unit] on (NULL: from 0); 0 for units that have none. */
+struct sw_store_scratch {
+    sw_store_kind kind;
+    const int64_t *unit_first, *unit_grains;
+    int64_t grain_bytes;
+};
+
+struct sw_store_spec {
+    const char *const
+        *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
+    int directory_count;
+    const int64_t *unit_grains; /* that are held of each unit, from unit_first[unit] on (NULL: from 0); may be none */
+    const int64_t *unit_first;
+    const int64_t *unit_whole_grains; /* of the whole unit, whoever holds them; NULL: they end with those held here */
+    int64_t unit_count;
+    const struct sw_store_scratch *scratch; /* that will be added, in this order: its room is taken with the rest */
+    int scratch_count;
+    const int64_t *most_bytes;   /* that the store may take in each directory, 0: any number; NULL: no limits */
+    bool allow_buffered;         /* accept a file system without O_DIRECT, with a warning */
+    bool one_generation;         /* half the space, and no state but that of a clean end (sw_store_withdraw) */
+    bool unnamed;                /* files without a name, which end with the store or the process: for measuring */
+    bool allow_overwrite_device; /* take block devices that hold something */
+    const char *id;              /* that it is to have, from sw_store_new_id; NULL: a new one */
+};
+
+/* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
+typedef bool (*sw_store_progress)(void *context, int64_t done, int64_t total);
+
+/* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,
+ * naming the directory, the bytes needed and available) before writing when a file system has not the room, and
+ * (SW_ERR_BUDGET) before making anything when more is needed than a directory may have; refuses existing files,
+ * read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in use or hold
+ * something, unless that may be overwritten. On failure nothing of the files is left, and a device that was written to
+ * has zeros at its ends. Nothing is committed yet. progress may be NULL. */
+sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
+                          struct sw_store **out);
+
+/* What creation would take in each directory, into out_bytes[directory_count]; touches nothing. A store is divided
+ * evenly over its directories, so that all drives work at once: the one that may have least bounds it. Refuses what is
+ * more than most_bytes. */
+sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
+
+/* Opens the files in these directories (any order) at the last commit whose step is at most most_step. Locks them:
+ * SW_ERR_BUSY when another process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a
+ * commit is refused as such.
+ *
+ * Stores of ranks that commit together may be one commit apart after a crash, and each has the older one as long as its
+ * owner has not begun to overwrite it. Where a later commit than the one opened at is there, the grains can only be
+ * read until sw_store_go_back has removed it. */
+#define SW_STORE_NEWEST INT64_MAX
+sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
+                        struct sw_store **out);
+/* Opens them to read only. Nothing is locked, written or flushed, so that a read-only file system will do, and so that
+ * another process may train on. That process writes over the generation that is read once it has committed the step
+ * after it: readings that meet this fail with SW_ERR_OVERTAKEN, and the store is then to be closed and opened again. */
+sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
+                                struct sw_store **out);
+/* Removes what was committed after the commit that the store was opened at. Durable when it returns; nothing happens
+ * where nothing was. */
+sw_status sw_store_go_back(struct sw_store *store);
+bool sw_store_is_behind(const struct sw_store *store); /* whether there is such a commit */
+void sw_store_close(struct sw_store *store);
+
+/* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
+void sw_store_discard(struct sw_store *store);
+
+/* Whether there is a block device, or a store's file in a directory. */
+bool sw_store_is_at(const char *place);
+
+/* The identity that creation gave it, which moving and copying keep. */
+enum { SW_STORE_ID_CHARS = 33 };
+const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
+/* One that no store has. */
+sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
+
+/* Removes the store of this identity, or what its making has left however far it came, from a directory or block
+ * device. Another store there stays, and an empty place is no error. SW_ERR_BUSY where a process has the store,
+ * SW_ERR_ARG where it holds a later step than most_step: its owner has gone on with it. What is removed does not come
+ * back after a power loss. */
+sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
+
+int64_t sw_store_unit_count(const struct sw_store *store);
+int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);  /* the first grain held here */
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit); /* held here */
+int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit);
+int sw_store_generations(const struct sw_store *store);
+int64_t sw_store_file_bytes(const struct sw_store *store); /* of all files */
+
+/* The last commit, as of the opening. Step -1 and the last generation before the first one. meta is text of the caller
+ * (JSON), kept unread. */
+struct sw_store_commit {
+    int64_t step;
+    int generation;
+    char meta[SW_STORE_META_BYTES]; /* zero-terminated */
+};
+const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
+
+/* The step of the commit before, whose generation nothing was written to since the last one or since the opening; -1
+ * where there is none. A process before this one may have written to it: sw_store_open at this step, and
+ * sw_store_verify, tell. */
+int64_t sw_store_previous_step(const struct sw_store *store);
+
+/* The newest step that any commit record showed when the store was opened, also one whose commit never finished: what
+ * sw_store_remove must be allowed to lose. -1: no record did. */
+int64_t sw_store_newest_record(const struct sw_store *store);
+
+/* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
+typedef enum {
+    SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier one */
+    SW_STORE_RECORD_LOST,     /* of a later commit, which had finished: it has been damaged since */
+    SW_STORE_RECORD_UNSURE,   /* one of these: what would tell is damaged too */
+} sw_store_loss;
+struct sw_store_bad_record {
+    const char *path;
+    int64_t offset_bytes;
+    sw_store_loss loss;
+    int64_t step; /* that is or may be lost, later than the last commit; -1 where nothing tells it */
+};
+int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
+
+/* Of a store that was opened: what it may take in one of its directories, scratch included. Refuses (SW_ERR_BUDGET)
+ * less than it has already. */
+sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t most_bytes);
+
+/* Takes room for scratch grains of a kind, and refuses what exceeds a limit or the room that there is. Once per kind
+ * after create or open, before any lane is opened. */
+sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch);
+
+/* Memory that lanes will transfer from and to; registered with their rings where the limits allow it, which is faster.
+ * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. Before any lane is opened. */
+sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes);
+
+/* One transfer: `grains` consecutive grains between the store and buf, in disk layout (records, or grains of scratch).
+ */
+struct sw_store_transfer {
+    bool write;
+    sw_store_kind kind;
+    int generation; /* 0 for scratch */
+    int64_t unit, first_grain, grains;
+    void *buf;
+    int64_t step; /* for messages */
+    uint64_t tag; /* returned by reap */
+    /* Of a write, if not 0: every grain of buf holds zeros from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES.
+     * Grains that are as creation left them already have those zeros on the drive, and they are not written again. */
+    int64_t zeros_from_bytes;
+};
+
+/* depth: block requests in flight at once (for example 32). */
+sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out);
+void sw_store_lane_close(struct sw_store_lane *lane); /* waits for what is in flight */
+
+/* Queues a transfer. The committed generation cannot be written to. Writes record the XXH3 of every grain now; the
+ * buffer must not change until it is reaped. Never blocks: what exceeds the depth is kept and submitted as room comes;
+ * at most SW_STORE_LANE_TRANSFERS may be outstanding (SW_ERR_BUSY beyond). 0 means the transfer will be reaped; an
+ * error means it never will. */
+enum { SW_STORE_LANE_TRANSFERS = 256 };
+sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
+
+/* Moves what is in flight on and returns up to max tags of transfers that finished, in the order of completion; with
+ * wait, blocks until at least one did (returns none at once if nothing is outstanding). Reads are checked against the
+ * recorded sums; a grain that fails is read again once, then SW_ERR_CORRUPT names it, and says whether the other
+ * generation is the committed one. */
+sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count);
+int sw_store_outstanding(const struct sw_store_lane *lane);
+
+/* One transfer, start to end, on the lane. */
+sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
+
+/* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
+ * that generation has been written and reaped. Durable when it returns. After an error the step may or may not have
+ * been committed: the optimizer's grains can then only be read, until the store is opened again. */
+sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
+
+/* Of a store of one generation: takes its commit back, so that the grains may be written; until the next one, nothing
+ * can be opened. Durable when it returns. Nothing happens where nothing is committed. */
+sw_status sw_store_withdraw(struct sw_store *store);
+
+/* Bytes transferred since open, all lanes, superblocks included. */
+struct sw_store_counters {
+    int64_t read_bytes, write_bytes;
+};
+struct sw_store_counters sw_store_counters(const struct sw_store *store);
+
+/* A grain of the last commit that cannot be had: it cannot be read (an errno), or its checksum is wrong (error 0). */
+struct sw_store_bad_grain {
+    int64_t unit, grain;
+    const char *path;
+    int64_t offset_bytes;
+    int error;
+};
+
+/* Who is told of what a verification finds, grain by grain in order. Members may be NULL. */
+struct sw_store_verifier {
+    void (*bad)(void *context, const struct sw_store_bad_grain *grain);
+    void (*progress)(void *context, int64_t done_bytes, int64_t total_bytes);
+    void *context;
+};
+
+/* Reads every committed grain and checks every sum, a second time where the first says that it is bad. *out_grains gets
+ * their count, *out_bad that of the bad ones, which are no error of the call. verifier may be NULL. */
+sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
+                          int64_t *out_bad);
+
+#endif

@@ -1,0 +1,156 @@
+/* What the parts of the store share. */
+#ifndef SW_IO_STORE_STORE_PRIVATE_H
+#define SW_IO_STORE_STORE_PRIVATE_H
+
+#include "io/queue/queue.h"
+#include "io/store/format.h"
+#include "io/store/layout.h"
+#include "io/store/store.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_STORE_SLOTS = 2 }; /* superblocks of a file */
+
+struct sw_store_file {
+    char *directory, *path; /* the same, of a block device */
+    int fd;
+    bool is_device;       /* a block device, used itself */
+    bool label_damaged;   /* the first one; the second was read */
+    int64_t device_bytes; /* its size */
+    int64_t sealed_bytes; /* what the label describes */
+    int64_t end_bytes;    /* with scratch behind it */
+    int64_t needed_bytes; /* of a new one: with all the scratch that is to come */
+    int64_t most_bytes;   /* that it may have; 0: no limit */
+    int64_t super_bytes;  /* of one superblock */
+    unsigned char *mark;  /* its page */
+    unsigned char *super; /* both superblocks, as they are on disk or were last tried */
+    int committed_slot;   /* which of them holds the last commit; the other is written next */
+};
+
+struct sw_store {
+    uint8_t id[SW_FORMAT_ID_BYTES];
+    int file_count;
+    struct sw_store_file files[SW_STORE_MAX_FILES];
+    int version; /* of its format, which it keeps */
+    int generations;
+    int64_t label_bytes; /* of one label */
+    int64_t unit_count;
+    int64_t *unit_grains;                                       /* of the whole unit */
+    struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
+
+    struct sw_store_commit commit;
+    struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
+    int bad_record_count;
+    bool mark_damaged; /* as it was opened: the next commit writes it again before anything else */
+    int64_t sequence;  /* of the last attempt to commit */
+    int64_t committed_sequence;
+    int64_t newest_record; /* step; see sw_store_newest_record */
+    /* The same for lanes, whose messages need it while a commit may run. */
+    _Atomic int64_t committed_step;
+    _Atomic int committed_generation;
+    _Atomic int64_t previous_step; /* as sw_store_previous_step */
+
+    sw_ring_opener open_ring;
+    void *ring_context;
+    struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
+    struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
+    int buffer_count;
+    bool warned;       /* that buffers were not registered */
+    bool trimmed;      /* of scratch that an earlier process left */
+    bool created;      /* by this process, and never committed to */
+    bool filled;       /* creation has begun to write */
+    uint64_t zero_sum; /* of the grains that creation has filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
+    bool unnamed;      /* its files have no name to remove */
+    bool read_only;    /* nothing is locked or written; another process may be committing to it */
+    /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
+     * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
+    _Atomic bool unsure;
+    _Atomic bool behind; /* was opened at a commit that is not its last */
+    _Atomic int64_t read_bytes, write_bytes;
+};
+
+/* Where a store gets its rings from: tests have some that fail. */
+struct sw_ring_source {
+    sw_ring_opener open;
+    void *context;
+};
+sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw_store_spec *spec,
+                             sw_store_progress progress, void *context, struct sw_store **out);
+sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
+                           bool allow_buffered, int64_t most_step, struct sw_store **out);
+
+/* Refuses with SW_ERR_OVERTAKEN a store that is only read where its run has gone on since it was opened, so that what
+ * was read may be half of a later step. */
+sw_status sw_store_check_current(const struct sw_store *store);
+
+/* Takes a store with nothing in it, to be filled by create or open. */
+sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
+sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
+/* Makes the file at least this long; a device must be. Refuses more than it may have. */
+sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
+/* Ids, sizes and places of a new store, and what it needs with all its scratch; refuses what exceeds a limit. */
+sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *spec);
+sw_status sw_store_check_limit(const struct sw_store_file *file, int64_t bytes);
+
+/* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
+void sw_store_free(struct sw_store *store, bool remove);
+
+sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out);
+
+/* Carries out count requests on the owner's queue, all at once, and waits for them. */
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
+/* Does the same for count readings of which some may fail because the drive no longer has their bytes, as it is with
+ * sectors that were being written when the power failed: their buffers are zeroed, and out_errors gets an errno for
+ * each, 0 for what was read. */
+sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                                int *out_errors);
+sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
+
+/* Refuses to change a generation: of a store that is unsure, or what is committed. */
+sw_status sw_store_check_writable(const struct sw_store *store, int generation);
+
+/* Records what a failed request means. */
+sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
+                            const struct sw_queue_result *result);
+
+/* Aligned memory for direct I/O, zeroed; free() frees it. */
+sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
+
+void sw_label_encode(const struct sw_store *store, int file, void *label);
+/* Reads and checks one file's label as far as it can be judged alone, on the owner's queue: the second where the first
+ * is damaged. */
+sw_status sw_label_read(struct sw_store *store, int file, void **out_label);
+/* Writes the first label of each file again where it is damaged. labels are those of all files, in their order. What
+ * cannot be written stays damaged, with a warning. */
+void sw_label_mend(struct sw_store *store, void *const *labels);
+const uint8_t *sw_label_store_id(const void *label);
+int sw_label_file_index(const void *label);
+int sw_label_file_count(const void *label);
+/* Takes the layout from the labels of all files, in the order of their indices. */
+sw_status sw_label_apply(struct sw_store *store, void *const *labels);
+
+/* The offset of a file's superblock; of the slot after the last, where the extents begin. */
+int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
+/* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
+sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
+/* Makes room for what the superblocks and marks of all files hold. */
+sw_status sw_super_alloc(struct sw_store *store);
+/* Reads the superblocks of every file and takes the newest commit up to this step that all have. */
+sw_status sw_super_load(struct sw_store *store, int64_t most_step);
+
+/* The last commit that is known to have finished. */
+struct sw_finished {
+    int64_t sequence, step; /* 0 and -1: none is */
+    bool unsure;            /* a mark is damaged */
+};
+/* Marks the commit of this sequence. */
+sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
+sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
+
+/* Refuses what is no identity. */
+sw_status sw_store_id_parse(const char *text, uint8_t out[SW_FORMAT_ID_BYTES]);
+void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
+
+#endif

@@ -1,0 +1,317 @@
+#include "offload/engine/engine.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "offload/engine/engine_private.h"
+#include "offload/engine/scratch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Loading writes no more of a record than its master: to keep a drive as busy it needs more requests in flight. */
+enum { SETUP_MORE = SW_RECORD_STREAMS };
+
+/* The tiers, and the losses that steps leave. Host memory is the device's to copy to and from. */
+static sw_status take_memory(struct sw_engine *engine) {
+    struct sw_device *device = engine->spec.device;
+    const int64_t *bytes = engine->plan->tier_bytes;
+    const int64_t losses = engine->plan->spec.micro_batches;
+    SW_TRY(sw_memory_open(device, "device", SW_MEMORY_DEVICE, bytes[SW_DEVICE], &engine->memory[SW_DEVICE]));
+    SW_TRY(sw_memory_open(device, "host", SW_MEMORY_HOST, bytes[SW_HOST], &engine->memory[SW_HOST]));
+    SW_TRY(sw_memory_open(device, "losses", SW_MEMORY_HOST, SW_ENGINE_STEPS_AHEAD * losses * (int64_t)sizeof(double),
+                          &engine->losses));
+    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++)
+        engine->context[c].loss = (double *)sw_memory_base(engine->losses) + c * losses;
+    return SW_OK;
+}
+
+/* What the model keeps in the work area. */
+static sw_status begin_units(struct sw_engine *engine) {
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    if (ops->begin == NULL)
+        return SW_OK;
+    SW_TRY(ops->begin(ops->context, engine->setup_stream, sw_engine_piece(engine, engine->plan->index->work, 0)));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+/* Reductions pass through memory of the tier that they work in. */
+static sw_status prepare_ranks(struct sw_engine *engine) {
+    const struct sw_plan *plan = engine->plan;
+    const int ranks = sw_plan_ranks(plan);
+    if (ranks == 1)
+        return SW_OK;
+    assert(engine->spec.comm != NULL && sw_comm_place(engine->spec.comm)->ranks == ranks &&
+           sw_comm_place(engine->spec.comm)->rank == plan->spec.rank);
+    engine->bounds = calloc((size_t)ranks + 1, sizeof *engine->bounds);
+    if (engine->bounds == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the engine");
+    return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, plan->index->staging, 0),
+                               plan->slot[plan->index->staging].bytes);
+}
+
+/* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
+static sw_status prepare_store(struct sw_engine *engine) {
+    struct sw_scratch scratch;
+    sw_status status = sw_scratch_of(engine->plan, &scratch);
+    for (int k = 0; status == SW_OK && k < scratch.count; k++)
+        status = sw_store_add_scratch(engine->spec.store, &scratch.kind[k]);
+    sw_scratch_release(&scratch);
+    SW_TRY(status);
+    SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),
+                               sw_memory_bytes(engine->memory[SW_HOST])));
+    const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);
+    engine->committed_generation = commit->generation;
+    engine->saved_step = engine->step = commit->step;
+    return sw_store_lane_open(engine->spec.store, SETUP_MORE * engine->spec.io_depth, &engine->setup_lane);
+}
+
+sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out) {
+    sw_status status = SW_OK;
+    struct sw_engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the engine");
+    engine->spec = *spec;
+    engine->plan = spec->plan;
+    engine->saved_step = -1;
+    sw_pace_start(&engine->pace);
+    engine->applied_steps = spec->applied_steps;
+    engine->loss_scale = spec->loss_scale;
+    if (engine->loss_scale.scale == 0.0)
+        engine->loss_scale.scale = spec->plan->spec.type == SW_F16 ? SW_FP16_INITIAL_SCALE : 1.0;
+    engine->skipped_steps = spec->skipped_steps;
+    pthread_mutex_init(&engine->mutex, NULL);
+    pthread_cond_init(&engine->awaited_done, NULL);
+    if (spec->trace_ops > 0)
+        SW_TRY_GOTO(sw_trace_create(spec->plan, spec->trace_ops, "spillway", &engine->trace), fail);
+    SW_TRY_GOTO(take_memory(engine), fail);
+    SW_TRY_GOTO(prepare_ranks(engine), fail);
+    SW_TRY_GOTO(sw_stream_open(spec->device, &engine->setup_stream), fail);
+    SW_TRY_GOTO(begin_units(engine), fail);
+    SW_TRY_GOTO(sw_stream_open(spec->host, &engine->host_stream), fail);
+    if (spec->store != NULL)
+        SW_TRY_GOTO(prepare_store(engine), fail);
+    SW_TRY_GOTO(sw_engine_start_lanes(engine), fail);
+    *out = engine;
+    return SW_OK;
+fail:
+    sw_engine_close(engine);
+    return status;
+}
+
+void sw_engine_close(struct sw_engine *engine) {
+    if (engine == NULL)
+        return;
+    sw_engine_stop_lanes(engine);
+    if (engine->setup_lane != NULL)
+        sw_store_lane_close(engine->setup_lane);
+    if (engine->setup_stream != NULL)
+        sw_stream_close(engine->setup_stream);
+    if (engine->host_stream != NULL)
+        sw_stream_close(engine->host_stream);
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        sw_memory_close(engine->memory[t]);
+    sw_memory_close(engine->losses);
+    sw_trace_destroy(engine->trace);
+    free(engine->bounds);
+    pthread_mutex_destroy(&engine->mutex);
+    pthread_cond_destroy(&engine->awaited_done);
+    free(engine);
+}
+
+int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro) {
+    const int64_t half = engine->begun % SW_ENGINE_STEPS_AHEAD * engine->plan->spec.micro_batches;
+    return sw_engine_piece(engine, engine->plan->index->token_stage, half + micro);
+}
+
+int64_t sw_engine_steps_done(const struct sw_engine *engine) {
+    int64_t steps = engine->begun - engine->program_first;
+    for (int which = 0; engine->program != NULL && which < SW_LANES; which++)
+        if (engine->program->lane_count[which] > 0)
+            steps = sw_min_i64(steps, engine->lane[which].done / engine->program->lane_count[which]);
+    return steps;
+}
+
+/* Needs the mutex. Waits until `steps` steps of the program are done; the failure of a lane otherwise. */
+static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
+    engine->awaited_steps = steps;
+    while (engine->failure == SW_OK && sw_engine_steps_done(engine) < steps)
+        pthread_cond_wait(&engine->awaited_done, &engine->mutex);
+    engine->awaited_steps = 0;
+    return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
+}
+
+/* Needs the mutex. Lanes have nothing left to do when a program changes; they count anew. */
+static sw_status change_program(struct sw_engine *engine, const struct sw_program *program) {
+    SW_TRY(wait_done(engine, engine->begun - engine->program_first));
+    engine->program = program;
+    engine->program_first = engine->begun;
+    for (int which = 0; which < SW_LANES; which++)
+        sw_engine_restart_lane(&engine->lane[which]);
+    return SW_OK;
+}
+
+/* The program of a training step: what it finds waiting, and whether it speculates. */
+static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
+    static const sw_program_kind kinds[][2] = {
+        [SW_WAITING_NOTHING] = {SW_PROGRAM_START, SW_PROGRAM_START_SPECULATE},
+        [SW_WAITING_UPDATE] = {SW_PROGRAM_UPDATE, SW_PROGRAM_UPDATE_SPECULATE},
+        [SW_WAITING_REDO] = {SW_PROGRAM_REDO, SW_PROGRAM_REDO_SPECULATE},
+    };
+    return kinds[waiting][speculates];
+}
+
+/* Needs the mutex. */
+static bool will_speculate(const struct sw_engine *engine) {
+    if (!sw_plan_may_speculate(engine->plan) || engine->spec.speculation == SW_SPECULATE_NEVER)
+        return false;
+    return engine->spec.speculation == SW_SPECULATE_ALWAYS || sw_pace_speculates(&engine->pace);
+}
+
+/* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
+ * commits the one that was not committed, and then that is the committed one. In place, updates go into the one that is
+ * not committed, from the committed one if that is newer; and a program that saves commits it. */
+static void choose_generations(struct sw_engine *engine, struct step_context *context) {
+    const bool applies = engine->waiting != SW_WAITING_NOTHING;
+    const int working = sw_engine_working(engine);
+    context->generation[SW_GENERATION_NONE] = working;
+    context->in_place_from = engine->working_is_newer ? working : engine->committed_generation;
+    if (applies && (engine->plan->commit_every_step || context->input.save)) {
+        engine->committed_generation = working;
+        engine->working_is_newer = false;
+        engine->saved_step = engine->step;
+    } else if (applies) {
+        engine->working_is_newer = true;
+    }
+    context->generation[SW_GENERATION_COMMITTED] = engine->committed_generation;
+    context->generation[SW_GENERATION_OTHER] = 1 - engine->committed_generation;
+}
+
+/* Needs the mutex. */
+static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool speculates,
+                       const struct sw_step_input *input) {
+    const struct sw_program *program = &engine->plan->program[kind];
+    /* A rank without a share may have nothing to do in it; it has the program all the same. */
+    assert(program->lane_op[SW_LANE_COMPUTE] != NULL && engine->begun - engine->waited < SW_ENGINE_STEPS_AHEAD);
+    const bool steady = engine->program == program;
+    if (!steady)
+        SW_TRY(change_program(engine, program));
+    struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
+    double *loss = context->loss;
+    memset(loss, 0, (size_t)engine->plan->spec.micro_batches * sizeof *loss);
+    *context = (struct step_context){
+        .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
+    context->result.step = input->step;
+    context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
+    choose_generations(engine, context);
+    engine->begun++;
+    sw_engine_wake(engine);
+    return SW_OK;
+}
+
+/* Training changes the only generation in place, so what it holds stops being a commit. */
+static sw_status withdraw_commit(struct sw_engine *engine) {
+    struct sw_store *store = engine->spec.store;
+    if (!engine->plan->spec.one_generation || store == NULL || sw_store_last_commit(store)->step < 0)
+        return SW_OK;
+    assert(engine->begun == engine->waited);
+    SW_TRY(sw_store_withdraw(store));
+    engine->saved_step = -1;
+    return SW_OK;
+}
+
+bool sw_engine_may_save(const struct sw_engine *engine) {
+    return engine->spec.store != NULL && sw_plan_saves(engine->plan) && engine->waiting == SW_WAITING_UPDATE;
+}
+
+sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
+    const bool train = input->kind == SW_STEP_TRAIN;
+    assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
+    if (train)
+        SW_TRY(withdraw_commit(engine));
+    pthread_mutex_lock(&engine->mutex);
+    const bool speculates = train && will_speculate(engine);
+    assert(!input->save || sw_engine_may_save(engine));
+    const sw_program_kind kind = train && input->save            ? SW_PROGRAM_UPDATE_SAVE
+                                 : train                         ? training_program(engine->waiting, speculates)
+                                 : input->kind == SW_STEP_LOGITS ? SW_PROGRAM_LOGITS
+                                                                 : SW_PROGRAM_LOSS;
+    const sw_status status = begin(engine, kind, speculates, input);
+    if (status == SW_OK && train) {
+        engine->step = input->step;
+        engine->waiting = speculates ? SW_WAITING_REDO : SW_WAITING_UPDATE;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context) {
+    double sum = 0.0;
+    for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
+        sum += context->loss[m];
+    return sum;
+}
+
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
+    return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
+}
+
+bool sw_engine_has_failed(struct sw_engine *engine) {
+    pthread_mutex_lock(&engine->mutex);
+    const bool failed = engine->failure != SW_OK;
+    pthread_mutex_unlock(&engine->mutex);
+    return failed;
+}
+
+void sw_engine_wish(struct sw_engine *engine, unsigned wishes) {
+    atomic_store(&engine->wishes, wishes);
+}
+
+sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
+    pthread_mutex_lock(&engine->mutex);
+    assert(engine->waited < engine->begun);
+    const sw_status status = wait_done(engine, engine->waited + 1 - engine->program_first);
+    struct step_context *context = &engine->context[engine->waited % SW_ENGINE_STEPS_AHEAD];
+    const int64_t now_ns = sw_now_ns();
+    if (status == SW_OK) {
+        *out = context->result;
+        out->loss_sum = sw_engine_loss_sum(engine, context);
+        out->loss_tokens = context->input.loss_tokens;
+        out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
+        engine->last_end_ns = now_ns;
+        if (context->steady && context->input.kind == SW_STEP_TRAIN && !out->redone)
+            sw_pace_note_step(&engine->pace, context->speculates, out->seconds);
+        engine->waited++;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+sw_status sw_engine_settle(struct sw_engine *engine) {
+    if (engine->waiting == SW_WAITING_NOTHING)
+        return SW_OK;
+    assert(engine->begun == engine->waited);
+    const sw_program_kind kind = engine->waiting == SW_WAITING_REDO ? SW_PROGRAM_FLUSH_REDO : SW_PROGRAM_FLUSH_UPDATE;
+    const struct sw_step_input input = {.step = engine->step, .loss_tokens = 1};
+    pthread_mutex_lock(&engine->mutex);
+    sw_status status = begin(engine, kind, false, &input);
+    if (status == SW_OK)
+        status = wait_done(engine, engine->begun - engine->program_first);
+    if (status == SW_OK) {
+        engine->waited++;
+        engine->waiting = SW_WAITING_NOTHING;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+void sw_engine_replay_io(struct sw_engine *engine, bool on) {
+    assert(engine->begun == engine->waited);
+    engine->io_only = on;
+}
+
+const struct sw_trace *sw_engine_trace(const struct sw_engine *engine) {
+    assert(engine->trace != NULL && engine->begun == engine->waited);
+    return engine->trace;
+}

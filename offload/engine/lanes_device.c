@@ -1,0 +1,215 @@
+/* A lane of a device that works on its own, such as a GPU. One thread gives ops to the lane's stream as soon as what
+ * they wait for is done or has been given to the same device, which keeps that order itself; a second thread waits for
+ * each and counts it done. So the device always has work before it runs out, and the host waits for nothing that only
+ * the device needs. */
+#include "core/clock.h"
+#include "offload/engine/engine_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct device_lane {
+    struct sw_event *start[SW_DEVICE_WINDOW], *end[SW_DEVICE_WINDOW]; /* of an op, by its serial number */
+    bool skipped[SW_DEVICE_WINDOW];
+    int64_t first_serial;  /* of the program's first op; numbers begin anew with a program, serial numbers do not */
+    struct sw_event *last; /* reached at last_ns of the host's clock; the device's clock counts on from there */
+    struct sw_event *origin;
+    int64_t last_ns;
+    pthread_t completer;
+    bool started;
+    pthread_cond_t given; /* the completer sleeps until an op has been given, or could not be */
+    sw_status refused;    /* the op after those that were given could not be, and why */
+    char refused_text[ENGINE_ERROR_CHARS];
+};
+
+static int slot_of(const struct lane *lane, int64_t number) {
+    return (int)((lane->device->first_serial + number) % SW_DEVICE_WINDOW);
+}
+
+sw_status sw_device_lane_open(struct lane *lane) {
+    struct sw_device *device = lane->engine->spec.device;
+    struct device_lane *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the %s lane", sw_lane_name(lane->which));
+    lane->device = d;
+    pthread_cond_init(&d->given, NULL);
+    for (int i = 0; i < SW_DEVICE_WINDOW; i++) {
+        SW_TRY(sw_event_open(device, &d->start[i]));
+        SW_TRY(sw_event_open(device, &d->end[i]));
+    }
+    SW_TRY(sw_event_open(device, &d->origin));
+    SW_TRY(sw_event_record(d->origin, lane->stream));
+    SW_TRY(sw_event_wait(d->origin));
+    d->last = d->origin;
+    d->last_ns = sw_now_ns();
+    return SW_OK;
+}
+
+void sw_device_lane_close(struct lane *lane) {
+    struct device_lane *d = lane->device;
+    for (int i = 0; i < SW_DEVICE_WINDOW; i++) {
+        sw_event_close(d->start[i]);
+        sw_event_close(d->end[i]);
+    }
+    sw_event_close(d->origin);
+    pthread_cond_destroy(&d->given);
+    free(d);
+    lane->device = NULL;
+}
+
+void sw_device_lane_restart(struct lane *lane) {
+    lane->device->first_serial += lane->number;
+}
+
+/* Needs the mutex. The ends of ops on the device that an op must follow there, and how many. One that is reached
+ * meanwhile may be recorded again by a later op, which cannot depend on this one, as this one has not been given yet.
+ */
+static int ends_to_follow(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op,
+                          struct sw_event *out[SW_LANES]) {
+    const int64_t step = lane->number / engine->program->lane_count[lane->which];
+    int64_t latest[SW_LANES];
+    int count = 0;
+    for (int which = 0; which < SW_LANES; which++)
+        latest[which] = -1;
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &engine->program->wait[op->first_wait + w];
+        const int64_t target = sw_wait_target(engine, wait, step);
+        if (target > latest[wait->lane])
+            latest[wait->lane] = target;
+    }
+    for (int which = 0; which < SW_LANES; which++) {
+        const struct lane *other = &engine->lane[which];
+        if (other != lane && other->device != NULL && latest[which] >= other->done)
+            out[count++] = other->device->end[slot_of(other, latest[which])];
+    }
+    return count;
+}
+
+/* Gives the lane's next op to the device. */
+static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, const struct sw_op *op,
+                      struct step_context *context, struct sw_event *const *follow, int follow_count) {
+    struct device_lane *d = lane->device;
+    for (int i = 0; i < follow_count; i++)
+        SW_TRY(sw_stream_wait(lane->stream, follow[i]));
+    d->skipped[slot] = sw_lane_skips(engine, op);
+    SW_TRY(sw_event_record(d->start[slot], lane->stream));
+    if (!d->skipped[slot])
+        SW_TRY(sw_engine_start_op(engine, lane, op, context));
+    return sw_event_record(d->end[slot], lane->stream);
+}
+
+/* Needs the mutex. An error of an op that the device has come to shows at whatever it is given next. So the completer
+ * goes first: where all that was given ends well, it was this op. */
+static void refuse(struct device_lane *d, sw_status status) {
+    d->refused = status;
+    snprintf(d->refused_text, sizeof d->refused_text, "%s", sw_error_message(status));
+}
+
+void *sw_device_lane_run(void *argument) {
+    struct lane *lane = argument;
+    struct sw_engine *engine = lane->engine;
+    pthread_mutex_lock(&engine->mutex);
+    while (!sw_engine_ended(engine)) {
+        if (!sw_lane_ready(engine, lane)) {
+            sw_lane_sleep(engine, lane);
+            continue;
+        }
+        struct sw_event *follow[SW_LANES];
+        const struct sw_op *op = sw_lane_op(engine, lane, lane->number);
+        struct step_context *context = sw_lane_context(engine, lane, lane->number);
+        const int follow_count = ends_to_follow(engine, lane, op, follow);
+        const int slot = slot_of(lane, lane->number++);
+        pthread_mutex_unlock(&engine->mutex);
+        const sw_status status = give(engine, lane, slot, op, context, follow, follow_count);
+        pthread_mutex_lock(&engine->mutex);
+        if (status != SW_OK) {
+            refuse(lane->device, status);
+            break;
+        }
+        lane->given++;
+        pthread_cond_signal(&lane->device->given);
+        sw_engine_wake(engine);
+    }
+    pthread_cond_signal(&lane->device->given);
+    pthread_mutex_unlock(&engine->mutex);
+    return NULL;
+}
+
+/* Waits for an op's end, and when it began and ended. */
+static sw_status finish(struct device_lane *d, int slot, struct sw_op_times *out) {
+    int64_t idle_ns, busy_ns;
+    SW_TRY(sw_event_wait(d->end[slot]));
+    SW_TRY(sw_event_elapsed_ns(d->last, d->start[slot], &idle_ns));
+    SW_TRY(sw_event_elapsed_ns(d->start[slot], d->end[slot], &busy_ns));
+    out->start_ns = d->last_ns + idle_ns;
+    out->end_ns = out->start_ns + busy_ns;
+    d->last = d->end[slot];
+    d->last_ns = out->end_ns;
+    return SW_OK;
+}
+
+/* Needs the mutex. A device says that something went wrong, not where: what it had been given is where. */
+static sw_status fail_in_flight(struct sw_engine *engine, sw_status status) {
+    for (int which = 0; which < SW_LANES; which++) {
+        const struct lane *lane = &engine->lane[which];
+        if (lane->device != NULL && lane->done < lane->given)
+            status = sw_engine_fail_while(status, sw_lane_op(engine, lane, lane->done),
+                                          sw_lane_context(engine, lane, lane->done));
+    }
+    return status;
+}
+
+static void *complete_ops(void *argument) {
+    struct lane *lane = argument;
+    struct sw_engine *engine = lane->engine;
+    struct device_lane *d = lane->device;
+    pthread_mutex_lock(&engine->mutex);
+    while (!sw_engine_ended(engine)) {
+        if (lane->done == lane->given && d->refused != SW_OK) {
+            const sw_status status = sw_fail(d->refused, "%s", d->refused_text);
+            sw_engine_fail(engine, status == SW_ERR_DEVICE ? fail_in_flight(engine, status) : status);
+            break;
+        }
+        if (lane->done == lane->given) {
+            pthread_cond_wait(&d->given, &engine->mutex);
+            continue;
+        }
+        struct sw_op_times times = {0};
+        const struct sw_op *op = sw_lane_op(engine, lane, lane->done);
+        struct step_context *context = sw_lane_context(engine, lane, lane->done);
+        const int slot = slot_of(lane, lane->done);
+        pthread_mutex_unlock(&engine->mutex);
+        sw_lane_tell(engine, lane, op);
+        const sw_status status = finish(d, slot, &times);
+        sw_lane_tell(engine, lane, NULL);
+        pthread_mutex_lock(&engine->mutex);
+        if (status != SW_OK) {
+            sw_engine_fail(engine, fail_in_flight(engine, status));
+            break;
+        }
+        if (!d->skipped[slot]) {
+            sw_op_note_times(engine, context, op, times);
+            context->result.busy_seconds[lane->which] += (double)(times.end_ns - times.start_ns) * 1e-9;
+            context->result.lane_bytes[lane->which] += op->bytes;
+        }
+        lane->done++;
+        sw_engine_wake(engine);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return NULL;
+}
+
+sw_status sw_device_lane_start(struct lane *lane) {
+    const int error = pthread_create(&lane->device->completer, NULL, complete_ops, lane);
+    if (error != 0)
+        return sw_fail(SW_ERR_NOMEM, "cannot start the %s lane's thread: %s", sw_lane_name(lane->which),
+                       strerror(error));
+    lane->device->started = true;
+    return SW_OK;
+}
+
+void sw_device_lane_join(struct lane *lane) {
+    if (lane->device->started)
+        pthread_join(lane->device->completer, NULL);
+}

@@ -1,0 +1,313 @@
+/* What each op does when its turn has come. */
+#include "core/size.h"
+#include "offload/engine/engine_private.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* torch.nn.utils.clip_grad_norm_ divides by the norm plus this. */
+#define CLIP_EPSILON 1e-6
+
+void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
+    return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
+}
+
+void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->grain_bytes > 0 && grain >= at->first_grain);
+    return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
+}
+
+/* What an op means by an access: its grains where the slot has such, else a piece, or what begins in it. */
+static void *address(const struct sw_engine *engine, const struct sw_op *op, const struct sw_access *access) {
+    if (engine->plan->slot[access->slot].grain_bytes > 0 && op->grains > 0)
+        return sw_engine_grain(engine, access->slot, op->first_grain);
+    return (char *)sw_engine_piece(engine, access->slot, access->first) +
+           access->offset_doubles * (int64_t)sizeof(double);
+}
+
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
+                        bool write) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    for (int32_t a = 0; a < op->access_count; a++)
+        if (access[a].content == content && access[a].write == write && (unit < 0 || access[a].unit == unit))
+            return address(engine, op, &access[a]);
+    return NULL;
+}
+
+/* Those that an op reads, or makes. */
+static void *intermediates(const struct sw_engine *engine, const struct sw_op *op, sw_content content) {
+    void *kept = sw_engine_operand(engine, op, content, -1, false);
+    return kept != NULL ? kept : sw_engine_operand(engine, op, content, -1, true);
+}
+
+static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_unit_call *call) {
+    if (call->recompute != SW_RECOMPUTE_NOTHING)
+        SW_TRY(ops->recompute(ops->context, call));
+    return ops->backward(ops->context, call);
+}
+
+static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                          struct step_context *context) {
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    const struct sw_unit_call call = {
+        .stream = lane->stream,
+        .unit = op->unit,
+        .micro = op->micro,
+        .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, op->unit, false),
+        .rows = sw_engine_operand(engine, op, SW_CONTENT_ROWS, -1, false),
+        .table = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, 0, false) : NULL,
+        .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
+        .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
+        .out = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, true),
+        .saved = intermediates(engine, op, SW_CONTENT_SAVED),
+        .derived = intermediates(engine, op, SW_CONTENT_DERIVED),
+        .recompute = engine->plan->recompute[op->unit],
+        .grad = op->kind == SW_OP_HEAD ? sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, true)
+                                       : sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, false),
+        .acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, op->unit, true),
+        .table_acc = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_ACC, 0, true) : NULL,
+        .work = sw_engine_operand(engine, op, SW_CONTENT_WORK, -1, true),
+        .loss_scale = (float)(engine->loss_scale.scale / (double)context->input.loss_tokens),
+        .loss = &context->loss[op->micro],
+        .row = context->input.row,
+        .past = context->input.past,
+        .count = context->input.count,
+        .cache = sw_engine_operand(engine, op, SW_CONTENT_CACHE, -1, true),
+        .logits = context->input.logits,
+    };
+    switch (op->kind) {
+    case SW_OP_FORWARD: return ops->forward(ops->context, &call);
+    case SW_OP_BACKWARD: return run_backward(ops, &call);
+    case SW_OP_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_LOSS: return ops->loss(ops->context, &call);
+    default: return ops->logits(ops->context, &call);
+    }
+}
+
+static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                            struct step_context *context) {
+    const struct sw_plan_index *index = engine->plan->index;
+    const int64_t micros = op->bytes / engine->plan->spec.token_bytes;
+    const int64_t half = (context - engine->context) * engine->plan->spec.micro_batches; /* of the stage */
+    for (int64_t m = 0; m < micros; m++)
+        SW_TRY(sw_copy_to_device(lane->stream, sw_engine_piece(engine, index->tokens, m),
+                                 sw_engine_piece(engine, index->token_stage, half + m),
+                                 engine->plan->spec.token_bytes));
+    return SW_OK;
+}
+
+static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+    const struct sw_plan_index *index = engine->plan->index;
+    const int64_t micros = engine->plan->spec.micro_batches, half = (context - engine->context) * micros;
+    for (int64_t m = 0; m < micros; m++)
+        engine->spec.ops.gather(engine->spec.ops.context,
+                                &(struct sw_gather_call){
+                                    .tokens = sw_engine_piece(engine, index->token_stage, half + m),
+                                    .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, false),
+                                    .first_elem = op->first_grain * SW_GRAIN_ELEMS,
+                                    .elems = op->grains * SW_GRAIN_ELEMS,
+                                    .out = sw_engine_piece(engine, index->rows, m),
+                                });
+    return SW_OK;
+}
+
+static sw_status run_zero(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    void *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
+    const int64_t grains = op->grains > 0 ? op->grains : engine->plan->spec.units->unit[op->unit].grains;
+    return sw_zero(lane->stream, acc, grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+}
+
+static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
+    return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+                              sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
+                              sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
+}
+
+static sw_status run_add(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    float *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
+    return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc,
+                  sw_engine_operand(engine, op, SW_CONTENT_BUCKET_SUM, -1, false), acc);
+}
+
+static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
+    return sw_square_sums(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+                          sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false), sums + op->first_grain);
+}
+
+/* What gradients are multiplied by where nothing is clipped. */
+static float unscaling(const struct sw_engine *engine) {
+    return (float)(1.0 / engine->loss_scale.scale);
+}
+
+static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, bool overflow) {
+    if (type != SW_F16)
+        return now;
+    if (overflow)
+        return (struct sw_loss_scale){.scale = fmax(1.0, now.scale / 2)};
+    if (now.good_steps + 1 < SW_SCALE_STEPS)
+        return (struct sw_loss_scale){.scale = now.scale, .good_steps = now.good_steps + 1};
+    return (struct sw_loss_scale){.scale = fmin(SW_FP16_LARGEST_SCALE, now.scale * 2)};
+}
+
+/* The global norm in unit and grain order, and what follows from it for the update. */
+static sw_status run_norm(struct sw_engine *engine, struct step_context *context) {
+    const struct sw_units *units = engine->plan->spec.units;
+    double total = 0.0;
+    for (int64_t u = 0; u < units->count; u++) {
+        const double *sums = sw_engine_piece(engine, engine->plan->index->sums_host, u);
+        for (int64_t g = 0; g < units->unit[u].grains; g++)
+            total += sums[g];
+    }
+    struct sw_step_result *result = &context->result;
+    result->loss_scale = engine->loss_scale.scale;
+    result->grad_norm = sqrt(total) / result->loss_scale;
+    result->skipped = !isfinite(result->grad_norm);
+    if (result->skipped)
+        engine->skipped_steps++;
+    else
+        engine->applied_steps++;
+    result->applied_steps = engine->applied_steps;
+    result->skipped_steps = engine->skipped_steps;
+    result->next_scale = next_scale(engine->plan->spec.type, engine->loss_scale, result->skipped);
+    const double clip = context->input.clip;
+    const double coefficient = clip > 0 ? clip / (result->grad_norm + CLIP_EPSILON) : 1.0;
+    struct sw_adamw adamw = context->input.adamw;
+    adamw.step = engine->applied_steps;
+    adamw.skip = result->skipped;
+    adamw.grad_scale = (float)(fmin(1.0, coefficient) / result->loss_scale);
+    const bool wrong = adamw.skip || adamw.grad_scale != unscaling(engine);
+    pthread_mutex_lock(&engine->mutex);
+    sw_pace_note_clip(&engine->pace, wrong);
+    pthread_mutex_unlock(&engine->mutex);
+    result->redone = context->speculates && wrong;
+    /* Not the whole result: lanes that the norm does not wait for still count into it. */
+    engine->pending = (struct pending_update){
+        .redo = result->redone,
+        .adamw = adamw,
+        .result = {.step = result->step,
+                   .by_plan = true,
+                   .loss_sum = sw_engine_loss_sum(engine, context),
+                   .loss_tokens = context->input.loss_tokens,
+                   .grad_norm = result->grad_norm,
+                   .skipped = result->skipped,
+                   .redone = result->redone,
+                   .applied_steps = result->applied_steps,
+                   .skipped_steps = result->skipped_steps,
+                   .loss_scale = result->loss_scale,
+                   .next_scale = result->next_scale},
+    };
+    engine->loss_scale = result->next_scale;
+    return SW_OK;
+}
+
+static sw_status run_update(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                            const struct step_context *context) {
+    const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
+    struct sw_adamw adamw = engine->pending.adamw;
+    if (op->speculates) {
+        /* As the norm will say if nothing is clipped or skipped. */
+        adamw = context->input.adamw;
+        adamw.step = engine->applied_steps + 1;
+        adamw.grad_scale = unscaling(engine);
+    }
+    return sw_update_adamw(lane->stream, engine->plan->spec.type, &adamw, op->first_grain * SW_GRAIN_ELEMS, op->grains,
+                           unit->run, unit->run_count, sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false),
+                           sw_engine_operand(engine, op, SW_CONTENT_OPTIMIZER, -1, true),
+                           sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, true));
+}
+
+static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    const void *from = address(engine, op, &access[0]);
+    void *to = address(engine, op, &access[1]);
+    return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, from, op->bytes)
+                                    : sw_copy_to_host(lane->stream, to, from, op->bytes);
+}
+
+static sw_status run_commit(struct sw_engine *engine, const struct step_context *context) {
+    char text[SW_STORE_META_BYTES];
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &engine->pending.result, text, sizeof text));
+    return sw_store_commit(engine->spec.store, engine->pending.result.step,
+                           context->generation[SW_GENERATION_COMMITTED], text);
+}
+
+static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                        struct step_context *context) {
+    switch (op->kind) {
+    case SW_OP_FORWARD:
+    case SW_OP_BACKWARD:
+    case SW_OP_HEAD:
+    case SW_OP_LOSS:
+    case SW_OP_LOGITS: return run_unit(engine, lane, op, context);
+    case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
+    case SW_OP_GATHER: return run_gather(engine, op, context);
+    case SW_OP_ZERO: return run_zero(engine, lane, op);
+    case SW_OP_FINISH: return run_finish(engine, lane, op);
+    case SW_OP_ROUND: return sw_engine_round(engine, lane, op);
+    case SW_OP_ADD: return run_add(engine, lane, op);
+    case SW_OP_SQUARE_SUMS: return run_square_sums(engine, lane, op);
+    case SW_OP_REDUCE: return sw_engine_reduce(engine, op);
+    case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
+    case SW_OP_SHARE: return sw_engine_share(engine, op, context);
+    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_UPLOAD:
+    case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
+    case SW_OP_NORM: return run_norm(engine, context);
+    case SW_OP_UPDATE:
+    case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
+    case SW_OP_COMMIT: return run_commit(engine, context);
+    default: return sw_fail(SW_ERR_INTERNAL, "the op %s does not run on a thread", sw_op_name(op->kind));
+    }
+}
+
+sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context) {
+    return sw_fail_while(status, "running %s of unit %d in step %lld", sw_op_name(op->kind), op->unit,
+                         (long long)context->input.step);
+}
+
+sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                             struct step_context *context) {
+    const sw_status status = run_op(engine, lane, op, context);
+    return status == SW_OK ? SW_OK : sw_engine_fail_while(status, op, context);
+}
+
+sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
+                           struct step_context *context) {
+    sw_status status = run_op(engine, lane, op, context);
+    if (status == SW_OK && lane->stream != NULL)
+        status = sw_stream_synchronize(lane->stream);
+    return status == SW_OK ? SW_OK : sw_engine_fail_while(status, op, context);
+}
+
+struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
+                                            const struct step_context *context) {
+    static const sw_store_kind kinds[SW_CONTENTS] = {
+        [SW_CONTENT_OPTIMIZER] = SW_STORE_OPTIMIZER, [SW_CONTENT_GRADS] = SW_STORE_GRADS,
+        [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BOUNDARY] = SW_STORE_ACTS,
+        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,
+    };
+    const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;
+    const bool boundary = op->content == SW_CONTENT_BOUNDARY;
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    const struct sw_access *memory = &access[write ? 0 : 1], *home = &access[write ? 1 : 0];
+    const int generation = !optimizer                                         ? 0
+                           : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
+                                                                              : context->generation[home->generation];
+    const int64_t unit = boundary ? op->unit + 1 : op->unit; /* a boundary is kept with the unit whose input it is */
+    const int64_t pages = boundary ? sw_plan_input_pages(engine->plan, unit) : 0;
+    return (struct sw_store_transfer){
+        .write = write,
+        .kind = kinds[op->content],
+        .generation = generation,
+        .unit = unit,
+        .first_grain = boundary ? home->first * pages : op->first_grain,
+        .grains = boundary ? pages : op->grains,
+        .buf = address(engine, op, memory),
+        .step = context->input.step,
+    };
+}

@@ -1,0 +1,121 @@
+/* What the ops between ranks do. */
+#include "offload/engine/engine_private.h"
+
+#include <string.h>
+
+/* Of an op on a bucket the chunk of each rank, else its shard. */
+static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
+    const struct sw_plan *plan = engine->plan;
+    return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk) : sw_plan_shard_of(plan, op->unit, rank);
+}
+
+/* Where each rank's part begins, in grains times `scale`. */
+static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op, int64_t scale) {
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++)
+        bounds[rank + 1] = bounds[rank] + span_of(engine, op, rank).grains * scale;
+    return bounds;
+}
+
+static const struct sw_access *access_of(const struct sw_engine *engine, const struct sw_op *op, bool write) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    for (int32_t a = 0; a < op->access_count; a++)
+        if (access[a].write == write)
+            return &access[a];
+    return NULL;
+}
+
+/* Every rank's part of the gradient, one after the other in the bucket. */
+static sw_status round_bucket(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    const struct sw_access *from = access_of(engine, op, false);
+    char *to = sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true);
+    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
+        const struct sw_span at = span_of(engine, op, rank);
+        if (at.grains == 0)
+            continue;
+        SW_TRY(sw_round_gradient(lane->stream, engine->plan->spec.type, at.grains * SW_GRAIN_ELEMS,
+                                 sw_engine_grain(engine, from->slot, at.first_grain), to));
+        to += sw_plan_typed_bytes(engine->plan, at.grains);
+    }
+    return SW_OK;
+}
+
+sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    if (op->bucket)
+        return round_bucket(engine, lane, op);
+    return sw_round_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+                             sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
+                             sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true));
+}
+
+sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
+    const int64_t *bounds = bounds_of(engine, op, SW_GRAIN_ELEMS);
+    const struct sw_access *from = access_of(engine, op, false), *to = access_of(engine, op, true);
+    char *data = sw_engine_piece(engine, from->slot, from->first);
+    void *own = data + bounds[engine->plan->spec.rank] * sw_dtype_bytes(engine->plan->spec.type);
+    if (op->wide)
+        own = sw_engine_piece(engine, to->slot, to->first);
+    else if (to != NULL && op->bucket && engine->plan->slot[to->slot].grain_bytes > 0)
+        own = sw_engine_grain(engine, to->slot, op->first_grain);
+    const struct sw_comm_reduce reduce = {.what = "reduce",
+                                          .index = op->unit,
+                                          .from = data,
+                                          .bounds = bounds,
+                                          .to = own,
+                                          .type = engine->plan->spec.type,
+                                          .to_type = op->wide ? SW_F32 : engine->plan->spec.type};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
+    return sw_comm_wait(request);
+}
+
+/* Of whole units: the shard may lie in a slot of its own. */
+sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_access *from = access_of(engine, op, false), *to = access_of(engine, op, true);
+    const bool apart = from != NULL && from->slot != to->slot;
+    const struct sw_comm_gather gather = {
+        .what = "all-gather",
+        .index = op->unit,
+        .data = sw_engine_piece(engine, to->slot, to->first),
+        .own = apart ? sw_engine_grain(engine, from->slot, sw_plan_shard(engine->plan, op->unit).first_grain) : NULL,
+        .bounds_bytes = bounds_of(engine, op, sw_plan_typed_bytes(engine->plan, 1)),
+    };
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
+    return sw_comm_wait(request);
+}
+
+/* The sums of a rank's shards, between its record and where those of each unit lie together. */
+static void move_sums(struct sw_engine *engine, int rank, double *record, bool out) {
+    const struct sw_plan *plan = engine->plan;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const struct sw_span at = sw_plan_shard_of(plan, u, rank);
+        double *sums = (double *)sw_engine_piece(engine, plan->index->sums_host, u) + at.first_grain;
+        memcpy(out ? record : sums, out ? sums : record, (size_t)at.grains * sizeof *sums);
+        record += at.grains;
+    }
+}
+
+sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+    const struct sw_plan *plan = engine->plan;
+    const bool sums = op->content == SW_CONTENT_SUMS;
+    const int64_t bytes = sw_plan_share_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
+    double *records = sw_engine_piece(engine, plan->index->shared, 0), *mine = records + plan->spec.rank * doubles;
+    mine[SW_SHARE_LOSS] = sw_engine_own_loss(engine, context);
+    mine[SW_SHARE_WISHES] = (double)atomic_load(&engine->wishes);
+    if (sums)
+        move_sums(engine, plan->spec.rank, mine + SW_SHARE_SUMS, true);
+    SW_TRY(sw_comm_share_records(engine->spec.comm, "share", records, bytes));
+    unsigned wishes = 0;
+    context->shared_loss = 0.0;
+    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
+        double *record = records + rank * doubles;
+        context->shared_loss += record[SW_SHARE_LOSS];
+        wishes |= (unsigned)record[SW_SHARE_WISHES];
+        if (sums && rank != plan->spec.rank)
+            move_sums(engine, rank, record + SW_SHARE_SUMS, false);
+    }
+    context->result.wishes = wishes;
+    return SW_OK;
+}

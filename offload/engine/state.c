@@ -1,0 +1,276 @@
+/* State in and out of the tiers between steps: restoring, saving, reading. Chunk by chunk, through the staging rings.
+ */
+#include "core/long_work.h"
+#include "core/size.h"
+#include "offload/engine/engine_private.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct chunk {
+    int64_t unit, first_grain, grains;
+};
+
+/* Of this rank's records. */
+static struct chunk chunk_at(const struct sw_engine *engine, int64_t unit, int64_t number) {
+    const struct sw_span at = sw_plan_state_chunk(engine->plan, SW_OPTIMIZER, unit, number);
+    return (struct chunk){.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
+}
+
+static bool idle(const struct sw_engine *engine) {
+    return engine->begun == engine->waited;
+}
+
+static sw_status transfer(struct sw_engine *engine, bool write, int generation, const struct chunk *chunk,
+                          void *records) {
+    const struct sw_store_transfer transfer = {.write = write,
+                                               .kind = SW_STORE_OPTIMIZER,
+                                               .generation = generation,
+                                               .unit = chunk->unit,
+                                               .first_grain = chunk->first_grain,
+                                               .grains = chunk->grains,
+                                               .buf = records,
+                                               .step = engine->step};
+    return sw_store_transfer(engine->setup_lane, &transfer);
+}
+
+static float *record_stage(struct sw_engine *engine) {
+    return sw_engine_piece(engine, engine->plan->index->optimizer_ring, 0);
+}
+
+/* A chunk of rounded weights from the stage to where the unit's weights live. */
+static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *stage) {
+    const struct sw_plan *plan = engine->plan;
+    const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
+        const struct sw_store_transfer write = {.write = true,
+                                                .kind = SW_STORE_WEIGHTS,
+                                                .unit = chunk->unit,
+                                                .first_grain = chunk->first_grain,
+                                                .grains = chunk->grains,
+                                                .buf = stage,
+                                                .step = engine->step};
+        return sw_store_transfer(engine->setup_lane, &write);
+    }
+    void *home = sw_engine_grain(engine, plan->index->weights[chunk->unit], chunk->first_grain);
+    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_HOST) {
+        memcpy(home, stage, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_device(engine->setup_stream, home, stage, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+static void *weights_stage(struct sw_engine *engine) {
+    return sw_engine_piece(engine, engine->plan->index->weights_ring, 0);
+}
+
+/* Rounded masters of a chunk to the stage, and to where the unit's weights live. */
+static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+    const struct sw_plan *plan = engine->plan;
+    const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
+    void *stage = weights_stage(engine);
+    /* A skipped update changes nothing and rounds the masters. */
+    const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
+    SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
+                           chunk->grains, unit->run, unit->run_count, stage, records, stage));
+    SW_TRY(sw_stream_synchronize(engine->host_stream));
+    return place_weights(engine, chunk, stage);
+}
+
+/* Records of a chunk to where the unit's optimizer lives; those on NVMe into the generation that is not committed. */
+static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+    const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
+    const int64_t bytes = chunk->grains * SW_RECORD_BYTES;
+    if (slot < 0)
+        return transfer(engine, true, sw_engine_working(engine), chunk, records);
+    void *to = sw_engine_grain(engine, slot, chunk->first_grain);
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        memcpy(to, records, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_device(engine->setup_stream, to, records, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+/* Others may wait for a rank that has more to do. The lanes have nothing to tell meanwhile. */
+static void tell(struct sw_engine *engine, const char *what, int64_t unit) {
+    sw_watch_enter(engine->spec.watch, 1 + SW_LANE_UPDATE, what, unit);
+}
+
+static void tell_end(struct sw_engine *engine) {
+    sw_watch_leave(engine->spec.watch, 1 + SW_LANE_UPDATE);
+}
+
+static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chunk) {
+    float *records = record_stage(engine);
+    tell(engine, "restoring", chunk->unit);
+    SW_TRY(transfer(engine, false, engine->committed_generation, chunk, records));
+    SW_TRY(put_weights(engine, chunk, records));
+    if (engine->plan->spec.train && sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit) >= 0)
+        SW_TRY(put_records(engine, chunk, records));
+    return SW_OK;
+}
+
+/* Where each rank keeps whole weights and has restored its shard: the chunk of this number of every rank to all, one
+ * rank's after the other, so that the rings of a step have the room. The own one waits where its records were. */
+static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number) {
+    const struct sw_plan *plan = engine->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const struct sw_span own = sw_plan_shard_chunk(plan, unit, plan->spec.rank, number);
+    memcpy(record_stage(engine), weights_stage(engine), (size_t)(own.grains * grain_bytes));
+    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
+        const struct chunk chunk = {.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
+        const bool is_own = rank == plan->spec.rank;
+        struct sw_comm_request *request;
+        if (at.grains == 0)
+            continue;
+        const struct sw_comm_broadcast broadcast = {.what = "weights",
+                                                    .index = unit,
+                                                    .data =
+                                                        is_own ? (void *)record_stage(engine) : weights_stage(engine),
+                                                    .bytes = at.grains * grain_bytes,
+                                                    .root = rank,
+                                                    .on_host = true};
+        SW_TRY(sw_comm_broadcast(engine->spec.comm, &broadcast, &request));
+        SW_TRY(sw_comm_wait(request));
+        if (!is_own)
+            SW_TRY(place_weights(engine, &chunk, weights_stage(engine)));
+    }
+    return SW_OK;
+}
+
+/* Bytes of this rank's records. */
+static int64_t record_bytes(const struct sw_plan *plan) {
+    int64_t grains = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
+    return grains * SW_RECORD_BYTES;
+}
+
+sw_status sw_engine_restore(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    const struct sw_plan *plan = engine->plan;
+    const bool joins = sw_plan_joins_weights(plan);
+    struct sw_long_work progress = sw_long_work_begin("reading the state", record_bytes(plan));
+    int64_t read_bytes = 0;
+    static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
+        const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
+        for (int64_t c = 0; c < most; c++) {
+            const struct chunk chunk = chunk_at(engine, u, c);
+            SW_TRY(sw_long_work_at(&progress, read_bytes));
+            if (c < own)
+                SW_TRY(restore_chunk(engine, &chunk));
+            read_bytes += c < own ? chunk.grains * SW_RECORD_BYTES : 0;
+            tell_end(engine);
+            if (joins)
+                SW_TRY(join_weights(engine, u, c));
+        }
+    }
+    return SW_OK;
+}
+
+/* Newest records of a chunk, in the stage or in place. */
+static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, float **out) {
+    const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
+    *out = record_stage(engine);
+    if (slot < 0) {
+        const bool newer = engine->working_is_newer;
+        return transfer(engine, false, newer ? sw_engine_working(engine) : engine->committed_generation, chunk, *out);
+    }
+    void *from = sw_engine_grain(engine, slot, chunk->first_grain);
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        *out = from;
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_host(engine->setup_stream, *out, from, chunk->grains * SW_RECORD_BYTES));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
+    for (int64_t c = 0; c < sw_plan_state_chunks(engine->plan, SW_OPTIMIZER, unit); c++) {
+        const struct chunk chunk = chunk_at(engine, unit, c);
+        float *records;
+        tell(engine, "saving", unit);
+        SW_TRY(get_records(engine, &chunk, &records));
+        SW_TRY(transfer(engine, true, sw_engine_working(engine), &chunk, records));
+    }
+    tell_end(engine);
+    return SW_OK;
+}
+
+sw_status sw_engine_commit(struct sw_engine *engine) {
+    const struct sw_step_result result = {.step = engine->step,
+                                          .applied_steps = engine->applied_steps,
+                                          .skipped_steps = engine->skipped_steps,
+                                          .loss_scale = engine->loss_scale.scale,
+                                          .next_scale = engine->loss_scale};
+    char text[SW_STORE_META_BYTES];
+    SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
+    const int generation = sw_engine_working(engine);
+    SW_TRY(sw_store_commit(engine->spec.store, engine->step, generation, text));
+    engine->committed_generation = generation;
+    engine->working_is_newer = false;
+    engine->saved_step = engine->step;
+    /* What this rank overwrites next is what others still go back to, until they have committed too. */
+    return engine->spec.comm == NULL ? SW_OK : sw_comm_barrier(engine->spec.comm, "commit");
+}
+
+sw_status sw_engine_save(struct sw_engine *engine) {
+    assert(idle(engine) && engine->spec.store != NULL);
+    SW_TRY(sw_engine_settle(engine));
+    if (engine->saved_step == engine->step)
+        return SW_OK;
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
+        if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
+            SW_TRY(save_unit(engine, u));
+    return sw_engine_commit(engine);
+}
+
+sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                 float *out) {
+    assert(idle(engine));
+    SW_TRY(sw_engine_settle(engine));
+    const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
+        const int64_t within = g - sw_plan_span(engine->plan, SW_OPTIMIZER, unit).first_grain;
+        const struct chunk chunk = chunk_at(engine, unit, within / engine->plan->spec.chunk_grains);
+        float *records;
+        run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
+        SW_TRY(get_records(engine, &chunk, &records));
+        memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
+               (size_t)(run * SW_RECORD_BYTES));
+    }
+    return SW_OK;
+}
+
+sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                               float *out) {
+    assert(idle(engine));
+    const struct sw_plan *plan = engine->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
+    char *stage = (char *)record_stage(engine);
+    for (int64_t g = 0; g < grains; g++) {
+        if (slot < 0) {
+            const struct sw_store_transfer read = {.kind = SW_STORE_GRADS,
+                                                   .unit = unit,
+                                                   .first_grain = first_grain + g,
+                                                   .grains = 1,
+                                                   .buf = stage,
+                                                   .step = engine->step};
+            SW_TRY(sw_store_transfer(engine->setup_lane, &read));
+        } else if (plan->slot[slot].tier == SW_HOST) {
+            memcpy(stage, sw_engine_grain(engine, slot, first_grain + g), (size_t)grain_bytes);
+        } else {
+            SW_TRY(sw_copy_to_host(engine->setup_stream, stage, sw_engine_grain(engine, slot, first_grain + g),
+                                   grain_bytes));
+            SW_TRY(sw_stream_synchronize(engine->setup_stream));
+        }
+        sw_dtype_widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+    }
+    return SW_OK;
+}

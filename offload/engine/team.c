@@ -1,0 +1,103 @@
+#include "offload/engine/team.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sw_team {
+    pthread_mutex_t mutex; /* guards all that changes */
+    pthread_cond_t begun, done;
+    pthread_t *helper;
+    int helper_count;
+    sw_team_job job;
+    void *context;
+    int64_t next, finished, count;
+    bool closing;
+};
+
+/* Needs the mutex, which is released meanwhile. */
+static void do_next(struct sw_team *team) {
+    const int64_t index = team->next++;
+    pthread_mutex_unlock(&team->mutex);
+    team->job(team->context, index);
+    pthread_mutex_lock(&team->mutex);
+    if (++team->finished == team->count)
+        pthread_cond_signal(&team->done);
+}
+
+static void *help(void *argument) {
+    struct sw_team *team = argument;
+    pthread_mutex_lock(&team->mutex);
+    while (!team->closing) {
+        if (team->next < team->count)
+            do_next(team);
+        else
+            pthread_cond_wait(&team->begun, &team->mutex);
+    }
+    pthread_mutex_unlock(&team->mutex);
+    return NULL;
+}
+
+sw_status sw_team_open(int threads, struct sw_team **out) {
+    assert(threads >= 1);
+    struct sw_team *team = calloc(1, sizeof *team);
+    pthread_t *helper = calloc((size_t)threads, sizeof *helper);
+    if (team == NULL || helper == NULL) {
+        free(team);
+        free(helper);
+        return sw_fail(SW_ERR_NOMEM, "no memory for %d threads", threads);
+    }
+    *team = (struct sw_team){.helper = helper};
+    pthread_mutex_init(&team->mutex, NULL);
+    pthread_cond_init(&team->begun, NULL);
+    pthread_cond_init(&team->done, NULL);
+    while (team->helper_count < threads - 1) {
+        const int error = pthread_create(&helper[team->helper_count], NULL, help, team);
+        if (error != 0) {
+            sw_team_close(team);
+            return sw_fail(SW_ERR_NOMEM, "cannot start a thread: %s", strerror(error));
+        }
+        team->helper_count++;
+    }
+    *out = team;
+    return SW_OK;
+}
+
+void sw_team_close(struct sw_team *team) {
+    if (team == NULL)
+        return;
+    pthread_mutex_lock(&team->mutex);
+    assert(team->finished == team->count);
+    team->closing = true;
+    pthread_cond_broadcast(&team->begun);
+    pthread_mutex_unlock(&team->mutex);
+    for (int i = 0; i < team->helper_count; i++)
+        pthread_join(team->helper[i], NULL);
+    pthread_cond_destroy(&team->done);
+    pthread_cond_destroy(&team->begun);
+    pthread_mutex_destroy(&team->mutex);
+    free(team->helper);
+    free(team);
+}
+
+void sw_team_begin(struct sw_team *team, sw_team_job job, void *context, int64_t count) {
+    pthread_mutex_lock(&team->mutex);
+    assert(team->finished == team->count);
+    team->job = job;
+    team->context = context;
+    team->next = team->finished = 0;
+    team->count = count;
+    pthread_cond_broadcast(&team->begun);
+    pthread_mutex_unlock(&team->mutex);
+}
+
+void sw_team_finish(struct sw_team *team) {
+    pthread_mutex_lock(&team->mutex);
+    while (team->next < team->count)
+        do_next(team);
+    while (team->finished < team->count)
+        pthread_cond_wait(&team->done, &team->mutex);
+    pthread_mutex_unlock(&team->mutex);
+}

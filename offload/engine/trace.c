@@ -1,0 +1,261 @@
+#include "offload/engine/trace.h"
+
+#include "core/size.h"
+#include "io/store/store.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* One program that ran. */
+struct kept_program {
+    const struct sw_program *program;
+    bool flush; /* what the last step left, alone */
+    int64_t step;
+    struct sw_op_times *times; /* of each op */
+};
+
+struct sw_trace {
+    const struct sw_plan *plan;
+    const char *process;
+    int64_t origin_ns; /* the first program's beginning: time zero of the file */
+    int64_t steps;
+    bool full;
+    int64_t program_count, program_room, op_count, op_room;
+    struct kept_program *program;
+    struct sw_op_times *times;
+};
+
+static bool is_training(sw_program_kind kind) {
+    return kind != SW_PROGRAM_LOSS && kind != SW_PROGRAM_LOGITS;
+}
+
+static bool is_flush(sw_program_kind kind) {
+    return kind == SW_PROGRAM_FLUSH_UPDATE || kind == SW_PROGRAM_FLUSH_REDO;
+}
+
+/* The most programs that fit in room for this many ops. */
+static int64_t most_programs(const struct sw_plan *plan, int64_t ops) {
+    int64_t least_ops = ops;
+    for (int kind = 0; kind < SW_PROGRAMS; kind++)
+        if (is_training((sw_program_kind)kind) && plan->program[kind].op_count > 0)
+            least_ops = sw_min_i64(least_ops, plan->program[kind].op_count);
+    return ops / least_ops;
+}
+
+sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *process, struct sw_trace **out) {
+    assert(ops > 0);
+    struct sw_trace *trace = calloc(1, sizeof *trace);
+    if (trace == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a trace of %" PRId64 " ops", ops);
+    *trace =
+        (struct sw_trace){.plan = plan, .process = process, .op_room = ops, .program_room = most_programs(plan, ops)};
+    trace->program = calloc((size_t)trace->program_room, sizeof *trace->program);
+    trace->times = calloc((size_t)trace->op_room, sizeof *trace->times);
+    if (trace->program == NULL || trace->times == NULL) {
+        sw_trace_destroy(trace);
+        return sw_fail(SW_ERR_NOMEM, "no memory for a trace of %" PRId64 " ops", ops);
+    }
+    /* Touched now, so that the system need not find pages for it during a step. */
+    for (int64_t i = 0; i < ops; i++)
+        trace->times[i] = (struct sw_op_times){SW_TRACE_NOT_RUN, SW_TRACE_NOT_RUN};
+    *out = trace;
+    return SW_OK;
+}
+
+void sw_trace_destroy(struct sw_trace *trace) {
+    if (trace == NULL)
+        return;
+    free(trace->program);
+    free(trace->times);
+    free(trace);
+}
+
+struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind, int64_t step, int64_t now_ns) {
+    if (trace == NULL || trace->full || !is_training(kind))
+        return NULL;
+    const struct sw_program *program = &trace->plan->program[kind];
+    if (trace->op_count + program->op_count > trace->op_room) {
+        trace->full = true;
+        return NULL;
+    }
+    assert(trace->program_count < trace->program_room);
+    if (trace->program_count == 0)
+        trace->origin_ns = now_ns;
+    struct sw_op_times *times = &trace->times[trace->op_count];
+    trace->program[trace->program_count++] =
+        (struct kept_program){.program = program, .flush = is_flush(kind), .step = step, .times = times};
+    trace->op_count += program->op_count;
+    trace->steps += !is_flush(kind);
+    return times;
+}
+
+int64_t sw_trace_programs(const struct sw_trace *trace) {
+    return trace->program_count;
+}
+
+const struct sw_program *sw_trace_program(const struct sw_trace *trace, int64_t number) {
+    assert(number >= 0 && number < trace->program_count);
+    return trace->program[number].program;
+}
+
+const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number) {
+    assert(number >= 0 && number < trace->program_count);
+    return trace->program[number].times;
+}
+
+int64_t sw_trace_steps(const struct sw_trace *trace) {
+    return trace->steps;
+}
+
+/* Overlapping events of one thread are not shown right, so an event goes to the lane's first row that is free by then:
+ * a thread of the file. A lane has at most as many as it has transfers in flight. */
+enum { ROWS_MAX = SW_STORE_LANE_TRANSFERS };
+
+struct rows {
+    int64_t free_ns[ROWS_MAX];
+    int count;
+};
+
+static int take_row(struct rows *rows, const struct sw_op_times *times) {
+    int row = 0;
+    while (row < rows->count && rows->free_ns[row] > times->start_ns)
+        row++;
+    assert(row < ROWS_MAX);
+    if (row == rows->count)
+        rows->count++;
+    rows->free_ns[row] = times->end_ns;
+    return row;
+}
+
+static int thread_number(sw_lane lane, int row) {
+    return (int)lane * ROWS_MAX + row + 1;
+}
+
+static const char *content_name(sw_content content) {
+    static const char *const names[SW_CONTENTS] = {
+        [SW_CONTENT_NONE] = NULL,
+        [SW_CONTENT_TOKENS] = "tokens",
+        [SW_CONTENT_WEIGHTS] = "weights",
+        [SW_CONTENT_ROWS] = "rows",
+        [SW_CONTENT_BOUNDARY] = "activations",
+        [SW_CONTENT_BOUNDARY_GRAD] = "activation gradients",
+        [SW_CONTENT_SAVED] = "intermediates",
+        [SW_CONTENT_WORK] = "scratch",
+        [SW_CONTENT_ACC] = "accumulators",
+        [SW_CONTENT_GRADS] = "gradients",
+        [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
+        [SW_CONTENT_SUMS] = "sums",
+        [SW_CONTENT_NORM] = "norm",
+        [SW_CONTENT_OPTIMIZER] = "optimizer",
+        [SW_CONTENT_CACHE] = "cache",
+    };
+    return names[content];
+}
+
+static bool is_transfer(sw_op_kind kind) {
+    return kind == SW_OP_UPLOAD || kind == SW_OP_DOWNLOAD || kind == SW_OP_READ || kind == SW_OP_WRITE;
+}
+
+/* "embedding", "block 3", "head". */
+static void write_unit(const struct sw_plan *plan, int32_t unit, FILE *out) {
+    if (unit == 0)
+        fputs(" embedding", out);
+    else if (unit + 1 == plan->spec.units->count)
+        fputs(" head", out);
+    else if (unit > 0)
+        fprintf(out, " block %d", unit - 1);
+}
+
+/* What an op does, in words without characters that JSON would have to escape: "read optimizer block 3 c12". */
+static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE *out) {
+    if (op->redo || op->speculates)
+        fputs(op->redo ? "redo " : "speculative ", out);
+    fputs(sw_op_name(op->kind), out);
+    if (is_transfer(op->kind) && content_name(op->content) != NULL)
+        fprintf(out, " %s", content_name(op->content));
+    if (op->kind != SW_OP_HEAD)
+        write_unit(plan, op->unit, out);
+    if (op->chunk >= 0)
+        fprintf(out, " c%d", op->chunk);
+    if (op->micro >= 0)
+        fprintf(out, " m%d", op->micro);
+}
+
+static void write_args(const struct kept_program *kept, const struct sw_op *op, int64_t duration_ns, FILE *out) {
+    fprintf(out, "{\"step\":%" PRId64 ",\"program\":\"%s\"", kept->step, kept->flush ? "flush" : "step");
+    if (op->unit >= 0)
+        fprintf(out, ",\"unit\":%d", op->unit);
+    if (op->micro >= 0)
+        fprintf(out, ",\"micro\":%d", op->micro);
+    if (op->chunk >= 0)
+        fprintf(out, ",\"chunk\":%d", op->chunk);
+    if (op->bytes > 0)
+        fprintf(out, ",\"bytes\":%" PRId64, op->bytes);
+    if (op->bytes > 0 && duration_ns > 0)
+        fprintf(out, ",\"GB/s\":%.3f", (double)op->bytes / (double)duration_ns);
+    if (op->flops > 0.0 && duration_ns > 0)
+        fprintf(out, ",\"GFLOP/s\":%.3f", op->flops / (double)duration_ns);
+    fputc('}', out);
+}
+
+/* The file counts in microseconds; with all digits of the nanoseconds, which no rounding of large numbers loses. */
+static void write_microseconds(int64_t ns, FILE *out) {
+    fprintf(out, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000));
+}
+
+static void write_event(const struct sw_trace *trace, const struct kept_program *kept, int32_t number, int row,
+                        FILE *out) {
+    const struct sw_op *op = &kept->program->op[number];
+    const struct sw_op_times *times = &kept->times[number];
+    const int64_t duration_ns = times->end_ns - times->start_ns;
+    fputs(",\n{\"ph\":\"X\",\"name\":\"", out);
+    write_name(trace->plan, op, out);
+    fprintf(out, "\",\"cat\":\"%s\",\"pid\":1,\"tid\":%d,\"ts\":", sw_lane_name(op->lane),
+            thread_number(op->lane, row));
+    write_microseconds(times->start_ns - trace->origin_ns, out);
+    fputs(",\"dur\":", out);
+    write_microseconds(duration_ns, out);
+    fputs(",\"args\":", out);
+    write_args(kept, op, duration_ns, out);
+    fputc('}', out);
+}
+
+/* The threads' names, and their order: that of the lanes. */
+static void write_rows(sw_lane lane, const struct rows *rows, FILE *out) {
+    for (int row = 0; row < rows->count; row++) {
+        const int thread = thread_number(lane, row);
+        fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%s", thread,
+                sw_lane_name(lane));
+        if (row > 0)
+            fprintf(out, " (%d)", row + 1);
+        fprintf(out,
+                "\"}},\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":%d,\"args\":"
+                "{\"sort_index\":%d}}",
+                thread, thread);
+    }
+}
+
+/* Ops of a lane start in its order, program after program. */
+static void write_lane(const struct sw_trace *trace, sw_lane lane, FILE *out) {
+    struct rows rows = {.count = 0};
+    for (int64_t p = 0; p < trace->program_count; p++) {
+        const struct kept_program *kept = &trace->program[p];
+        for (int32_t i = 0; i < kept->program->lane_count[lane]; i++) {
+            const int32_t number = kept->program->lane_op[lane][i];
+            if (kept->times[number].end_ns != SW_TRACE_NOT_RUN)
+                write_event(trace, kept, number, take_row(&rows, &kept->times[number]), out);
+        }
+    }
+    write_rows(lane, &rows, out);
+}
+
+void sw_trace_write(const struct sw_trace *trace, FILE *out) {
+    fprintf(out,
+            "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+            "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"%s\"}}",
+            trace->process);
+    for (int lane = 0; lane < SW_LANES; lane++)
+        write_lane(trace, (sw_lane)lane, out);
+    fputs("\n]}\n", out);
+}

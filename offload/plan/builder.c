@@ -1,0 +1,205 @@
+#include "offload/plan/builder.h"
+
+#include "core/size.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Ops that are handed on at once. */
+enum { TAKEN_OPS = 4096 };
+
+static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *capacity, size_t size) {
+    if (b->status != SW_OK || b->enough)
+        return false;
+    if (count < *capacity)
+        return true;
+    *capacity = *capacity * 2 + 256;
+    void *grown = realloc(*array, (size_t)*capacity * size);
+    if (grown == NULL) {
+        b->status = sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");
+        return false;
+    }
+    *array = grown;
+    return true;
+}
+
+struct sw_chunk sw_build_chunk(const struct sw_builder *b, sw_state state, int64_t unit, int64_t number) {
+    return (struct sw_chunk){unit, number, sw_plan_state_chunk(b->plan, state, unit, number)};
+}
+
+void sw_build_hand_on(struct sw_builder *b) {
+    if (!b->enough && !b->take(b->take_context, b->program->op, b->program->op_count))
+        b->enough = true;
+    b->program->op_count = b->program->access_count = 0;
+}
+
+struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro) {
+    struct sw_program *program = b->program;
+    if (b->take != NULL && program->op_count == TAKEN_OPS)
+        sw_build_hand_on(b);
+    if (b->take == NULL && program->op_count == SW_PLAN_MOST_OPS && b->status == SW_OK)
+        b->status = sw_plan_refuse_ops(&b->plan->spec);
+    if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
+        return &b->dropped;
+    struct sw_op *op = &program->op[program->op_count++];
+    *op = (struct sw_op){.kind = kind,
+                         .lane = lane,
+                         .redo = b->redo,
+                         .unit = (int32_t)unit,
+                         .micro = (int32_t)micro,
+                         .chunk = -1,
+                         .position = program->lane_count[lane]++,
+                         .first_access = program->access_count};
+    return op;
+}
+
+struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk) {
+    struct sw_op *op = sw_build_op(b, kind, lane, chunk->unit, -1);
+    op->chunk = (int32_t)chunk->number;
+    op->first_grain = chunk->at.first_grain;
+    op->grains = chunk->at.grains;
+    return op;
+}
+
+static void add_access(struct sw_builder *b, bool write, struct sw_place place, int64_t count, struct sw_what what) {
+    struct sw_program *program = b->program;
+    const int64_t offset_doubles = place.offset_bytes / (int64_t)sizeof(double);
+    assert(place.slot >= 0 && count > 0 && place.piece + count <= b->plan->slot[place.slot].pieces);
+    assert(place.offset_bytes % (int64_t)sizeof(double) == 0 && offset_doubles <= INT32_MAX);
+    if (!grow(b, (void **)&program->access, program->access_count, &b->access_capacity, sizeof *program->access))
+        return;
+    program->access[program->access_count++] = (struct sw_access){.slot = place.slot,
+                                                                  .first = (int32_t)place.piece,
+                                                                  .count = (int32_t)count,
+                                                                  .content = what.content,
+                                                                  .unit = (int32_t)what.unit,
+                                                                  .first_index = (int32_t)what.index,
+                                                                  .stage = (int32_t)what.stage,
+                                                                  .age = (int8_t)what.age,
+                                                                  .write = write,
+                                                                  .generation = what.generation,
+                                                                  .offset_doubles = (int32_t)offset_doubles};
+    program->op[program->op_count - 1].access_count++;
+}
+
+/* The pieces of a unit's state that hold some grains: more than one where the slot has more of the unit than the chunks
+ * that these grains are of. */
+static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, struct sw_what what) {
+    const int64_t chunk_grains = b->plan->spec.chunk_grains;
+    const int64_t first = at.first_grain - b->plan->slot[slot].first_grain;
+    const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
+    assert(at.grains > 0 && b->plan->slot[slot].grain_bytes > 0);
+    what.index = piece;
+    add_access(b, write, (struct sw_place){.slot = slot, .piece = piece}, last - piece + 1, what);
+}
+
+static void access_place(struct sw_builder *b, bool write, struct sw_place place, struct sw_what what) {
+    if (b->status != SW_OK || b->enough)
+        return;
+    const struct sw_op *op = &b->program->op[b->program->op_count - 1];
+    if (place.own)
+        what.stage |= SW_STAGE_OWN;
+    if (place.piece == SW_BY_GRAINS)
+        access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
+    else
+        add_access(b, write, place, 1, what);
+}
+
+void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    if (b->status == SW_OK && !b->enough)
+        access_grains(b, false, slot, at, what);
+}
+
+void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    if (b->status == SW_OK && !b->enough)
+        access_grains(b, true, slot, at, what);
+}
+
+void sw_build_read(struct sw_builder *b, struct sw_place place, struct sw_what what) {
+    access_place(b, false, place, what);
+}
+
+void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what what) {
+    access_place(b, true, place, what);
+}
+
+void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
+    sw_build_write(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit},
+                   (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
+}
+
+void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
+    add_access(b, false, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
+}
+
+void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
+    add_access(b, true, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
+}
+
+struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
+    const struct sw_plan_index *index = b->index;
+    const int32_t slots[RINGS] = {
+        [RING_GRADS_DOWN] = index->grads_down,     [RING_GRADS_OUT] = index->grads_out,
+        [RING_GRADS_IN] = index->grads_in,         [RING_GRADS_UP] = index->grads_up,
+        [RING_RECORDS] = index->optimizer_ring,    [RING_RECORDS_UP] = index->optimizer_up,
+        [RING_WEIGHTS] = index->weights_ring,      [RING_WEIGHTS_IN] = index->weights_in,
+        [RING_WEIGHTS_DOWN] = index->weights_down, [RING_ROWS] = index->rows_ring,
+        [RING_BOUNDARY] = index->boundary_ring,    [RING_BOUNDARY_BACK] = index->boundary_back,
+        [RING_BOUNDARY_OUT] = index->boundary_out, [RING_BOUNDARY_IN] = index->boundary_in,
+        [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
+        [RING_BUCKETS] = index->buckets,           [RING_BUCKET_SUMS] = index->bucket_sums,
+    };
+    assert(slots[ring] >= 0);
+    return (struct sw_place){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
+}
+
+/* The op that moves bytes from one tier to another. */
+static const struct {
+    sw_tier from, to;
+    sw_op_kind kind;
+    sw_lane lane;
+} moves[] = {
+    {SW_HOST, SW_DEVICE, SW_OP_UPLOAD, SW_LANE_UPLOAD},
+    {SW_DEVICE, SW_HOST, SW_OP_DOWNLOAD, SW_LANE_DOWNLOAD},
+    {SW_NVME, SW_HOST, SW_OP_READ, SW_LANE_READ},
+    {SW_HOST, SW_NVME, SW_OP_WRITE, SW_LANE_WRITE},
+};
+
+/* What moves a piece: its kind and lane. */
+static size_t find_move(const struct sw_builder *b, struct sw_place from, struct sw_place to) {
+    size_t m = 0;
+    while (m < sizeof moves / sizeof moves[0] &&
+           (moves[m].from != b->plan->slot[from.slot].tier || moves[m].to != b->plan->slot[to.slot].tier))
+        m++;
+    assert(m < sizeof moves / sizeof moves[0]);
+    return m;
+}
+
+static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_place from, struct sw_place to,
+                          struct sw_what what, int64_t bytes) {
+    op->content = what.content;
+    op->bytes = bytes;
+    /* A generation is a place on NVMe; what was read from it or goes to it is the same content. */
+    struct sw_what on_host = what;
+    on_host.generation = SW_GENERATION_NONE;
+    sw_build_read(b, from, b->plan->slot[from.slot].tier == SW_NVME ? what : on_host);
+    sw_build_write(b, to, b->plan->slot[to.slot].tier == SW_NVME ? what : on_host);
+    if (b->redo)
+        sw_build_read_norm(b);
+}
+
+void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+                       int64_t micro, int64_t bytes) {
+    const size_t m = find_move(b, from, to);
+    describe_move(b, sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro), from, to, what, bytes);
+}
+
+void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+                   const struct sw_chunk *chunk, int64_t bytes) {
+    const size_t m = find_move(b, from, to);
+    describe_move(b, sw_build_chunk_op(b, moves[m].kind, moves[m].lane, chunk), from, to, what, bytes);
+}
+
+int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
+    return sw_plan_typed_bytes(b->plan, chunk->at.grains);
+}

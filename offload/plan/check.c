@@ -1,0 +1,307 @@
+/* The proof of a plan, by an algorithm that shares nothing with the one that derives waits: vector clocks over several
+ * unrolled steps.
+ *
+ * clock[lane] of an op counts the ops of each lane that are certainly done when it starts. Ops are visited in an order
+ * that the waits allow; if none can be visited next, the plan deadlocks. For every piece the last write and the latest
+ * readers are kept: a read must come certainly after the last write and find the content that it expects; a write must
+ * come certainly after the last write and all reads since. As each conflicting pair is compared when its second op is
+ * visited, all are ordered.
+ *
+ * A program with redo ops is proven twice: with all of them, and without any, when what was speculated must be found
+ * wherever the step after expects its update. */
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Enough that generations swap roles both ways and back. */
+enum { CHECK_STEPS = 4 };
+
+struct clock {
+    int32_t done[SW_LANES];
+};
+
+struct piece_view {
+    sw_content content;
+    int32_t unit, index, stage;
+    int32_t made_in_step; /* -1: before the first step */
+    sw_lane writer_lane;
+    int32_t writer;           /* done count of its lane; 0: none */
+    int32_t reader[SW_LANES]; /* likewise */
+};
+
+struct checker {
+    const struct sw_plan *plan;
+    const struct sw_program *program;
+    struct piece_view *piece;
+    struct clock *done_clock[SW_LANES]; /* what is known once op k of a lane is done */
+    int steps;                          /* to unroll */
+    bool redoes;                        /* redo ops run; else what was speculated stands */
+    int32_t next[SW_LANES];             /* ops visited */
+    bool remade[SW_CONTENTS];           /* the program makes this content anew in each step */
+};
+
+static const char *content_name(sw_content content) {
+    static const char *const names[SW_CONTENTS] = {
+        "nothing",     "tokens", "weights",    "rows", "boundary", "boundary gradient", "saved", "derived", "work",
+        "accumulator", "grads",  "bucket sum", "sums", "norm",     "optimizer",         "cache", "commit"};
+    return names[content];
+}
+
+static sw_status violation(const struct sw_op *op, int step, const struct checker *c, const struct sw_access *access,
+                           int32_t piece, const char *what) {
+    const struct piece_view *view = &c->piece[c->plan->slot[sw_access_slot(access, step)].first_piece + piece];
+    return sw_fail(SW_ERR_INTERNAL,
+                   "plan check: %s of unit %d micro %d chunk %d in step %d %ss piece %d of slot %d (%s) %s; expects %s "
+                   "(unit %d, index %d, stage %d), holds %s (unit %d, index %d, stage %d)",
+                   sw_op_name(op->kind), op->unit, op->micro, op->chunk, step, access->write ? "write" : "read", piece,
+                   access->slot, c->plan->slot[access->slot].name, what, content_name(access->content), access->unit,
+                   access->first_index + piece - access->first, access->stage, content_name(view->content), view->unit,
+                   view->index, view->stage);
+}
+
+static void merge(struct clock *into, const struct clock *from) {
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (from->done[lane] > into->done[lane])
+            into->done[lane] = from->done[lane];
+}
+
+/* The step in which what an access deals with was made; what no step makes anew is from before the first. */
+static int made_in(const struct checker *c, const struct sw_access *access, int step) {
+    return access->age > 0 && !c->remade[access->content] ? -1 : step - access->age;
+}
+
+static bool is_state(sw_content content) {
+    return content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_OPTIMIZER;
+}
+
+/* What an access expects, or leaves. A speculation that stands is what the step after would have made of it. */
+static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
+    const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_STAGE_SPECULATIVE) != 0;
+    return (struct piece_view){.content = access->content,
+                               .unit = access->unit,
+                               .index = index,
+                               .stage = stands ? access->stage & ~SW_STAGE_SPECULATIVE : access->stage,
+                               .made_in_step = made_in(c, access, step) + stands};
+}
+
+static bool holds(const struct piece_view *view, const struct piece_view *expected) {
+    return view->content == expected->content && view->unit == expected->unit && view->index == expected->index &&
+           view->stage == expected->stage && view->made_in_step == expected->made_in_step;
+}
+
+/* Each lane's ops read in the memory of one tier and write in that of one. The norm is no memory of a tier's, a
+ * commit moves nothing, and what ranks share of a step is host memory, and waits for the commit. */
+static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_tier tier) {
+    static const struct {
+        sw_tier read, write;
+    } sides[SW_LANES] = {
+        [SW_LANE_COMPUTE] = {SW_DEVICE, SW_DEVICE}, [SW_LANE_UPLOAD] = {SW_HOST, SW_DEVICE},
+        [SW_LANE_DOWNLOAD] = {SW_DEVICE, SW_HOST},  [SW_LANE_READ] = {SW_NVME, SW_HOST},
+        [SW_LANE_WRITE] = {SW_HOST, SW_NVME},       [SW_LANE_UPDATE] = {SW_HOST, SW_HOST},
+        [SW_LANE_COMM] = {SW_DEVICE, SW_DEVICE},
+    };
+    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT || op->kind == SW_OP_SHARE)
+        return true;
+    return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
+}
+
+/* Sums of a group's gradients are fp32 and gradients are not: only these two ops know the difference. A rename of all
+ * accesses alike would pass as the content of a piece. */
+static bool deals_in(const struct sw_op *op, const struct sw_access *access) {
+    const bool leaves_sum = op->kind == SW_OP_REDUCE && op->wide && access->write;
+    const bool takes_sum = op->kind == SW_OP_ADD && access->content != SW_CONTENT_ACC;
+    return (access->content == SW_CONTENT_BUCKET_SUM) == (leaves_sum || takes_sum);
+}
+
+static sw_status check_access(struct checker *c, const struct sw_op *op, const struct sw_access *access, int step,
+                              const struct clock *start, int32_t own) {
+    const int32_t number = sw_access_slot(access, step);
+    const struct sw_slot *slot = &c->plan->slot[number];
+    if (number < 0 || number >= c->plan->slot_count || access->first < 0 ||
+        access->first + access->count > slot->pieces)
+        return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d uses pieces outside slot %d", sw_op_name(op->kind),
+                       op->unit, access->slot);
+    if (!reaches(op, access, slot->tier))
+        return sw_fail(SW_ERR_INTERNAL,
+                       "plan check: %s of unit %d, on the lane %s, cannot %s the %s tier's slot %d (%s)",
+                       sw_op_name(op->kind), op->unit, sw_lane_name(op->lane), access->write ? "write" : "read",
+                       sw_tier_name(slot->tier), number, slot->name);
+    if (!deals_in(op, access))
+        return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d cannot %s %s", sw_op_name(op->kind), op->unit,
+                       access->write ? "leave" : "take", content_name(access->content));
+    for (int32_t k = access->first; k < access->first + access->count; k++) {
+        struct piece_view *view = &c->piece[slot->first_piece + k];
+        /* What the op itself just did to the piece needs no order. */
+        const bool own_write = view->writer == own && view->writer_lane == op->lane;
+        if (!own_write && start->done[view->writer_lane] < view->writer)
+            return violation(op, step, c, access, k, "without waiting for its last write");
+        struct piece_view what = meant(c, access, access->first_index + k - access->first, step);
+        if (!access->write) {
+            if (!holds(view, &what))
+                return violation(op, step, c, access, k, "that has other content");
+            view->reader[op->lane] = own;
+            continue;
+        }
+        for (int lane = 0; lane < SW_LANES; lane++)
+            if (start->done[lane] < view->reader[lane] && !(lane == (int)op->lane && view->reader[lane] == own))
+                return violation(op, step, c, access, k, "that is still being read");
+        what.writer_lane = op->lane;
+        what.writer = own;
+        *view = what;
+    }
+    return SW_OK;
+}
+
+/* The clock at which the lane's next op starts; false when a wait is not yet visited. */
+static bool start_clock(const struct checker *c, sw_lane lane, struct clock *out) {
+    const struct sw_program *program = c->program;
+    const int32_t number = c->next[lane], per_step = program->lane_count[lane];
+    const struct sw_op *op = &program->op[program->lane_op[lane][number % per_step]];
+    const int step = number / per_step;
+    *out = (struct clock){0};
+    if (number > 0 && !sw_lane_is_io(lane))
+        merge(out, &c->done_clock[lane][number - 1]);
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &program->wait[op->first_wait + w];
+        const int target_step = step - wait->steps_back;
+        if (target_step < 0)
+            continue;
+        const int32_t target = target_step * program->lane_count[wait->lane] + wait->position;
+        if (target >= c->next[wait->lane])
+            return false;
+        merge(out, &c->done_clock[wait->lane][target]);
+    }
+    return true;
+}
+
+static sw_status visit(struct checker *c, sw_lane lane, const struct clock *start) {
+    const struct sw_program *program = c->program;
+    const int32_t number = c->next[lane], per_step = program->lane_count[lane];
+    const struct sw_op *op = &program->op[program->lane_op[lane][number % per_step]];
+    const struct sw_access *access = &program->access[op->first_access];
+    for (int32_t a = 0; (c->redoes || !op->redo) && a < op->access_count; a++)
+        SW_TRY(check_access(c, op, &access[a], number / per_step, start, number + 1));
+    struct clock *done = &c->done_clock[lane][number];
+    *done = *start;
+    if (number > 0)
+        merge(done, &c->done_clock[lane][number - 1]);
+    done->done[lane] = number + 1;
+    c->next[lane]++;
+    return SW_OK;
+}
+
+static sw_status visit_all(struct checker *c) {
+    for (;;) {
+        bool moved = false, left = false;
+        for (int lane = 0; lane < SW_LANES; lane++) {
+            const int32_t total = c->steps * c->program->lane_count[lane];
+            struct clock start;
+            while (c->next[lane] < total && start_clock(c, (sw_lane)lane, &start)) {
+                SW_TRY(visit(c, (sw_lane)lane, &start));
+                moved = true;
+            }
+            left |= c->next[lane] < total;
+        }
+        if (!left)
+            return SW_OK;
+        if (!moved)
+            return sw_fail(SW_ERR_INTERNAL, "plan check: the lanes wait for each other in a circle");
+    }
+}
+
+/* The step in which a resident was made: before the first, unless that finds a speculation that stands, in the weights
+ * and in the generation that it commits. */
+static int resident_made_in(const struct checker *c, int32_t slot) {
+    const struct sw_slot *resident = &c->plan->slot[slot];
+    const bool committed =
+        resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->optimizer[resident->unit];
+    return !c->redoes && (resident->content == SW_CONTENT_WEIGHTS || committed) ? 0 : -1;
+}
+
+static void view_residents(struct checker *c) {
+    for (int32_t s = 0; s < c->plan->slot_count; s++) {
+        const struct sw_slot *slot = &c->plan->slot[s];
+        for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
+            c->piece[slot->first_piece + k] = (struct piece_view){
+                .content = slot->content, .unit = slot->unit, .index = k, .made_in_step = resident_made_in(c, s)};
+    }
+    for (int32_t i = 0; i < c->program->op_count; i++) {
+        const struct sw_op *op = &c->program->op[i];
+        for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++)
+            if (c->program->access[a].write && c->program->access[a].age == 0)
+                c->remade[c->program->access[a].content] = true;
+    }
+}
+
+static sw_status check_execution(const struct sw_plan *plan, const struct sw_program *program, int steps, bool redoes) {
+    struct checker c = {.plan = plan, .program = program, .steps = steps, .redoes = redoes};
+    sw_status status = SW_OK;
+    c.piece = calloc((size_t)plan->piece_count + 1, sizeof *c.piece);
+    bool allocated = c.piece != NULL;
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        const size_t count = (size_t)program->lane_count[lane] * CHECK_STEPS + 1;
+        c.done_clock[lane] = calloc(count, sizeof *c.done_clock[lane]);
+        allocated = allocated && c.done_clock[lane] != NULL;
+    }
+    if (allocated) {
+        view_residents(&c);
+        status = visit_all(&c);
+    } else {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to check the plan");
+    }
+    for (int lane = 0; lane < SW_LANES; lane++)
+        free(c.done_clock[lane]);
+    free(c.piece);
+    return status;
+}
+
+sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program, bool repeats) {
+    const int steps = repeats ? CHECK_STEPS : 1;
+    bool has_redo = false;
+    for (int32_t i = 0; i < program->op_count; i++)
+        has_redo |= program->op[i].redo;
+    SW_TRY(check_execution(plan, program, steps, true));
+    return has_redo ? check_execution(plan, program, steps, false) : SW_OK;
+}
+
+static int by_place(const void *left, const void *right) {
+    const struct sw_slot *a = left, *b = right;
+    if (a->tier != b->tier)
+        return a->tier < b->tier ? -1 : 1;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+static sw_status check_slots(const struct sw_plan *plan) {
+    struct sw_slot *sorted = malloc((size_t)(plan->slot_count + 1) * sizeof *sorted);
+    if (sorted == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to check the plan");
+    memcpy(sorted, plan->slot, (size_t)plan->slot_count * sizeof *sorted);
+    qsort(sorted, (size_t)plan->slot_count, sizeof *sorted, by_place);
+    sw_status status = SW_OK;
+    for (int32_t s = 0; s < plan->slot_count && status == SW_OK; s++) {
+        const struct sw_slot *slot = &sorted[s];
+        const bool last = s + 1 == plan->slot_count || sorted[s + 1].tier != slot->tier;
+        const int64_t end = slot->offset + slot->bytes;
+        if (slot->bytes <= (slot->pieces - 1) * slot->piece_bytes || slot->bytes > slot->pieces * slot->piece_bytes)
+            status =
+                sw_fail(SW_ERR_INTERNAL, "plan check: the pieces of slot '%s' do not make up its bytes", slot->name);
+        else if (slot->offset < 0 || end > (last ? plan->tier_bytes[slot->tier] : sorted[s + 1].offset))
+            status =
+                sw_fail(SW_ERR_INTERNAL, "plan check: slot '%s' overlaps another or the end of its tier", slot->name);
+    }
+    free(sorted);
+    return status;
+}
+
+sw_status sw_plan_check(const struct sw_plan *plan) {
+    SW_TRY(check_slots(plan));
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        if (plan->tier_bytes[t] > plan->spec.budget_bytes[t])
+            return sw_fail(SW_ERR_INTERNAL, "plan check: the %s tier exceeds its budget", sw_tier_name((sw_tier)t));
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        if (plan->program[p].op_count > 0)
+            SW_TRY(sw_program_check(plan, &plan->program[p], sw_program_repeats((sw_program_kind)p)));
+    return SW_OK;
+}

@@ -1,0 +1,231 @@
+/* What goes between ranks: gradients to the shards of their sum, shards of weights to whole units, and what is known of
+ * a step to all.
+ *
+ * Gradients that live whole on the device (stages 0 and 1) are rounded there and reduced in place, a unit at once. All
+ * others pass through buckets of constant size (the constant-size buffers of ZeRO-R): one has a chunk of every rank's
+ * shard, so that all ranks send and receive as much. */
+#include "core/size.h"
+#include "offload/plan/builder.h"
+
+/* Of gradients: this rank's, before they are reduced. Reduced ones that are not whole yet have SW_STAGE_OWN. */
+enum { STAGE_LOCAL = 4 };
+
+static struct sw_what grads_of(int64_t unit, int64_t index, int stage) {
+    return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .stage = stage};
+}
+
+static int64_t round_bytes(const struct sw_builder *b, int64_t grains) {
+    return grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + sw_plan_typed_bytes(b->plan, grains);
+}
+
+/* Everything that is not this rank's goes to its owner. */
+static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64_t own_grains) {
+    return sw_plan_typed_bytes(b->plan, grains - own_grains);
+}
+
+/* The own goes to everybody else. */
+static int64_t gathered_bytes(const struct sw_builder *b, int64_t own_grains) {
+    return sw_plan_typed_bytes(b->plan, own_grains) * (sw_plan_ranks(b->plan) - 1);
+}
+
+void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to) {
+    const struct sw_span own = sw_plan_shard(b->plan, unit);
+    const bool resident = from != to;
+    struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    op->content = what.content;
+    op->bytes = gathered_bytes(b, own.grains);
+    what.stage = resident ? 0 : SW_STAGE_OWN;
+    if (own.grains > 0)
+        sw_build_read_grains(b, from, own, what);
+    what.stage = 0;
+    sw_build_write_unit(b, to, what);
+}
+
+/* Sums of squares of a chunk of the own shard. */
+static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place at, struct sw_what what) {
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_SQUARE_SUMS, SW_LANE_COMPUTE, chunk);
+    op->bytes = sw_build_typed_bytes(b, chunk);
+    sw_build_read(b, at, what);
+    sw_build_note_sums(b, chunk->unit, chunk->number);
+}
+
+/* Of a shard that stays on the device they are not taken at once: the compute lane would wait for the exchange, which
+ * so has the next unit's backward pass to hide behind. */
+void sw_build_sums_of_shard(struct sw_builder *b) {
+    const int64_t unit = b->sums_unit;
+    if (unit < 0)
+        return;
+    const struct sw_place home = {.slot = b->index->grads[unit], .piece = SW_BY_GRAINS};
+    for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
+        square_sums(b, &chunk, home, grads_of(unit, c, 0));
+    }
+    sw_build_download_sums(b, unit);
+    b->sums_unit = -1;
+}
+
+/* Gradients that live whole on the device. */
+static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
+    const int32_t home = b->index->grads[unit];
+    const struct sw_span own = sw_plan_shard(b->plan, unit);
+    const bool whole = b->plan->spec.zero == SW_ZERO_NONE;
+    const int reduced = whole ? SW_STAGE_OWN : 0;
+    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+        struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND, SW_LANE_COMPUTE, &chunk);
+        op->bytes = round_bytes(b, chunk.at.grains);
+        sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, stage, 0, 0});
+        sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, STAGE_LOCAL));
+    }
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, unit, -1);
+    op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
+    sw_build_read_unit(b, home, grads_of(unit, 0, STAGE_LOCAL));
+    if (own.grains > 0)
+        sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
+    if (!whole)
+        return;
+    op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    op->content = SW_CONTENT_GRADS;
+    op->bytes = gathered_bytes(b, own.grains);
+    if (own.grains > 0)
+        sw_build_read_grains(b, home, own, grads_of(unit, 0, reduced));
+    sw_build_write_unit(b, home, grads_of(unit, 0, 0));
+}
+
+/* A chunk of every rank's shard, one after the other in a piece of a ring. */
+struct bucket {
+    int64_t unit, number;
+    int64_t grains;      /* of all ranks */
+    struct sw_chunk own; /* no grains: this rank has none in it */
+    struct sw_place at, mine /* of it */;
+};
+
+static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t stage) {
+    struct bucket bucket = {.unit = unit, .number = number, .at = sw_build_ring(b, RING_BUCKETS)};
+    struct sw_op *op = sw_build_op(b, SW_OP_ROUND, SW_LANE_COMPUTE, unit, -1);
+    op->chunk = (int32_t)number;
+    op->bucket = true;
+    for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(b->plan, unit, rank, number);
+        if (rank == b->plan->spec.rank) {
+            bucket.own = (struct sw_chunk){unit, number, at};
+            bucket.mine = bucket.at;
+            bucket.mine.offset_bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
+        }
+        bucket.grains += at.grains;
+        if (at.grains > 0)
+            sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, stage, 0, 0});
+    }
+    op->bytes = round_bytes(b, bucket.grains);
+    sw_build_write(b, bucket.at, grads_of(unit, number, STAGE_LOCAL));
+    return bucket;
+}
+
+/* To where the gradients live, if that is not the device. */
+static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place from) {
+    const struct sw_place home = {.slot = b->index->grads[chunk->unit], .piece = SW_BY_GRAINS};
+    const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
+    const struct sw_place on_host = nvme ? sw_build_ring(b, RING_GRADS_OUT) : home;
+    const struct sw_what what = grads_of(chunk->unit, chunk->number, 0);
+    sw_build_move(b, from, on_host, what, chunk, sw_build_typed_bytes(b, chunk));
+    if (nvme)
+        sw_build_move(b, on_host, home, what, chunk, sw_build_typed_bytes(b, chunk));
+}
+
+/* All ranks' chunks of a bucket that has been reduced go home. */
+static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, bucket->unit, -1);
+    op->chunk = (int32_t)bucket->number;
+    op->bucket = true;
+    op->content = SW_CONTENT_GRADS;
+    op->bytes = gathered_bytes(b, bucket->own.at.grains);
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_STAGE_OWN));
+    sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
+    struct sw_place from = bucket->at;
+    for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
+        const struct sw_chunk chunk = {bucket->unit, bucket->number,
+                                       sw_plan_shard_chunk(b->plan, bucket->unit, rank, bucket->number)};
+        if (chunk.at.grains > 0)
+            take_home(b, &chunk, from);
+        from.offset_bytes += sw_build_typed_bytes(b, &chunk);
+    }
+}
+
+static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
+    const bool whole = b->plan->spec.zero == SW_ZERO_NONE, mine = bucket->own.at.grains > 0;
+    const int32_t home = b->index->grads[bucket->unit];
+    const bool lives_here = b->plan->slot[home].tier == SW_DEVICE;
+    const struct sw_place to = lives_here ? (struct sw_place){.slot = home, .piece = SW_BY_GRAINS} : bucket->mine;
+    const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_STAGE_OWN : 0);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
+    op->chunk = (int32_t)bucket->number;
+    op->bucket = true;
+    op->first_grain = bucket->own.at.first_grain;
+    op->grains = bucket->own.at.grains;
+    op->bytes = scattered_bytes(b, bucket->grains, bucket->own.at.grains);
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
+    if (mine || !lives_here)
+        sw_build_write(b, to, reduced);
+    if (mine && !lives_here)
+        square_sums(b, &bucket->own, to, reduced);
+    if (whole)
+        take_all_home(b, bucket);
+    else if (mine && !lives_here)
+        take_home(b, &bucket->own, bucket->mine);
+}
+
+static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) {
+    return (struct sw_what){.content = SW_CONTENT_ACC, .unit = unit, .index = chunk, .stage = groups};
+}
+
+/* What all ranks' chunks of a number add up to goes to the accumulator of the shard. */
+static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
+    const struct sw_chunk *own = &bucket->own;
+    const struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
+    const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
+    const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
+    op->chunk = (int32_t)bucket->number;
+    op->bucket = op->wide = true;
+    op->bytes = scattered_bytes(b, bucket->grains, own->at.grains);
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
+    sw_build_write(b, sum, reduced);
+    if (own->at.grains == 0)
+        return;
+    op = sw_build_chunk_op(b, SW_OP_ADD, SW_LANE_COMPUTE, own);
+    op->bytes = 3 * own->at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    sw_build_read(b, sum, reduced);
+    sw_build_read(b, to, shard_acc_of(own->unit, own->number, groups_before));
+    sw_build_write(b, to, shard_acc_of(own->unit, own->number, groups_before + 1));
+}
+
+void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before) {
+    const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
+    if (groups_before == 0 && shard.at.grains > 0) {
+        sw_build_chunk_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, &shard);
+        sw_build_write(b, (struct sw_place){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
+                       shard_acc_of(unit, 0, 0));
+    }
+    for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
+        const struct bucket bucket = round_bucket(b, unit, c, acc, stage);
+        accumulate_bucket(b, &bucket, groups_before);
+    }
+}
+
+void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
+    const bool here = b->plan->placement[unit].tier[SW_GRADS] == SW_DEVICE;
+    sw_build_sums_of_shard(b);
+    if (here)
+        b->sums_unit = unit;
+    if (here && b->plan->spec.zero < SW_ZERO_GRADS) {
+        reduce_at_home(b, unit, acc, stage);
+        return;
+    }
+    for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
+        struct bucket bucket = round_bucket(b, unit, c, acc, stage);
+        reduce_bucket(b, &bucket);
+    }
+    if (!here)
+        sw_build_download_sums(b, unit);
+}

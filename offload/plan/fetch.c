@@ -1,0 +1,91 @@
+/* Weights on their way to the device. */
+#include "core/size.h"
+#include "offload/plan/builder.h"
+
+int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
+    if (unit == 0 && sw_plan_table_streams(b->plan)) {
+        b->table_held = true;
+        return b->index->table_slot;
+    }
+    const int32_t k = b->unit_slot_next++ % (int32_t)b->plan->spec.unit_slots;
+    b->unit_slot_holds[k] = unit;
+    return b->index->unit_slot[k];
+}
+
+/* Where a unit's weights of this step already are on the device, or -1. */
+static int32_t held(const struct sw_builder *b, int64_t unit) {
+    if (sw_plan_is_whole_there(b->plan, unit))
+        return b->index->weights[unit];
+    if (unit == 0 && sw_plan_table_streams(b->plan))
+        return b->table_held ? b->index->table_slot : -1;
+    for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
+        if (b->unit_slot_holds[k] == unit)
+            return b->index->unit_slot[k];
+    return -1;
+}
+
+void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place weights, struct sw_what what) {
+    sw_build_chunk_op(b, SW_OP_GATHER, SW_LANE_UPDATE, chunk);
+    sw_build_read(b, weights, what);
+    for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
+        const struct sw_place rows = {.slot = b->index->rows, .piece = m};
+        if (chunk->number > 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number, 0, 0});
+        sw_build_write(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number + 1, 0, 0});
+    }
+    b->rows_held = true;
+}
+
+struct sw_place sw_build_rows(struct sw_builder *b, int64_t micro) {
+    const struct sw_place to = sw_build_ring(b, RING_ROWS);
+    const struct sw_what what = {SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0};
+    sw_build_transfer(b, (struct sw_place){.slot = b->index->rows, .piece = micro}, to, what, micro,
+                      b->plan->spec.gathered_bytes);
+    return to;
+}
+
+/* Weights on the host, where they live or are staged. */
+static struct sw_place fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
+    const struct sw_place home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
+    if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
+        return home;
+    const struct sw_place stage = sw_build_ring(b, RING_WEIGHTS_IN);
+    sw_build_move(b, home, stage, what, chunk, sw_build_typed_bytes(b, chunk));
+    return stage;
+}
+
+static void gather_all(struct sw_builder *b) {
+    const int64_t chunks = b->rows_held ? 0 : sw_plan_chunks(b->plan, 0);
+    for (int64_t c = 0; c < chunks; c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, 0, c);
+        const struct sw_what what = {SW_CONTENT_WEIGHTS, 0, c, 0, b->state_age, 0};
+        sw_build_gather(b, &chunk, fetch_to_host(b, &chunk, what), what);
+    }
+}
+
+/* What this rank has of them goes to the device, if it is not there; shards become whole. */
+static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
+    const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
+    const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
+    for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
+        const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
+        const struct sw_place to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
+        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_typed_bytes(b, &chunk));
+    }
+    if (sharded)
+        sw_build_all_gather(b, unit, is_there ? b->index->weights[unit] : slot, slot);
+}
+
+int32_t sw_build_fetch(struct sw_builder *b, int64_t unit) {
+    if (unit == 0 && sw_plan_gathers(b->plan)) {
+        gather_all(b);
+        return -1;
+    }
+    int32_t slot = held(b, unit);
+    if (slot >= 0)
+        return slot;
+    slot = sw_build_unit_slot(b, unit);
+    fetch(b, unit, slot);
+    return slot;
+}

@@ -1,0 +1,412 @@
+/* Which slots a plan needs, and where in its tier each lies. */
+#include "core/size.h"
+#include "io/store/store.h"
+#include "offload/plan/plan_private.h"
+
+#include <stdlib.h>
+
+/* Boundaries beyond one group that the device keeps between two units, so that the next is computed while the last
+ * leaves. */
+enum { BOUNDARY_SPARE = 2, UNUSED = -1 };
+
+struct layout {
+    struct sw_plan *plan;
+    int32_t capacity;
+    sw_status status;
+};
+
+int64_t sw_plan_group(const struct sw_plan *plan) {
+    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
+}
+
+int64_t sw_plan_groups(const struct sw_plan *plan) {
+    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
+}
+
+static int32_t add_slot(struct layout *layout, struct sw_slot slot) {
+    struct sw_plan *plan = layout->plan;
+    if (layout->status != SW_OK)
+        return UNUSED;
+    if (plan->slot_count == layout->capacity) {
+        layout->capacity = layout->capacity * 2 + 64;
+        struct sw_slot *grown = realloc(plan->slot, (size_t)layout->capacity * sizeof *grown);
+        if (grown == NULL) {
+            layout->status = sw_fail(SW_ERR_NOMEM, "no memory for the plan's slots");
+            return UNUSED;
+        }
+        plan->slot = grown;
+    }
+    slot.first_piece = plan->piece_count;
+    slot.offset = plan->tier_bytes[slot.tier];
+    plan->tier_bytes[slot.tier] += sw_round_up(slot.bytes, SW_BUFFER_ALIGN_BYTES);
+    plan->piece_count += slot.pieces;
+    plan->slot[plan->slot_count] = slot;
+    return plan->slot_count++;
+}
+
+/* A slot of equal pieces, each aligned as a buffer of its own. */
+static int32_t add_pieces(struct layout *layout, const char *name, sw_tier tier, int64_t piece_bytes, int64_t pieces) {
+    const int64_t stride = sw_round_up(piece_bytes, SW_BUFFER_ALIGN_BYTES);
+    return add_slot(layout, (struct sw_slot){.name = name,
+                                             .tier = tier,
+                                             .unit = -1,
+                                             .piece_bytes = stride,
+                                             .bytes = stride * pieces,
+                                             .pieces = (int32_t)pieces});
+}
+
+/* The same where it is needed, else none. */
+static int32_t add_if(struct layout *layout, bool needed, const char *name, sw_tier tier, int64_t piece_bytes,
+                      int64_t pieces) {
+    return needed ? add_pieces(layout, name, tier, piece_bytes, pieces) : UNUSED;
+}
+
+/* Grains of a unit's state, contiguous, in pieces of one chunk. A shard takes as much on every rank, so that all ranks
+ * decide alike. `content` other than none: it is there from before the first step. */
+static int32_t add_grains(struct layout *layout, const char *name, sw_tier tier, int64_t unit, struct sw_span span,
+                          int64_t grain_bytes, sw_content content) {
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    const bool shard = unit >= 0 && span.grains < spec->units->unit[unit].grains;
+    const int64_t grains =
+        shard ? sw_shard_most_grains(spec->units->unit[unit].grains, sw_plan_ranks(layout->plan)) : span.grains;
+    return add_slot(layout, (struct sw_slot){.name = name,
+                                             .tier = tier,
+                                             .unit = (int32_t)unit,
+                                             .resident = content != SW_CONTENT_NONE,
+                                             .content = content,
+                                             .first_grain = span.first_grain,
+                                             .grain_bytes = grain_bytes,
+                                             .piece_bytes = spec->chunk_grains * grain_bytes,
+                                             .bytes = grains * grain_bytes,
+                                             .pieces = (int32_t)sw_div_up(grains, spec->chunk_grains)});
+}
+
+static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grains,
+                        int64_t grain_bytes, sw_content content) {
+    return add_grains(layout, name, tier, unit, (struct sw_span){.grains = grains}, grain_bytes, content);
+}
+
+/* What this rank has of a unit's state. */
+static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, int64_t unit, int64_t grain_bytes,
+                         sw_content content) {
+    return add_grains(layout, sw_state_name(state), tier, unit, sw_plan_kept(layout->plan, state, unit, tier),
+                      grain_bytes, content);
+}
+
+static sw_status allocate_index(struct sw_plan *plan) {
+    const size_t count = (size_t)plan->spec.units->count;
+    struct sw_plan_index *index = plan->index;
+    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
+                          &index->saved_optimizer, &index->acc,     &index->boundary, &index->saved,
+                          &index->derived,         &index->cache};
+    for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
+        if (*arrays[a] == NULL)
+            *arrays[a] = malloc(count * sizeof **arrays[a]);
+        if (*arrays[a] == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the plan's index");
+        for (size_t u = 0; u < count; u++)
+            (*arrays[a])[u] = UNUSED;
+    }
+    return SW_OK;
+}
+
+static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
+    return layout->plan->placement[unit].tier[state];
+}
+
+bool sw_plan_table_streams(const struct sw_plan *plan) {
+    return plan->spec.units->tied && !sw_plan_is_whole_there(plan, 0);
+}
+
+bool sw_plan_saves(const struct sw_plan *plan) {
+    return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
+}
+
+/* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
+bool sw_plan_gathers(const struct sw_plan *plan) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+    const sw_tier *tier = plan->placement[0].tier;
+    const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
+    return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
+           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
+           spec->gathered_bytes <= whole_bytes / spec->micro_batches;
+}
+
+static void lay_weights(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_units *units = plan->spec.units;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    int64_t largest = 0;
+    for (int64_t u = 0; u < units->count; u++) {
+        const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
+        index->weights[u] = add_state(layout, SW_WEIGHTS, tier, u, grain_bytes, SW_CONTENT_WEIGHTS);
+        if (!sw_plan_is_whole_there(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
+            largest = sw_max_i64(largest, units->unit[u].grains);
+    }
+    for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
+        index->unit_slot[k] =
+            largest > 0 && k < plan->spec.unit_slots
+                ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
+                : UNUSED;
+    const bool gathers = sw_plan_gathers(plan);
+    index->rows =
+        add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
+    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, BOUNDARY_SPARE);
+    /* With two generations the table stays: a speculated update leaves it there for the next step. */
+    index->table_slot = sw_plan_table_streams(plan)
+                            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
+                                       plan->commit_every_step ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
+                            : UNUSED;
+}
+
+static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
+    int64_t most = 0;
+    for (int64_t u = first; u < end; u++)
+        most = sw_max_i64(most, bytes[u]);
+    return most;
+}
+
+static void lay_boundaries(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
+    const int64_t bytes = largest(spec->boundary_bytes, 0, head); /* of what is shared */
+    bool ring = !spec->train, away = false, nvme = false;
+    for (int64_t u = 1; spec->train && u < head; u++) {
+        const sw_tier tier = tier_of(layout, SW_ACTS, u);
+        const bool kept = sw_plan_keeps_input(plan, u);
+        ring |= !kept || tier != SW_DEVICE;
+        away |= kept && tier != SW_DEVICE;
+        nvme |= kept && tier == SW_NVME;
+        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->boundary_bytes[u - 1], group);
+    }
+    /* The head's inputs are used at once; they need a home only where no ring carries them. */
+    index->boundary[head] =
+        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes[head - 1], group);
+    index->boundary_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
+    index->boundary_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
+    index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
+    index->boundary_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
+    index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
+}
+
+/* Units that compute no more than `most` again keep these; the others share a slot, which is returned. */
+static int32_t lay_intermediates(struct layout *layout, const char *name, const int64_t *bytes, sw_recompute most,
+                                 int32_t *slots) {
+    const struct sw_plan *plan = layout->plan;
+    int64_t shared = 0;
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
+        if (plan->spec.train && plan->recompute[u] <= most)
+            slots[u] = add_if(layout, bytes[u] > 0, name, SW_DEVICE, bytes[u], sw_plan_group(plan));
+        else
+            shared = sw_max_i64(shared, bytes[u]);
+    }
+    return add_if(layout, shared > 0, name, SW_DEVICE, shared, 1);
+}
+
+static void lay_activations(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_plan_spec *spec = &plan->spec;
+    index->saved_shared = lay_intermediates(layout, "saved", spec->saved_bytes, SW_RECOMPUTE_DERIVED, index->saved);
+    index->derived_shared =
+        lay_intermediates(layout, "derived", spec->derived_bytes, SW_RECOMPUTE_NOTHING, index->derived);
+    index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
+    /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
+    index->token_stage = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);
+    index->work = add_pieces(layout, "work", SW_DEVICE, spec->work_bytes, 1);
+}
+
+static void lay_caches(struct layout *layout) {
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    for (int64_t u = 0; spec->cache_bytes != NULL && u < spec->units->count; u++) {
+        const int64_t bytes = sw_round_up(spec->cache_bytes[u], SW_BUFFER_ALIGN_BYTES);
+        if (bytes > 0)
+            layout->plan->index->cache[u] = add_slot(layout, (struct sw_slot){.name = "cache",
+                                                                              .tier = SW_DEVICE,
+                                                                              .unit = (int32_t)u,
+                                                                              .resident = true,
+                                                                              .content = SW_CONTENT_CACHE,
+                                                                              .piece_bytes = bytes,
+                                                                              .bytes = bytes,
+                                                                              .pieces = 1});
+    }
+}
+
+/* Between groups a tied table's accumulator stays on the device. */
+static void lay_accumulators(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const struct sw_units *units = plan->spec.units;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
+    int64_t working = 0;
+    bool nvme = false;
+    for (int64_t u = 0; u < units->count; u++) {
+        if (sharded)
+            index->acc_shard[u] =
+                add_grains(layout, "accumulator", SW_DEVICE, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE);
+        if (u == 0 && units->tied)
+            continue;
+        const sw_tier tier = plan->placement[u].accumulator;
+        if (groups)
+            index->acc[u] =
+                add_unit(layout, "accumulator", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_NONE);
+        if (!groups || tier != SW_DEVICE)
+            working = sw_max_i64(working, units->unit[u].grains);
+        nvme |= groups && tier == SW_NVME;
+    }
+    for (int k = 0; k < 2; k++)
+        index->work_acc[k] = working > 0 && (groups || k == 0)
+                                 ? add_unit(layout, "accumulator", SW_DEVICE, -1, working, grain_bytes, SW_CONTENT_NONE)
+                                 : UNUSED;
+    index->table_acc = units->tied ? add_unit(layout, "table accumulator", SW_DEVICE, -1, units->unit[0].grains,
+                                              grain_bytes, SW_CONTENT_NONE)
+                                   : UNUSED;
+    const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
+    index->acc_out = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
+    index->acc_in = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
+}
+
+static void lay_sums(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_units *units = layout->plan->spec.units;
+    int64_t most_grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+    const int64_t bytes = most_grains * (int64_t)sizeof(double);
+    index->sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
+    index->sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
+    index->norm = add_slot(layout, (struct sw_slot){.name = "norm",
+                                                    .tier = SW_HOST,
+                                                    .unit = -1,
+                                                    .resident = true,
+                                                    .content = SW_CONTENT_NORM,
+                                                    .piece_bytes = SW_BUFFER_ALIGN_BYTES,
+                                                    .bytes = SW_BUFFER_ALIGN_BYTES,
+                                                    .pieces = 1});
+}
+
+/* What goes between ranks. Records of all ranks; of reductions what each receives at once. */
+static void lay_exchange(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const int ranks = sw_plan_ranks(plan);
+    const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    bool buckets = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+    index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+    index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
+                                plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
+    index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
+    index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_share_bytes(plan, true), 1);
+}
+
+/* Which ways chunks of a unit go, over all units. */
+struct traffic {
+    bool grads_down, grads_out, grads_in, grads_up;
+    bool records, records_up, weights, weights_in, weights_down;
+};
+
+static struct traffic traffic_of(const struct layout *layout) {
+    struct traffic t = {0};
+    for (int64_t u = 0; u < layout->plan->spec.units->count; u++) {
+        t.weights_in |= tier_of(layout, SW_WEIGHTS, u) == SW_NVME;
+        if (!layout->plan->spec.train)
+            continue;
+        const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
+        const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
+        const bool on_device = sw_plan_updates_on_device(layout->plan, u);
+        t.grads_down |=
+            grads != SW_DEVICE && (sw_plan_ranks(layout->plan) == 1 || sw_plan_reduces_groups(layout->plan));
+        t.grads_out |= grads == SW_NVME;
+        t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
+        t.grads_up |= grads != SW_DEVICE && on_device;
+        t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
+        t.records_up |= sw_plan_streams(layout->plan, u);
+        const bool joins = sw_plan_joins_weights(layout->plan);
+        t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
+        t.weights_down |= on_device && weights != SW_DEVICE && !joins;
+    }
+    return t;
+}
+
+static void lay_rings(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    const struct traffic t = traffic_of(layout);
+    const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const int64_t records = spec->chunk_grains * SW_RECORD_BYTES;
+    const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
+    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
+                             t.records_up ? layout->plan->stream_chunks : device_ring);
+    index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
+    index->optimizer_up =
+        add_if(layout, t.records_up, "optimizer ring", SW_DEVICE, records, layout->plan->stream_chunks);
+    index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
+    index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
+    index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
+    /* Loading and saving pass through these two, so they always exist. */
+    index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
+    index->optimizer_ring = add_pieces(layout, "optimizer ring", SW_HOST, records, t.records ? ring : 1);
+}
+
+/* Two generations where every step commits; else the plan updates one in place, and the engine knows which. */
+static void lay_optimizer(struct layout *layout, int64_t unit) {
+    struct sw_plan *plan = layout->plan;
+    const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
+    for (int g = 0; g < generations; g++) {
+        const int32_t slot = add_state(layout, SW_OPTIMIZER, tier_of(layout, SW_OPTIMIZER, unit), unit, SW_RECORD_BYTES,
+                                       SW_CONTENT_OPTIMIZER);
+        if (g == 0)
+            plan->index->optimizer[unit] = slot;
+    }
+    if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
+        plan->index->saved_optimizer[unit] =
+            add_state(layout, SW_OPTIMIZER, SW_NVME, unit, SW_RECORD_BYTES, SW_CONTENT_NONE);
+}
+
+static void lay_gradients(struct layout *layout) {
+    struct sw_plan_index *index = layout->plan->index;
+    const struct sw_units *units = layout->plan->spec.units;
+    const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(layout->plan->spec.type);
+    for (int64_t u = 0; u < units->count; u++) {
+        index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, typed_grain, SW_CONTENT_GRADS);
+        lay_optimizer(layout, u);
+    }
+}
+
+sw_status sw_plan_layout(struct sw_plan *plan) {
+    struct sw_plan_index *index = plan->index;
+    struct layout layout = {.plan = plan};
+    plan->slot_count = 0;
+    plan->piece_count = 0;
+    free(plan->slot);
+    plan->slot = NULL;
+    for (int t = 0; t < SW_TIERS; t++)
+        plan->tier_bytes[t] = 0;
+    SW_TRY(allocate_index(plan));
+    plan->commit_every_step = plan->spec.train && !plan->spec.one_generation;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    lay_weights(&layout);
+    lay_boundaries(&layout);
+    lay_activations(&layout);
+    lay_caches(&layout);
+    index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
+    index->sums_device = index->sums_host = index->norm = UNUSED;
+    index->buckets = index->bucket_sums = index->staging = index->shared = UNUSED;
+    if (plan->spec.train) {
+        lay_gradients(&layout);
+        lay_accumulators(&layout);
+        lay_sums(&layout);
+        lay_exchange(&layout);
+    }
+    lay_rings(&layout);
+    return layout.status;
+}

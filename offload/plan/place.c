@@ -1,0 +1,272 @@
+/* Choosing a placement within the budgets: tiers of states and accumulators, what is computed again, lengths of rings.
+ */
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
+
+/* Bytes of a unit's state, for shares. */
+static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    if (state == SW_ACTS)
+        return sw_plan_keeps_input(plan, unit) ? plan->spec.boundary_bytes[unit - 1] : 0;
+    return plan->spec.units->unit[unit].grains;
+}
+
+/* A state as the request says; where it leaves the choice, all on one tier. */
+static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic) {
+    const struct sw_placement_request *request = &plan->spec.place;
+    int64_t total = 0, before = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        total += state_bytes(plan, state, u);
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t bytes = state_bytes(plan, state, u);
+        const sw_tier tier = request->automatic[state] ? automatic
+                             : total == 0              ? SW_DEVICE
+                                                       : sw_placement_of(request->share[state], before, bytes, total);
+        plan->placement[u].tier[state] = tier;
+        if (state == SW_GRADS)
+            plan->placement[u].accumulator = tier;
+        before += bytes;
+    }
+}
+
+/* Puts the states that the request leaves open on these tiers, each whole. */
+static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_STATES], sw_recompute recompute,
+                             bool *out_fits) {
+    for (int state = 0; state < SW_STATES; state++)
+        place_state(plan, (sw_state)state, automatic[state]);
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        plan->recompute[u] = recompute;
+    SW_TRY(sw_plan_layout(plan));
+    *out_fits = sw_plan_fits(plan);
+    return SW_OK;
+}
+
+static void raise_state(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    struct sw_unit_placement *at = &plan->placement[unit];
+    if (!plan->spec.place.automatic[state] || at->tier[state] <= tier)
+        return;
+    at->tier[state] = tier;
+    if (state == SW_GRADS && at->accumulator > tier)
+        at->accumulator = tier;
+}
+
+static void raise_weights(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    raise_state(plan, SW_WEIGHTS, unit, tier);
+}
+
+static void raise_accumulator(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    if (plan->spec.place.automatic[SW_GRADS] && plan->placement[unit].accumulator > tier)
+        plan->placement[unit].accumulator = tier;
+}
+
+static void raise_inputs(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    raise_state(plan, SW_ACTS, unit, tier);
+}
+
+static void raise_grads(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    raise_state(plan, SW_GRADS, unit, tier);
+}
+
+static void raise_optimizer(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    raise_state(plan, SW_OPTIMIZER, unit, tier);
+}
+
+/* The gradients of an update on the host go there in the backward pass, so a home on the device gains them nothing. */
+static void raise_grads_of_updates_there(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    if (sw_plan_updates_on_device(plan, unit))
+        raise_grads(plan, unit, tier);
+}
+
+static void raise_optimizer_with_grads(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    raise_optimizer(plan, unit, tier);
+    raise_grads_of_updates_there(plan, unit, tier);
+}
+
+static void raise_grads_on_nvme(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+    if (plan->placement[unit].tier[SW_GRADS] == SW_NVME)
+        raise_grads(plan, unit, tier);
+}
+
+/* What goes up to a tier, of each unit in forward order, where the budgets allow it. */
+struct rise {
+    void (*raise)(struct sw_plan *plan, int64_t unit, sw_tier tier);
+    sw_tier tier;
+};
+
+static sw_status try_rise(struct sw_plan *plan, struct rise rise) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const struct sw_unit_placement before = plan->placement[u];
+        rise.raise(plan, u, rise.tier);
+        if (memcmp(&before, &plan->placement[u], sizeof before) == 0)
+            continue;
+        SW_TRY(sw_plan_layout(plan));
+        if (!sw_plan_fits(plan))
+            plan->placement[u] = before;
+    }
+    return sw_plan_layout(plan);
+}
+
+/* Sizes are named in these units, rounded up, so that what the message asks for is enough. */
+static int64_t unit_of_size(int64_t bytes) {
+    return bytes < 64 * SW_MIB ? SW_KIB : SW_MIB;
+}
+
+/* What a placement needs, where both budgets or one of them is short of it. */
+struct need {
+    int64_t bytes[SW_NVME]; /* of device and host */
+    int64_t missing_bytes[SW_NVME];
+    int short_budgets; /* 0: none known yet */
+};
+
+/* Keeps the lesser of two needs: the one that asks for a change of fewer budgets, then for fewer bytes. */
+static void keep_lesser(struct need *least, const struct sw_plan *plan) {
+    struct need need = {0};
+    for (int tier = SW_DEVICE; tier < SW_NVME; tier++) {
+        const int64_t bytes = plan->tier_bytes[tier], budget = plan->spec.budget_bytes[tier];
+        need.bytes[tier] = sw_round_up(bytes, unit_of_size(bytes));
+        need.missing_bytes[tier] = bytes <= budget ? 0 : need.bytes[tier] - budget;
+        need.short_budgets += need.missing_bytes[tier] > 0;
+    }
+    const int64_t missing = need.missing_bytes[SW_DEVICE] + need.missing_bytes[SW_HOST];
+    const int64_t least_missing = least->missing_bytes[SW_DEVICE] + least->missing_bytes[SW_HOST];
+    if (least->short_budgets == 0 || need.short_budgets < least->short_budgets ||
+        (need.short_budgets == least->short_budgets && missing < least_missing))
+        *least = need;
+}
+
+/* "--host-memory 96MiB (the budget is 64 MiB)", or nothing for a budget that suffices. */
+static void describe_need(const struct sw_plan *plan, const struct need *need, sw_tier tier, char text[NEED_CHARS]) {
+    static const char *const flags[SW_NVME] = {"--device-memory", "--host-memory"};
+    const int64_t bytes = need->bytes[tier], unit = unit_of_size(bytes);
+    char budget[SW_SIZE_CHARS];
+    text[0] = '\0';
+    if (need->missing_bytes[tier] > 0)
+        snprintf(text, NEED_CHARS, "%s %lld%s (the budget is %s)", flags[tier], (long long)(bytes / unit),
+                 unit == SW_KIB ? "KiB" : "MiB", sw_format_size(plan->spec.budget_bytes[tier], budget));
+}
+
+static sw_status refuse_budget(const struct sw_plan *plan, const struct need *need) {
+    if (plan->spec.lack != NULL)
+        *plan->spec.lack = (struct sw_plan_lack){
+            .short_budgets = need->short_budgets,
+            .missing_bytes = need->missing_bytes[SW_DEVICE] + need->missing_bytes[SW_HOST],
+        };
+    char device[NEED_CHARS], host[NEED_CHARS];
+    describe_need(plan, need, SW_DEVICE, device);
+    describe_need(plan, need, SW_HOST, host);
+    return sw_fail(SW_ERR_BUDGET, "the model does not fit: this placement needs at least %s%s%s", device,
+                   need->short_budgets == SW_NVME ? " and " : "", host);
+}
+
+/* Every way to put the open states each on one tier, from the fastest to the slowest. Near the least budgets these
+ * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
+ * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
+static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
+    struct need least = {0};
+    const int tiers = (int)lowest + 1;
+    for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
+        const sw_tier automatic[SW_STATES] = {
+            [SW_WEIGHTS] = (sw_tier)(way / (tiers * tiers * tiers)),
+            [SW_ACTS] = (sw_tier)(way / (tiers * tiers) % tiers),
+            [SW_GRADS] = (sw_tier)(way / tiers % tiers),
+            [SW_OPTIMIZER] = (sw_tier)(way % tiers),
+        };
+        bool fit;
+        SW_TRY(try_uniform(plan, automatic, recompute, &fit));
+        if (fit)
+            return SW_OK;
+        keep_lesser(&least, plan);
+    }
+    return refuse_budget(plan, &least);
+}
+
+/* The forward pass waits for the updates of the embedding and the first block, whose gradients came last: with rings as
+ * long as they are, their records are read under the backward pass, and written when the forward pass has begun. */
+static int64_t most_ring_chunks(const struct sw_plan *plan) {
+    const int64_t awaited = sw_plan_buckets(plan, 0) + sw_plan_buckets(plan, 1);
+    int64_t all = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        all += sw_plan_buckets(plan, u);
+    const int64_t useful = sw_max_i64(SW_RING_CHUNKS_USEFUL, awaited + SW_RING_CHUNKS_BEHIND);
+    return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
+}
+
+/* Chunks that stream through the device between two micro-batches: with room for these, the link need not wait for the
+ * arithmetic. */
+static int64_t most_stream_chunks(const struct sw_plan *plan) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (plan->spec.train && sw_plan_streams(plan, u))
+            most = sw_max_i64(most, sw_div_up(sw_plan_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
+    return sw_min_i64(SW_RING_CHUNKS_MOST, most);
+}
+
+/* Doubles the chunks of rings while the budgets have room. */
+static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most) {
+    while (plan->spec.ring_auto && *chunks < most) {
+        const int64_t before = *chunks;
+        *chunks = sw_min_i64(2 * before, most);
+        SW_TRY(sw_plan_layout(plan));
+        if (sw_plan_fits(plan))
+            continue;
+        *chunks = before;
+        break;
+    }
+    return sw_plan_layout(plan);
+}
+
+/* First what saves the most traffic for its bytes: weights (fetched twice for each group of micro-batches), the
+ * accumulators that lie between groups (there and back for each), boundaries (once each way). What the device cannot
+ * take goes to the host, records before gradients, of which the device then has those that would be left to the drive;
+ * intermediates instead of recomputation come next, ... */
+static const struct rise before_intermediates[] = {
+    {raise_weights, SW_DEVICE}, {raise_accumulator, SW_DEVICE},   {raise_inputs, SW_DEVICE},
+    {raise_weights, SW_HOST},   {raise_inputs, SW_HOST},          {raise_optimizer, SW_HOST},
+    {raise_grads, SW_HOST},     {raise_grads_on_nvme, SW_DEVICE},
+};
+
+/* ... then records with their gradients, which leave the host to others. */
+static const struct rise after_intermediates[] = {
+    {raise_optimizer_with_grads, SW_DEVICE},
+    {raise_grads_of_updates_there, SW_DEVICE},
+    {raise_optimizer, SW_HOST},
+    {raise_grads, SW_HOST},
+};
+
+static sw_status raise_all(struct sw_plan *plan, const struct rise *rise, size_t count) {
+    for (size_t r = 0; r < count; r++)
+        SW_TRY(try_rise(plan, rise[r]));
+    return SW_OK;
+}
+
+/* Everything on the device if it fits. Else everything as low as it may go, and then up again. */
+static sw_status place_states(struct sw_plan *plan) {
+    const bool choose = plan->spec.recompute_auto;
+    const sw_recompute least = choose ? SW_RECOMPUTE_NOTHING : plan->spec.recompute;
+    const sw_recompute most = choose ? SW_RECOMPUTE_UNIT : plan->spec.recompute;
+    const sw_tier lowest = plan->spec.train || plan->spec.scratch_store ? SW_NVME : SW_HOST;
+    const sw_tier highest_all[SW_STATES] = {SW_DEVICE, SW_DEVICE, SW_DEVICE, SW_DEVICE};
+    const sw_tier lowest_all[SW_STATES] = {lowest, lowest, lowest, lowest};
+    bool fit;
+    SW_TRY(try_uniform(plan, highest_all, least, &fit));
+    if (fit)
+        return SW_OK;
+    SW_TRY(try_uniform(plan, lowest_all, most, &fit));
+    if (!fit)
+        SW_TRY(search_uniform(plan, most, lowest));
+    SW_TRY(raise_all(plan, before_intermediates, sizeof before_intermediates / sizeof before_intermediates[0]));
+    if (choose)
+        SW_TRY(sw_plan_keep_intermediates(plan));
+    return raise_all(plan, after_intermediates, sizeof after_intermediates / sizeof after_intermediates[0]);
+}
+
+sw_status sw_plan_place(struct sw_plan *plan) {
+    SW_TRY(place_states(plan));
+    /* What is left of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
+    SW_TRY(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)));
+    return grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan));
+}

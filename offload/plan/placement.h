@@ -1,0 +1,36 @@
+/* Placement: for each unit and state the tier where it lives. Decided here, obeyed by the plan. */
+#ifndef SW_OFFLOAD_PLAN_PLACEMENT_H
+#define SW_OFFLOAD_PLAN_PLACEMENT_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { SW_DEVICE = 0, SW_HOST = 1, SW_NVME = 2, SW_TIERS = 3 } sw_tier;
+typedef enum { SW_WEIGHTS = 0, SW_GRADS = 1, SW_OPTIMIZER = 2, SW_ACTS = 3, SW_STATES = 4 } sw_state;
+
+const char *sw_tier_name(sw_tier tier);
+const char *sw_state_name(sw_state state);
+
+/* What the user asked for: for each state auto, or shares of its bytes on the tiers, units in forward order: the first
+ * units up to share[SW_DEVICE] of the state's bytes on the device, the next up to share[SW_HOST] on the host, the rest
+ * on NVMe. Shares add up to 1; a unit is never cut. */
+struct sw_placement_request {
+    bool automatic[SW_STATES];
+    double share[SW_STATES][SW_TIERS];
+};
+
+/* Parses "auto", "grads=host,optimizer=nvme" or "optimizer=device:20%/host:30%/nvme" (the last without a share takes
+ * the rest; states not named are auto). */
+sw_status sw_placement_parse(const char *text, struct sw_placement_request *out);
+
+/* The tier of a unit that begins at `before` of `total` bytes and has `bytes`: where its middle falls. */
+sw_tier sw_placement_of(const double share[SW_TIERS], int64_t before_bytes, int64_t bytes, int64_t total_bytes);
+
+struct sw_unit_placement {
+    sw_tier tier[SW_STATES];
+    sw_tier accumulator; /* between groups of micro-batches: where its gradients will live, or on the device */
+};
+
+#endif

@@ -1,0 +1,227 @@
+/* Making a plan, and what its parts are called. */
+#include "offload/plan/plan.h"
+
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update", "comm"};
+static const char *const op_names[SW_OP_KINDS] = {
+    [SW_OP_UPLOAD_TOKENS] = "tokens",
+    [SW_OP_FORWARD] = "forward",
+    [SW_OP_LOSS] = "loss",
+    [SW_OP_LOGITS] = "logits",
+    [SW_OP_ZERO] = "zero",
+    [SW_OP_HEAD] = "head",
+    [SW_OP_BACKWARD] = "backward",
+    [SW_OP_FINISH] = "finish",
+    [SW_OP_ROUND] = "round",
+    [SW_OP_REDUCE] = "reduce",
+    [SW_OP_ADD] = "add",
+    [SW_OP_SQUARE_SUMS] = "square sums",
+    [SW_OP_ALL_GATHER] = "all-gather",
+    [SW_OP_SHARE] = "share",
+    [SW_OP_DOWNLOAD_SUMS] = "sums",
+    [SW_OP_NORM] = "norm",
+    [SW_OP_UPDATE] = "update",
+    [SW_OP_UPDATE_ON_DEVICE] = "update on device",
+    [SW_OP_GATHER] = "gather",
+    [SW_OP_UPLOAD] = "upload",
+    [SW_OP_DOWNLOAD] = "download",
+    [SW_OP_READ] = "read",
+    [SW_OP_WRITE] = "write",
+    [SW_OP_COMMIT] = "commit",
+};
+
+const char *sw_lane_name(sw_lane lane) {
+    return lane_names[lane];
+}
+
+bool sw_lane_is_io(sw_lane lane) {
+    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
+}
+
+bool sw_lane_is_of_device(sw_lane lane) {
+    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
+}
+
+const char *sw_recompute_name(sw_recompute level) {
+    static const char *const names[SW_RECOMPUTES] = {"none", "derived", "all"};
+    return names[level];
+}
+
+const char *sw_op_name(sw_op_kind kind) {
+    return op_names[kind];
+}
+
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
+    const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
+    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+}
+
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
+    while (!sw_plan_keeps_input(plan, unit))
+        unit--;
+    return unit;
+}
+
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
+}
+
+bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
+}
+
+int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    const int32_t *const slots[SW_STATES] = {
+        [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
+    if (slots[state] == NULL || plan->placement[unit].tier[state] == SW_NVME)
+        return -1;
+    return slots[state][unit];
+}
+
+bool sw_plan_fits(const struct sw_plan *plan) {
+    return plan->tier_bytes[SW_DEVICE] <= plan->spec.budget_bytes[SW_DEVICE] &&
+           plan->tier_bytes[SW_HOST] <= plan->spec.budget_bytes[SW_HOST];
+}
+
+bool sw_program_repeats(sw_program_kind kind) {
+    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_UPDATE_SAVE || kind == SW_PROGRAM_REDO_SPECULATE ||
+           kind == SW_PROGRAM_LOSS || kind == SW_PROGRAM_LOGITS;
+}
+
+/* Ranks speculate on nothing: whether it pays is each one's own measurement. */
+bool sw_plan_may_speculate(const struct sw_plan *plan) {
+    return plan->commit_every_step && sw_plan_ranks(plan) == 1;
+}
+
+static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
+    switch (kind) {
+    case SW_PROGRAM_LOSS:
+    case SW_PROGRAM_LOGITS: return true;
+    case SW_PROGRAM_START:
+    case SW_PROGRAM_UPDATE:
+    case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
+    case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
+    default: return sw_plan_may_speculate(plan);
+    }
+}
+
+sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
+    return sw_fail(
+        SW_ERR_ARG,
+        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations that a plan "
+        "may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
+        "makes fewer",
+        (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
+}
+
+sw_status sw_plan_complete(struct sw_plan *plan) {
+    int64_t ops = 0;
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        struct sw_program *program = &plan->program[p];
+        if (!has_program(plan, (sw_program_kind)p) || program->op_count > 0)
+            continue;
+        SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, program));
+        ops += program->op_count;
+        if (ops > SW_PLAN_MOST_OPS)
+            return sw_plan_refuse_ops(&plan->spec);
+        SW_TRY(sw_plan_derive_waits(plan, program));
+    }
+    return SW_OK;
+}
+
+/* Arrays that the plan has of its own. */
+static sw_status copy_arrays(struct sw_plan *plan) {
+    struct sw_plan_spec *spec = &plan->spec;
+    const size_t count = (size_t)spec->units->count;
+    plan->placement = calloc(count, sizeof *plan->placement);
+    plan->recompute = calloc(count, sizeof *plan->recompute);
+    plan->streams_update = calloc(count, sizeof *plan->streams_update);
+    plan->forward_flops = calloc(count, sizeof *plan->forward_flops);
+    plan->index = calloc(1, sizeof *plan->index);
+    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL ||
+        plan->forward_flops == NULL || plan->index == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    if (spec->streams_update != NULL)
+        memcpy(plan->streams_update, spec->streams_update, count * sizeof *plan->streams_update);
+    if (spec->forward_flops != NULL)
+        memcpy(plan->forward_flops, spec->forward_flops, count * sizeof *plan->forward_flops);
+    spec->streams_update = NULL;
+    spec->forward_flops = spec->forward_flops == NULL ? NULL : plan->forward_flops;
+    return SW_OK;
+}
+
+sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
+    assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
+    assert(spec->shares_input == NULL || !spec->shares_input[1]);
+    assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
+    if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
+        spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "without training, weights live on the device or the host, not on nvme where no store is for them");
+    assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
+    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
+    /* Each unit computes each micro-batch. */
+    if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
+        return sw_plan_refuse_ops(spec);
+    sw_status status = SW_OK;
+    struct sw_plan *plan = calloc(1, sizeof *plan);
+    if (plan == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    plan->spec = *spec;
+    SW_TRY_GOTO(copy_arrays(plan), fail);
+    plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
+    SW_TRY_GOTO(sw_plan_place(plan), fail);
+    *out = plan;
+    return SW_OK;
+fail:
+    sw_plan_destroy(plan);
+    return status;
+}
+
+sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
+    struct sw_plan *plan;
+    SW_TRY(sw_plan_outline(spec, &plan));
+    const sw_status status = sw_plan_complete(plan);
+    if (status == SW_OK)
+        *out = plan;
+    else
+        sw_plan_destroy(plan);
+    return status;
+}
+
+void sw_plan_destroy(struct sw_plan *plan) {
+    if (plan == NULL)
+        return;
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        sw_program_destroy(&plan->program[p]);
+    if (plan->index != NULL) {
+        free(plan->index->weights);
+        free(plan->index->grads);
+        free(plan->index->optimizer);
+        free(plan->index->saved_optimizer);
+        free(plan->index->acc);
+        free(plan->index->acc_shard);
+        free(plan->index->boundary);
+        free(plan->index->saved);
+        free(plan->index->derived);
+        free(plan->index->cache);
+    }
+    free(plan->index);
+    free(plan->slot);
+    free(plan->recompute);
+    free(plan->streams_update);
+    free(plan->forward_flops);
+    free(plan->placement);
+    free(plan);
+}

@@ -1,0 +1,327 @@
+/* The plan: one training step as a static list of ops on lanes, with their waits and slots. It is made before the first
+ * step, checked, printed, and then obeyed by the executor. It is cyclic: waits may refer to the step before.
+ *
+ * Memory is a set of slots, each a run of equal pieces at a fixed place of a tier. Ops declare which pieces they read
+ * and write, and which content they expect and leave there; waits are derived from that (hazard.c), and proven by a
+ * different algorithm (check.c). */
+#ifndef SW_OFFLOAD_PLAN_PLAN_H
+#define SW_OFFLOAD_PLAN_PLAN_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "offload/plan/placement.h"
+#include "offload/plan/shard.h"
+#include "offload/plan/unit.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Ordered queues of work on one resource. Ops start in lane order. On a synchronous lane an op starts when the one
+ * before it is done; on the I/O lanes (read, write) many are in flight, but they count as done in lane order. */
+typedef enum __attribute__((packed)) {
+    SW_LANE_COMPUTE,
+    SW_LANE_UPLOAD,
+    SW_LANE_DOWNLOAD,
+    SW_LANE_READ,
+    SW_LANE_WRITE,
+    SW_LANE_UPDATE,
+    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order */
+    SW_LANES
+} sw_lane;
+const char *sw_lane_name(sw_lane lane);
+bool sw_lane_is_io(sw_lane lane);
+/* Of the device that computes, which may queue their ops. */
+bool sw_lane_is_of_device(sw_lane lane);
+
+typedef enum __attribute__((packed)) {
+    SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
+    SW_OP_FORWARD,       /* unit forward of one micro-batch */
+    SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
+    SW_OP_LOGITS,        /* head forward of one row */
+    SW_OP_ZERO,          /* a unit's gradient accumulator */
+    SW_OP_HEAD,          /* head forward and backward of one micro-batch, fused */
+    SW_OP_BACKWARD,      /* unit backward of one micro-batch, after what is computed again for it */
+    SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
+    SW_OP_ROUND,         /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank alone */
+    SW_OP_REDUCE,        /* the ranks' gradients are added, and each gets its shard */
+    SW_OP_ADD,           /* a chunk of what the ranks' gradients of a group add up to, to the sharded accumulator */
+    SW_OP_SQUARE_SUMS,   /* of a chunk of reduced gradients, by grain */
+    SW_OP_ALL_GATHER,    /* every rank's shard of weights or gradients to all */
+    SW_OP_SHARE,         /* what every rank knows of the step, to all: its sums of squares, its losses, its wishes */
+    SW_OP_DOWNLOAD_SUMS, /* a unit's sums of squares */
+    SW_OP_NORM,          /* global norm, clip coefficient, finite or not */
+    SW_OP_UPDATE,        /* of a chunk, on the host */
+    SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
+    SW_OP_GATHER,           /* of a chunk, on the host: the rows that the step's tokens name */
+    SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
+    SW_OP_DOWNLOAD,         /* device to host */
+    SW_OP_READ,             /* NVMe to host */
+    SW_OP_WRITE,            /* host to NVMe */
+    SW_OP_COMMIT,
+    SW_OP_KINDS
+} sw_op_kind;
+const char *sw_op_name(sw_op_kind kind);
+
+typedef enum __attribute__((packed)) {
+    SW_CONTENT_NONE,
+    SW_CONTENT_TOKENS,
+    SW_CONTENT_WEIGHTS,       /* unit, chunk */
+    SW_CONTENT_ROWS,          /* of the embedding, micro-batch; stage counts the chunks gathered from */
+    SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
+    SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
+    SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
+    SW_CONTENT_DERIVED,       /* likewise, those that follow from the saved ones and the input */
+    SW_CONTENT_WORK,          /* scratch, nothing survives the op */
+    SW_CONTENT_ACC,           /* accumulator of a unit, chunk; stage counts the micro-batches added */
+    SW_CONTENT_GRADS,         /* unit, chunk */
+    SW_CONTENT_BUCKET_SUM,    /* unit, chunk: what all ranks' gradients of a group add up to, in fp32 */
+    SW_CONTENT_SUMS,          /* unit, chunk */
+    SW_CONTENT_NORM,
+    SW_CONTENT_OPTIMIZER, /* unit, chunk */
+    SW_CONTENT_CACHE,     /* unit */
+    SW_CONTENT_COMMIT,    /* that this rank has committed */
+    SW_CONTENTS
+} sw_content;
+
+struct sw_slot {
+    const char *name; /* a literal: "weights", "optimizer ring" */
+    sw_tier tier;
+    int32_t unit;       /* whose resident it is, or -1 */
+    bool resident;      /* holds its content from step to step, from before the first one */
+    sw_content content; /* of a resident */
+    int64_t offset;     /* bytes from the start of the tier's arena; on NVMe meaningless */
+    /* Of a state of a unit, whose grains lie one after the other: its first grain, and bytes of each. Its pieces are
+     * the chunks that begin there, and an op that names grains means these. 0: pieces stand alone. */
+    int64_t first_grain, grain_bytes;
+    int64_t piece_bytes; /* every piece begins a multiple of this after offset */
+    int64_t bytes;       /* the last piece may be shorter */
+    int32_t pieces;
+    int32_t first_piece; /* number of its first piece among all pieces of the plan */
+};
+
+/* Which of two generations, kept in neighbouring slots: the one that this step commits, or the other, which it reads
+ * before that and writes speculatively after. */
+typedef enum __attribute__((packed)) { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
+
+/* Pieces [first, first+count) of a slot hold, or receive, content of (unit, index first_index + i), as of `age` steps
+ * ago. */
+struct sw_access {
+    int32_t slot, first, count;
+    int32_t unit;
+    int32_t first_index;
+    int32_t stage;
+    sw_content content;
+    int8_t age; /* 0: made in this step, 1: in the step before */
+    bool write;
+    sw_generation generation;
+    int32_t offset_doubles; /* in the piece, of what the op means: times 8 bytes */
+};
+
+/* The slot of an access in a step: generations swap roles from step to step. */
+static inline int32_t sw_access_slot(const struct sw_access *access, int64_t step) {
+    if (access->generation == SW_GENERATION_NONE)
+        return access->slot;
+    return access->slot + (int32_t)((step + (access->generation == SW_GENERATION_OTHER)) & 1);
+}
+
+/* Done when op `position` of `lane` in the step `steps_back` before this one is done. */
+struct sw_wait {
+    int32_t position;
+    sw_lane lane;
+    int8_t steps_back;
+};
+
+struct sw_op {
+    sw_op_kind kind;
+    sw_lane lane;
+    sw_content content;          /* of transfers */
+    bool redo;                   /* runs only where the speculation of the step before was wrong */
+    bool speculates;             /* an update that assumes that nothing is clipped or skipped */
+    bool wide;                   /* a reduction into fp32 */
+    bool bucket;                 /* deals with the chunk of this number of every rank's shard, one after the other */
+    int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
+    int32_t unit;                /* or -1 */
+    int32_t micro;               /* or -1 */
+    int32_t chunk;               /* or -1 */
+    int32_t position;            /* in its lane */
+    int64_t first_grain, grains; /* of a chunk op */
+    int64_t bytes;               /* moved over the lane's resource */
+    float flops;                 /* of compute ops */
+    int32_t first_access, access_count;
+    int32_t first_wait;
+};
+
+/* The ops of all programs of a plan together, beyond which it is refused: each takes about 170 bytes with its accesses
+ * and waits, so that a plan and its proof stay within 1 GiB. */
+enum { SW_PLAN_MOST_OPS = 4500000 };
+
+/* A list of ops over the plan's slots. */
+struct sw_program {
+    struct sw_op *op;
+    int32_t op_count;
+    struct sw_access *access;
+    int32_t access_count;
+    struct sw_wait *wait;
+    int32_t wait_count;
+    int32_t *lane_op[SW_LANES]; /* op numbers by lane, in order */
+    int32_t lane_count[SW_LANES];
+};
+
+/* A training step's gradients become weights under the forward pass of the step after it, unit by unit. Where the whole
+ * optimizer is on NVMe, in two generations, the update may instead start during the backward pass, speculating that
+ * nothing is clipped or skipped; the step after it then redoes it from the old generation if that was wrong. So a
+ * step's program depends on what it finds waiting (nothing, an update, a redo) and on whether it speculates. */
+typedef enum {
+    SW_PROGRAM_START,
+    SW_PROGRAM_UPDATE,
+    SW_PROGRAM_UPDATE_SAVE, /* commits what it updates, where not every step does */
+    SW_PROGRAM_REDO,
+    SW_PROGRAM_START_SPECULATE,
+    SW_PROGRAM_UPDATE_SPECULATE,
+    SW_PROGRAM_REDO_SPECULATE,
+    SW_PROGRAM_FLUSH_UPDATE, /* what waits, alone */
+    SW_PROGRAM_FLUSH_REDO,
+    SW_PROGRAM_LOSS,
+    SW_PROGRAM_LOGITS,
+    SW_PROGRAMS
+} sw_program_kind;
+
+/* Which of a unit's intermediates are not kept from its forward pass, but computed again for its backward pass. */
+typedef enum {
+    SW_RECOMPUTE_NOTHING,
+    SW_RECOMPUTE_DERIVED, /* those that follow from the saved ones and the input without a matrix product */
+    SW_RECOMPUTE_UNIT,    /* all, from the input */
+    SW_RECOMPUTES
+} sw_recompute;
+const char *sw_recompute_name(sw_recompute level);
+
+/* Whether a program can follow itself, step after step. */
+bool sw_program_repeats(sw_program_kind kind);
+
+/* A device's rings only hide the end of a copy from the start of the next. The host's carry what the drive is ahead of
+ * the arithmetic, or behind it. */
+enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64, SW_RING_CHUNKS_MOST = 256 };
+/* Of a ring that updates pass through, what is kept for chunks on their way back. */
+enum { SW_RING_CHUNKS_BEHIND = 16 };
+
+/* Which states ranks have a shard of, and not the whole: a stage each has more (ZeRO, table 1 and section 5). */
+enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
+
+/* What budgets lack of what the nearest placement takes. */
+struct sw_plan_lack {
+    int short_budgets; /* 1 or 2 */
+    int64_t missing_bytes;
+};
+
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
+struct sw_plan_spec {
+    struct sw_plan_lack *lack;    /* filled with SW_ERR_BUDGET; NULL: of no interest */
+    const struct sw_units *units; /* must outlive the plan */
+    int ranks, rank;              /* of a training; 0, 0: alone */
+    int zero;                     /* stage */
+    sw_dtype type;                /* compute precision */
+    bool train;                   /* false: weights only, programs loss and logits */
+    bool scratch_store;           /* without training: weights may live on NVMe, in a store that holds nothing else */
+    int64_t micro_batches;
+    int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
+    int64_t token_bytes; /* inputs, targets and what else is said of them, of one micro-batch */
+    /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
+    const int64_t *boundary_bytes; /* its output; the head has none */
+    const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
+    const int64_t *derived_bytes;  /* likewise, those that follow from the saved ones and the input */
+    /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
+    const bool *shares_input;
+    /* What the logits program's passes leave in each unit for those after them, on the device; 0: nothing. NULL: none
+     * does. */
+    const int64_t *cache_bytes;
+    int64_t work_bytes; /* scratch of the compute lane */
+    /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
+     * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
+    int64_t gathered_bytes;
+    bool recompute_auto;    /* keep the intermediates of as many blocks as fit */
+    sw_recompute recompute; /* else, of all */
+    /* Of each unit: its update runs on the device even where its optimizer lives elsewhere; records, and gradients that
+     * are not there, then stream through the device in chunks. Copied by sw_plan_create. NULL: none does. */
+    const bool *streams_update;
+    bool one_generation; /* of the optimizer in the store: only a clean end commits */
+    int64_t chunk_grains;
+    int64_t ring_chunks; /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
+                          * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
+    /* Of each unit and micro-batch; NULL: not known. Copied by sw_plan_create. */
+    const double *forward_flops;
+    int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
+    struct sw_placement_request place;
+};
+
+struct sw_plan {
+    struct sw_plan_spec spec;
+    sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
+    bool *streams_update;                /* of each unit, as specified */
+    double *forward_flops;               /* likewise; NULL: not known */
+    int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
+    bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
+    struct sw_unit_placement *placement; /* of each unit */
+    struct sw_slot *slot;
+    int32_t slot_count;
+    int32_t piece_count;
+    int64_t tier_bytes[SW_TIERS]; /* exact peaks */
+    struct sw_program program[SW_PROGRAMS];
+    struct sw_plan_index *index; /* private: slot numbers by role */
+};
+
+/* Chooses the placement within the budgets and makes the programs. SW_ERR_BUDGET says by how much it does not fit, and
+ * the least budget that works. The caller destroys the plan. */
+sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
+
+/* The two halves of sw_plan_create. An outline is a plan without programs, some kilobytes per unit: placement, slots
+ * and peaks, of which several can be compared. sw_plan_complete makes its programs; SW_ERR_ARG where they have more
+ * than SW_PLAN_MOST_OPS, SW_OK at once where it has them. */
+sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out);
+sw_status sw_plan_complete(struct sw_plan *plan);
+void sw_plan_destroy(struct sw_plan *plan);
+
+/* Proves a plan: every read finds the content that it expects and every conflicting pair of accesses is ordered, over
+ * three unrolled steps; no deadlock; slots do not overlap; peaks within budgets. SW_ERR_INTERNAL names the first
+ * violation. */
+sw_status sw_plan_check(const struct sw_plan *plan);
+
+/* A readable table of tiers, placement, lanes. */
+void sw_plan_print(const struct sw_plan *plan, FILE *out);
+
+/* Whether a unit's update runs on the device: always where its optimizer lives there, else by streams_update. */
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
+
+/* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
+int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Whether some steps commit, and not all. */
+bool sw_plan_saves(const struct sw_plan *plan);
+/* When what is trained is committed, in words. */
+const char *sw_plan_commits(const struct sw_plan *plan);
+/* Whether some steps carry a save, and not all commit. */
+bool sw_plan_saves(const struct sw_plan *plan);
+/* Whether it has programs whose updates start in the backward pass. */
+bool sw_plan_may_speculate(const struct sw_plan *plan);
+/* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
+int64_t sw_plan_store_bytes(const struct sw_plan *plan);
+/* Bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer. Labels and
+ * superblocks are left out: less than a mebibyte and a thousandth of the rest. */
+int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
+/* Memory through which reductions between so many ranks pass: enough that their messages are large. */
+int64_t sw_plan_staging_bytes(int ranks);
+/* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
+struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Chunks of a whole unit. */
+int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
+/* Chunks of what this rank has of a state, and the grains of one. */
+int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
+struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
+/* Whether the input of a unit is kept for the backward pass; the unit whose kept input a unit's backward reads, itself
+ * where it is kept; and the pages of SW_BUFFER_ALIGN_BYTES that it takes: the grains in which the store keeps it. */
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
+
+#endif

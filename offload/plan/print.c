@@ -1,0 +1,154 @@
+/* A plan as a table for people. */
+#include "core/size.h"
+#include "io/store/store.h"
+#include "offload/plan/plan.h"
+
+#include <string.h>
+
+/* Sum of the slots of one name on one tier. */
+static int64_t named_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
+    int64_t bytes = 0;
+    for (int32_t s = 0; s < plan->slot_count; s++)
+        if (plan->slot[s].tier == tier && strcmp(plan->slot[s].name, name) == 0)
+            bytes += plan->slot[s].bytes;
+    return bytes;
+}
+
+static bool first_of_name(const struct sw_plan *plan, int32_t slot) {
+    for (int32_t s = 0; s < slot; s++)
+        if (strcmp(plan->slot[s].name, plan->slot[slot].name) == 0)
+            return false;
+    return true;
+}
+
+static void print_cell(FILE *out, int64_t bytes) {
+    char text[SW_SIZE_CHARS];
+    fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
+}
+
+/* What a tier keeps under a name. Drives have the optimizer of all units, wherever it is placed: that is what commits.
+ */
+static int64_t kept_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
+    const bool committed = plan->spec.train && tier == SW_NVME && strcmp(name, sw_state_name(SW_OPTIMIZER)) == 0;
+    return committed ? sw_plan_store_bytes(plan) : named_bytes(plan, name, tier);
+}
+
+int64_t sw_plan_disk_bytes(const struct sw_plan *plan) {
+    const int64_t placed = named_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
+    return plan->tier_bytes[SW_NVME] - placed + kept_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
+}
+
+static void print_memory(const struct sw_plan *plan, FILE *out) {
+    fprintf(out, "%-20s%14s%14s%14s\n", "memory", "device", "host", "nvme");
+    for (int32_t s = 0; s < plan->slot_count; s++) {
+        if (!first_of_name(plan, s))
+            continue;
+        fprintf(out, "  %-18s", plan->slot[s].name);
+        for (int t = 0; t < SW_TIERS; t++)
+            print_cell(out, kept_bytes(plan, plan->slot[s].name, (sw_tier)t));
+        fputc('\n', out);
+    }
+    fprintf(out, "  %-18s", "peak");
+    for (int t = 0; t < SW_TIERS; t++)
+        print_cell(out, t == SW_NVME ? sw_plan_disk_bytes(plan) : plan->tier_bytes[t]);
+    fprintf(out, "\n  %-18s", "budget");
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        print_cell(out, plan->spec.budget_bytes[t]);
+    fputc('\n', out);
+}
+
+static void print_placement(const struct sw_plan *plan, FILE *out) {
+    for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
+        int64_t units[SW_TIERS] = {0};
+        for (int64_t u = 0; u < plan->spec.units->count; u++)
+            units[plan->placement[u].tier[state]]++;
+        fprintf(out, "  %-18s", sw_state_name((sw_state)state));
+        for (int t = 0; t < SW_TIERS; t++)
+            fprintf(out, "%8lld units", (long long)units[t]);
+        fputc('\n', out);
+    }
+}
+
+/* Where the updates run, in the columns of the tiers. */
+static void print_updates(const struct sw_plan *plan, FILE *out) {
+    int64_t on_device = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        on_device += sw_plan_updates_on_device(plan, u);
+    fprintf(out, "  %-18s%8lld units%8lld units\n", "updates run", (long long)on_device,
+            (long long)(plan->spec.units->count - on_device));
+}
+
+const char *sw_plan_commits(const struct sw_plan *plan) {
+    if (plan->spec.one_generation)
+        return "only a clean end commits";
+    return plan->commit_every_step ? "every step commits" : "commits as --save-every says";
+}
+
+int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
+    int64_t record_bytes = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        record_bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
+    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * record_bytes;
+}
+
+static void print_disk(const struct sw_plan *plan, FILE *out) {
+    char all[SW_SIZE_CHARS], store[SW_SIZE_CHARS];
+    fprintf(out, "disk needed: %s, of it %s for %s of the whole optimizer; %s\n",
+            sw_format_size(sw_plan_disk_bytes(plan), all), sw_format_size(sw_plan_store_bytes(plan), store),
+            plan->spec.one_generation ? "one generation" : "two generations", sw_plan_commits(plan));
+}
+
+static void print_lanes(const struct sw_plan *plan, FILE *out) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    fprintf(out, "%-20s%14s%14s\n", "lanes of a step", "ops", "bytes");
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < program->lane_count[lane]; i++)
+            bytes += program->op[program->lane_op[lane][i]].bytes;
+        fprintf(out, "  %-18s%14d", sw_lane_name((sw_lane)lane), program->lane_count[lane]);
+        print_cell(out, bytes);
+        fputc('\n', out);
+    }
+    fprintf(out, "  %d ops and %d waits, checked: every read finds its content, nothing overlaps, no circle of waits\n",
+            program->op_count, program->wait_count);
+}
+
+static void print_order(const struct sw_plan *plan, FILE *out) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    char chunk[SW_SIZE_CHARS];
+    if (spec->group >= spec->micro_batches)
+        fprintf(out, "order by layer, %lld micro-batches; ", (long long)spec->micro_batches);
+    else
+        fprintf(out, "order by groups of %lld of %lld micro-batches; ", (long long)spec->group,
+                (long long)spec->micro_batches);
+    fprintf(out, "chunks of %lld grains (%s of optimizer)\n", (long long)spec->chunk_grains,
+            sw_format_size(spec->chunk_grains * SW_RECORD_BYTES, chunk));
+}
+
+/* Which intermediates are computed again, and why those. */
+static void print_recompute(const struct sw_plan *plan, FILE *out) {
+    int64_t units[SW_RECOMPUTES] = {0};
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        units[plan->recompute[u]]++;
+    const bool all_fit = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
+    fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld, all of %lld; %s\n",
+            (long long)units[SW_RECOMPUTE_NOTHING], (long long)units[SW_RECOMPUTE_DERIVED],
+            (long long)units[SW_RECOMPUTE_UNIT],
+            !plan->spec.recompute_auto ? "as told"
+            : all_fit                  ? "the device has room for them"
+                                       : "kept are those that take the longest for their bytes, while there is room");
+}
+
+void sw_plan_print(const struct sw_plan *plan, FILE *out) {
+    print_order(plan, out);
+    if (plan->spec.train)
+        print_recompute(plan, out);
+    print_memory(plan, out);
+    fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
+    print_placement(plan, out);
+    if (plan->spec.train) {
+        print_updates(plan, out);
+        print_disk(plan, out);
+        print_lanes(plan, out);
+    }
+}

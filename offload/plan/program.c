@@ -1,0 +1,487 @@
+/* The ops of each program, in an order in which they could run one after the other. */
+#include "core/size.h"
+#include "offload/plan/builder.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Backward costs two products for each one of forward. */
+enum { BACKWARD_FLOPS = 2 };
+
+static float forward_flops(const struct sw_builder *b, int64_t unit) {
+    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
+}
+
+static int64_t head_of(const struct sw_builder *b) {
+    return b->plan->spec.units->count - 1;
+}
+
+/* On the compute lane: behind the uploads of the step before, tokens would hold the forward pass back until the update
+ * has ended. */
+static void emit_tokens(struct sw_builder *b, int64_t micros) {
+    struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1);
+    op->bytes = micros * b->plan->spec.token_bytes;
+    for (int64_t m = 0; m < micros; m++)
+        sw_build_write(b, (struct sw_place){.slot = b->index->tokens, .piece = m},
+                       (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
+}
+
+static void read_tokens(struct sw_builder *b, int64_t micro) {
+    sw_build_read(b, (struct sw_place){.slot = b->index->tokens, .piece = micro},
+                  (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
+}
+
+static void read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
+    sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
+}
+
+static void touch_work(struct sw_builder *b) {
+    sw_build_write(b, (struct sw_place){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    b->works = true;
+}
+
+static void touch_cache(struct sw_builder *b, int64_t unit) {
+    const struct sw_place cache = {.slot = b->index->cache[unit]};
+    if (cache.slot < 0)
+        return;
+    sw_build_read(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 1, 0});
+    sw_build_write(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 0, 0});
+}
+
+/* A unit's intermediates of one micro-batch, made by the last op or read by it: those of a kind, which the unit keeps
+ * in a slot of its own or in one that all share. */
+static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
+                       bool make) {
+    const struct sw_place place =
+        own >= 0 ? (struct sw_place){.slot = own, .piece = within} : (struct sw_place){.slot = shared};
+    if (make)
+        sw_build_write(b, place, what);
+    else
+        sw_build_read(b, place, what);
+}
+
+/* Both kinds; `again` says which of them are made. */
+static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, sw_recompute again) {
+    const struct sw_plan_index *index = b->index;
+    const struct sw_plan_spec *spec = &b->plan->spec;
+    struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
+    if (spec->saved_bytes[unit] > 0)
+        touch_kind(b, index->saved[unit], index->saved_shared, within, what, again >= SW_RECOMPUTE_UNIT);
+    what.content = SW_CONTENT_DERIVED;
+    if (spec->derived_bytes[unit] > 0)
+        touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
+}
+
+static struct sw_what boundary_of(int64_t unit, int64_t micro) {
+    return (struct sw_what){SW_CONTENT_BOUNDARY, unit, micro, 0, 0, 0};
+}
+
+/* A group of micro-batches on its way through the units. */
+struct group {
+    int64_t first, count;
+    struct sw_place *at; /* where each one's boundary is on the device */
+    bool train;          /* boundaries are kept for the backward pass */
+    bool caches;         /* what units leave for later passes is read and added to */
+    bool speculate;      /* finished gradients go into the update at once */
+    /* Of the next unit that streams through the device: between the micro-batches of the units before it, so that the
+     * compute lane need not wait for the link, nor the link for updates on the host. */
+    struct sw_unit_update ahead;
+};
+
+/* Where a unit's output goes: to the home of the next unit's input if that is on the device, else into the ring. */
+static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t within) {
+    const int32_t home = b->index->boundary[unit + 1];
+    const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
+    return on_device ? (struct sw_place){.slot = home, .piece = within} : sw_build_ring(b, RING_BOUNDARY);
+}
+
+/* A boundary whose home is not the device leaves for it. */
+static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_place from) {
+    const int32_t home = b->index->boundary[unit + 1];
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit];
+    if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
+        return;
+    const struct sw_place to = {.slot = home, .piece = within};
+    const struct sw_what what = boundary_of(unit, micro);
+    if (b->plan->slot[home].tier == SW_HOST) {
+        sw_build_transfer(b, from, to, what, micro, bytes);
+        return;
+    }
+    const struct sw_place stage = sw_build_ring(b, RING_BOUNDARY_OUT);
+    sw_build_transfer(b, from, stage, what, micro, bytes);
+    sw_build_transfer(b, stage, to, what, micro, bytes);
+}
+
+/* The part of what is ahead that falls to one micro-batch of a unit before it. */
+static void emit_ahead(struct sw_builder *b, struct group *group, int64_t unit, int64_t within) {
+    struct sw_unit_update *ahead = &group->ahead;
+    if (ahead->begun) {
+        const int64_t passes = (ahead->unit - unit) * group->count - within;
+        sw_build_update_to(b, ahead, ahead->next + sw_div_up(ahead->chunks - ahead->next, passes));
+    }
+}
+
+static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t unit) {
+    const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
+    for (int64_t w = 0; w < group->count; w++) {
+        emit_ahead(b, group, unit, w);
+        const int64_t micro = group->first + w;
+        const struct sw_place out = output_place(b, unit, w);
+        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){.slot = -1};
+        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro);
+        op->flops = forward_flops(b, unit);
+        if (weights < 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
+        else
+            read_weights(b, unit, weights);
+        read_tokens(b, micro);
+        if (unit > 0)
+            sw_build_read(b, group->at[w], boundary_of(unit - 1, micro));
+        sw_build_write(b, out, boundary_of(unit, micro));
+        if (unit > 0)
+            touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
+        if (group->caches)
+            touch_cache(b, unit);
+        touch_work(b);
+        group->at[w] = out;
+        if (group->train)
+            emit_keep(b, unit, w, micro, out);
+    }
+}
+
+/* What every form of the head reads. */
+static void read_head(struct sw_builder *b, const struct group *group, int64_t within, int32_t weights, int32_t table) {
+    const int64_t head = head_of(b), micro = group->first + within;
+    read_weights(b, head, weights);
+    if (table >= 0)
+        read_weights(b, 0, table);
+    read_tokens(b, micro);
+    sw_build_read(b, group->at[within], boundary_of(head - 1, micro));
+    touch_work(b);
+}
+
+/* An accumulator in use: its slot on the device, and the micro-batches added so far. */
+struct accumulator {
+    int32_t slot;
+    int64_t stage;
+};
+
+static struct sw_what acc_of(int64_t unit, int64_t index, int64_t stage) {
+    return (struct sw_what){SW_CONTENT_ACC, unit, index, stage, 0, 0};
+}
+
+static bool is_table(const struct sw_builder *b, int64_t unit) {
+    return unit == 0 && b->plan->spec.units->tied;
+}
+
+static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumulator acc, bool in) {
+    const int32_t home = b->index->acc[unit];
+    const bool nvme = b->plan->slot[home].tier == SW_NVME;
+    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+        const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+        const struct sw_what what = acc_of(unit, c, acc.stage);
+        const struct sw_place on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
+        const struct sw_place at_home = {.slot = home, .piece = SW_BY_GRAINS};
+        const struct sw_place on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
+        if (in && nvme)
+            sw_build_move(b, at_home, on_host, what, &chunk, bytes);
+        sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
+        if (!in && nvme)
+            sw_build_move(b, on_host, at_home, what, &chunk, bytes);
+    }
+}
+
+/* The accumulator of a unit for a group: zeroed for the first, else as the group before left it. `per_micro` additions
+ * are made by each micro-batch (a tied table gets two, one by the head). */
+static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const struct group *group, int per_micro) {
+    const int32_t home = b->index->acc[unit];
+    const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
+    const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
+    struct accumulator acc = {.slot = home, .stage = anew ? 0 : per_micro * group->first};
+    if (is_table(b, unit))
+        acc.slot = b->index->table_acc;
+    else if (!on_device)
+        acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
+    if (anew) {
+        sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
+        sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
+    } else if (!on_device && !is_table(b, unit)) {
+        emit_acc_transfer(b, unit, acc, true);
+    }
+    return acc;
+}
+
+static void end_acc(struct sw_builder *b, int64_t unit, const struct group *group, struct accumulator acc) {
+    const int32_t home = b->index->acc[unit];
+    const bool last = group->first + group->count == b->plan->spec.micro_batches;
+    if (sw_plan_reduces_groups(b->plan)) {
+        const int64_t before = group->first / sw_plan_group(b->plan);
+        sw_build_reduce_group(b, unit, acc.slot, acc.stage, before);
+        if (last)
+            sw_build_finish(b, unit, b->index->acc_shard[unit], before + 1, false);
+        return;
+    }
+    if (last)
+        sw_build_finish(b, unit, acc.slot, acc.stage, group->speculate);
+    else if (!is_table(b, unit) && b->plan->slot[home].tier != SW_DEVICE)
+        emit_acc_transfer(b, unit, acc, false);
+}
+
+static void accumulate(struct sw_builder *b, int64_t unit, struct accumulator *acc) {
+    sw_build_read_unit(b, acc->slot, acc_of(unit, 0, acc->stage));
+    sw_build_write_unit(b, acc->slot, acc_of(unit, 0, acc->stage + 1));
+    acc->stage++;
+}
+
+static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
+    const bool tied = b->plan->spec.units->tied;
+    const int64_t head = head_of(b);
+    struct accumulator table = tied ? begin_acc(b, 0, group, 2) : (struct accumulator){0};
+    struct accumulator own = begin_acc(b, head, group, 1);
+    const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
+    for (int64_t w = 0; w < group->count; w++) {
+        struct sw_op *op = sw_build_op(b, SW_OP_HEAD, SW_LANE_COMPUTE, head, group->first + w);
+        op->flops = (1 + BACKWARD_FLOPS) * forward_flops(b, head);
+        read_head(b, group, w, weights, table_slot);
+        sw_build_read_norm(b); /* it decides the loss scale */
+        accumulate(b, head, &own);
+        if (tied)
+            accumulate(b, 0, &table);
+        sw_build_write(b, (struct sw_place){.slot = b->index->boundary_grad, .piece = w},
+                       (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, head - 1, group->first + w, 0, 0, 0});
+    }
+    end_acc(b, head, group, own);
+    return table;
+}
+
+/* A unit's kept input for the backward pass, on the device. */
+static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
+    const struct sw_place home = {.slot = b->index->boundary[unit], .piece = within};
+    const sw_tier tier = b->plan->slot[home.slot].tier;
+    const struct sw_what what = boundary_of(unit - 1, micro);
+    const int64_t bytes = b->plan->spec.boundary_bytes[unit - 1];
+    struct sw_place from = home;
+    if (tier == SW_DEVICE)
+        return home;
+    if (tier == SW_NVME) {
+        from = sw_build_ring(b, RING_BOUNDARY_IN);
+        sw_build_transfer(b, home, from, what, micro, bytes);
+    }
+    const struct sw_place to = sw_build_ring(b, RING_BOUNDARY_BACK);
+    sw_build_transfer(b, from, to, what, micro, bytes);
+    return to;
+}
+
+static void emit_backward(struct sw_builder *b, const struct group *group, int64_t unit, int64_t within,
+                          int32_t weights, struct accumulator *acc) {
+    const int64_t micro = group->first + within;
+    const struct sw_place grad = {.slot = b->index->boundary_grad, .piece = within};
+    const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
+    const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
+    const sw_recompute again = b->plan->recompute[unit];
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
+    op->flops = (BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * forward_flops(b, unit);
+    read_tokens(b, micro);
+    if (unit > 0) {
+        read_weights(b, unit, weights);
+        sw_build_read(b, in, boundary_of(kept - 1, micro));
+        touch_intermediates(b, unit, within, micro, again);
+    }
+    sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, unit, micro, 0, 0, 0});
+    if (unit > 0)
+        sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, unit - 1, micro, 0, 0, 0});
+    accumulate(b, unit, acc);
+    touch_work(b);
+}
+
+static void emit_backward_units(struct sw_builder *b, const struct group *group, struct accumulator table) {
+    for (int64_t u = head_of(b) - 1; u >= 0; u--) {
+        const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
+        struct accumulator acc = is_table(b, u) ? table : begin_acc(b, u, group, 1);
+        for (int64_t w = 0; w < group->count; w++)
+            emit_backward(b, group, u, w, weights, &acc);
+        /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
+        if (u > 1)
+            sw_build_fetch(b, u - 1);
+        end_acc(b, u, group, acc);
+    }
+}
+
+/* The update of a unit, or what is left of it. */
+static void emit_update(struct sw_builder *b, struct group *group, int64_t unit, sw_waiting waiting) {
+    const bool begun = group->ahead.begun && group->ahead.unit == unit;
+    struct sw_unit_update update = begun ? group->ahead : sw_build_update_begin(b, unit, waiting, true);
+    sw_build_update_to(b, &update, update.chunks);
+    sw_build_update_end(b, &update);
+    if (begun)
+        group->ahead = (struct sw_unit_update){0};
+}
+
+/* The next unit that streams may begin with its update before those between have had theirs, where it takes no slot
+ * nor piece of a ring that they wait for. */
+static void begin_ahead(struct sw_builder *b, struct group *group, int64_t unit, sw_waiting waiting) {
+    int64_t next = unit + 1;
+    while (next < head_of(b) && !sw_plan_streams(b->plan, next))
+        next++;
+    if (!group->ahead.begun && sw_plan_streams(b->plan, next) &&
+        (next == unit + 1 || sw_build_update_is_apart(b, next)))
+        group->ahead = sw_build_update_begin(b, next, waiting, true);
+}
+
+/* The first group's way forward, each unit once it is updated. Ranks update one unit ahead, so that it is gathered
+ * while the one before computes. */
+static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_waiting waiting) {
+    const int64_t lead = sw_plan_gathers_weights(b->plan) ? 1 : 0;
+    int64_t updated = 0;
+    for (int64_t u = 0; u <= head_of(b); u++) {
+        for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
+            emit_update(b, group, updated, waiting);
+            if (updated < head_of(b))
+                sw_build_fetch(b, updated); /* before the next unit takes a slot */
+        }
+        if (u == head_of(b))
+            break;
+        if (lead == 0)
+            begin_ahead(b, group, u, waiting);
+        emit_forward_unit(b, group, u);
+    }
+}
+
+static void emit_train(struct sw_builder *b, struct group *group, sw_waiting waiting) {
+    const int64_t micros = b->plan->spec.micro_batches;
+    b->state_age = waiting == SW_WAITING_NOTHING ? 1 : 0;
+    emit_tokens(b, micros);
+    for (group->first = 0; group->first < micros; group->first += group->count) {
+        const bool updates = waiting != SW_WAITING_NOTHING && group->first == 0;
+        group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
+        if (updates)
+            emit_updated_forward(b, group, waiting);
+        for (int64_t u = 0; !updates && u < head_of(b); u++)
+            emit_forward_unit(b, group, u);
+        if (updates && (b->plan->commit_every_step || b->saves))
+            sw_build_commit(b);
+        emit_backward_units(b, group, emit_head(b, group));
+    }
+    sw_build_sums_of_shard(b);
+    if (sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, true);
+    sw_build_norm(b);
+}
+
+static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+        struct sw_unit_update update = sw_build_update_begin(b, u, waiting, false);
+        sw_build_update_to(b, &update, update.chunks);
+        sw_build_update_end(b, &update);
+    }
+    if (b->plan->commit_every_step)
+        sw_build_commit(b);
+    if (b->plan->commit_every_step && sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, false);
+}
+
+static void emit_inference(struct sw_builder *b, struct group *group, sw_op_kind kind, int64_t micros) {
+    const int64_t head = head_of(b);
+    b->state_age = 1;
+    emit_tokens(b, micros);
+    for (group->first = 0; group->first < micros; group->first += group->count) {
+        group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
+        for (int64_t u = 0; u < head; u++)
+            emit_forward_unit(b, group, u);
+        const int32_t weights = sw_build_fetch(b, head);
+        const int32_t table = b->plan->spec.units->tied ? sw_build_fetch(b, 0) : -1;
+        for (int64_t w = 0; w < group->count; w++) {
+            struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, head, group->first + w);
+            op->flops = forward_flops(b, head);
+            read_head(b, group, w, weights, table);
+        }
+    }
+    if (sw_plan_ranks(b->plan) > 1)
+        sw_build_share(b, false);
+}
+
+static sw_status index_lanes(struct sw_program *program) {
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        program->lane_op[lane] = malloc((size_t)(program->lane_count[lane] + 1) * sizeof *program->lane_op[lane]);
+        if (program->lane_op[lane] == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the plan's lanes");
+    }
+    for (int32_t i = 0; i < program->op_count; i++)
+        program->lane_op[program->op[i].lane][program->op[i].position] = i;
+    return SW_OK;
+}
+
+static const struct {
+    sw_waiting waiting;
+    bool speculate;
+} training[] = {
+    [SW_PROGRAM_START] = {SW_WAITING_NOTHING, false},
+    [SW_PROGRAM_UPDATE] = {SW_WAITING_UPDATE, false},
+    [SW_PROGRAM_UPDATE_SAVE] = {SW_WAITING_UPDATE, false},
+    [SW_PROGRAM_REDO] = {SW_WAITING_REDO, false},
+    [SW_PROGRAM_START_SPECULATE] = {SW_WAITING_NOTHING, true},
+    [SW_PROGRAM_UPDATE_SPECULATE] = {SW_WAITING_UPDATE, true},
+    [SW_PROGRAM_REDO_SPECULATE] = {SW_WAITING_REDO, true},
+};
+
+static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
+    const struct sw_plan *plan = b->plan;
+    for (int k = 0; k < UNIT_SLOTS_MAX; k++)
+        b->unit_slot_holds[k] = -1;
+    struct group group = {0};
+    group.at = calloc((size_t)sw_plan_group(plan), sizeof *group.at);
+    if (group.at == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");
+    switch (kind) {
+    case SW_PROGRAM_FLUSH_UPDATE: emit_flush(b, SW_WAITING_UPDATE); break;
+    case SW_PROGRAM_FLUSH_REDO: emit_flush(b, SW_WAITING_REDO); break;
+    case SW_PROGRAM_LOSS: emit_inference(b, &group, SW_OP_LOSS, plan->spec.micro_batches); break;
+    case SW_PROGRAM_LOGITS:
+        group.caches = true;
+        emit_inference(b, &group, SW_OP_LOGITS, 1);
+        break;
+    default:
+        group.train = true;
+        group.speculate = training[kind].speculate;
+        emit_train(b, &group, training[kind].waiting);
+    }
+    free(group.at);
+    return b->status;
+}
+
+static struct sw_builder begin_program(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *program) {
+    *program = (struct sw_program){0};
+    return (struct sw_builder){.plan = plan,
+                               .index = plan->index,
+                               .program = program,
+                               .sums_unit = -1,
+                               .saves = kind == SW_PROGRAM_UPDATE_SAVE};
+}
+
+sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out) {
+    struct sw_builder b = begin_program(plan, kind, out);
+    SW_TRY(emit(&b, kind));
+    return index_lanes(out);
+}
+
+sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context) {
+    struct sw_program program;
+    struct sw_builder b = begin_program(plan, kind, &program);
+    b.take = take;
+    b.take_context = context;
+    const sw_status status = emit(&b, kind);
+    if (status == SW_OK)
+        sw_build_hand_on(&b);
+    sw_program_destroy(&program);
+    return status;
+}
+
+void sw_program_destroy(struct sw_program *program) {
+    free(program->op);
+    free(program->access);
+    free(program->wait);
+    for (int lane = 0; lane < SW_LANES; lane++)
+        free(program->lane_op[lane]);
+    *program = (struct sw_program){0};
+}

@@ -1,0 +1,107 @@
+/* What each rank has of a unit, and in which chunks. */
+#include "core/ranks/comm.h"
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+/* From about 1 MiB a peer on, larger messages bring nothing. */
+#define STAGING_BYTES (8 * SW_MIB)
+
+int64_t sw_plan_staging_bytes(int ranks) {
+    return sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(ranks));
+}
+
+int sw_plan_ranks(const struct sw_plan *plan) {
+    return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
+}
+
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
+    static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
+                                              [SW_GRADS] = SW_ZERO_OPTIMIZER,
+                                              [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
+                                              [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
+}
+
+bool sw_plan_gathers_weights(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_OPTIMIZER);
+}
+
+bool sw_plan_joins_weights(const struct sw_plan *plan) {
+    return sw_plan_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+}
+
+bool sw_plan_reduces_groups(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
+}
+
+bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+}
+
+static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->unit[unit].grains;
+}
+
+int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+}
+
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
+    return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank);
+}
+
+struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_shard_of(plan, unit, plan->spec.rank);
+}
+
+struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return sw_plan_is_sharded(plan, state) ? sw_plan_shard(plan, unit)
+                                           : (struct sw_span){.grains = unit_grains(plan, unit)};
+}
+
+struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    const bool before_reduction = state == SW_GRADS && tier == SW_DEVICE && plan->spec.zero < SW_ZERO_GRADS;
+    return before_reduction ? (struct sw_span){.grains = unit_grains(plan, unit)} : sw_plan_span(plan, state, unit);
+}
+
+/* The chunk of a span; none of its grains where it ends before. */
+static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, int64_t chunk) {
+    const int64_t first = sw_min_i64(chunk * plan->spec.chunk_grains, span.grains);
+    return (struct sw_span){.first_grain = span.first_grain + first,
+                            .grains = sw_min_i64(plan->spec.chunk_grains, span.grains - first)};
+}
+
+int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(unit_grains(plan, unit), plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, (struct sw_span){.grains = unit_grains(plan, unit)}, chunk);
+}
+
+int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+}
+
+int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_plan_shard(plan, unit).grains, plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk) {
+    return chunk_of(plan, sw_plan_shard_of(plan, unit, rank), chunk);
+}
+
+int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_shard_most_grains(unit_grains(plan, unit), sw_plan_ranks(plan)), plan->spec.chunk_grains);
+}
+
+int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums) {
+    int64_t doubles = SW_SHARE_SUMS;
+    for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
+        doubles += sw_shard_most_grains(unit_grains(plan, u), sw_plan_ranks(plan));
+    return doubles * (int64_t)sizeof(double);
+}

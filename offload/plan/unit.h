@@ -1,0 +1,79 @@
+/* Units: what is fetched, computed and updated at once, each one flat vector of parameters.
+ *
+ * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
+ * zeros to whole grains. Padding has no gradient and no decay, so it stays zero. */
+#ifndef SW_OFFLOAD_PLAN_UNIT_H
+#define SW_OFFLOAD_PLAN_UNIT_H
+
+#include "core/size.h"
+#include "core/status.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_TENSOR_NAME_CHARS = 96, SW_TENSOR_MAX_DIMS = 4, SW_UNIT_NAME_CHARS = 32 };
+
+/* A unit may hold a part of a tensor: some rows, and of these some columns, in blocks of block_cols that begin
+ * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. A
+ * joined part begins where the tensor before it ends, unaligned, so that one product takes both as one matrix. */
+struct sw_part {
+    int64_t first_row, rows;
+    int64_t first_col, cols, block_cols, block_stride;
+    bool joined;
+};
+
+struct sw_tensor {
+    char name[SW_TENSOR_NAME_CHARS]; /* as in the checkpoint ... */
+    int dims;
+    int64_t dim[SW_TENSOR_MAX_DIMS]; /* ... with its whole shape there */
+    struct sw_part part;             /* what of it is here, row by row */
+    int64_t elems;                   /* of the part */
+    int64_t offset;                  /* first element in the unit */
+    bool decay;                      /* weight decay applies */
+};
+
+struct sw_unit {
+    char name[SW_UNIT_NAME_CHARS];
+    struct sw_tensor *tensor;
+    int64_t tensor_count;
+    int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
+    int64_t grains;
+    struct sw_decay_run *run; /* cover [0, elems) */
+    int64_t run_count;
+};
+
+/* In forward order: the embedding, the blocks, the head. The parts of a tensor are in units that follow each other. */
+struct sw_units {
+    struct sw_unit *unit;
+    int64_t count;
+    bool tied; /* the head multiplies by the embedding's first tensor and adds to its gradient */
+};
+
+sw_status sw_units_create(int64_t count, struct sw_units **out);
+void sw_units_destroy(struct sw_units *units);
+
+/* Adds a tensor at the end of a unit, or a part of one. Fails with SW_ERR_ARG when sizes overflow. */
+sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, const int64_t *dim, bool decay);
+sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, const int64_t *dim,
+                           const struct sw_part *part, bool decay);
+
+/* Elements of the whole tensor. */
+int64_t sw_tensor_whole_elems(const struct sw_tensor *tensor);
+/* The place in the whole tensor of element `elem` of the part; *run elements from there on are neighbours in both. */
+int64_t sw_tensor_to_whole(const struct sw_tensor *tensor, int64_t elem, int64_t *run);
+/* The other way; -1 where the part does not have that element. */
+int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int64_t *run);
+
+/* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
+ * elements of it from `whole` on, which lie `at` elements behind `first`. Padding is left out. */
+typedef sw_status (*sw_unit_visit)(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at);
+sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context);
+
+/* Pads the units and computes their decay runs; no tensor may be added afterwards. */
+sw_status sw_units_seal(struct sw_units *units);
+
+/* Parameters without padding. */
+int64_t sw_units_parameters(const struct sw_units *units);
+
+#endif

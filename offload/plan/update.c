@@ -1,0 +1,420 @@
+/* From accumulators to gradients where they live, and from gradients to new weights. */
+#include "core/size.h"
+#include "offload/plan/builder.h"
+
+/* Stages of the optimizer and of weights: a speculative update's results may yet be replaced. */
+enum { STAGE_FINAL = 0, STAGE_SPECULATIVE = SW_STAGE_SPECULATIVE };
+
+/* Of sums of squares: those of all ranks are there. */
+enum { STAGE_SHARED = -1 };
+
+/* One chunk's update: of the step before (or its redo) or, speculating, of this step. */
+struct chunk_update {
+    struct sw_chunk chunk;
+    bool speculative;
+    struct sw_place grads; /* where the update runs */
+    int32_t slot;          /* device slot that its weights also go to, or -1 */
+    bool gathered;         /* the step's rows are taken from its weights */
+};
+
+static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit) {
+    return b->plan->placement[unit].tier[state];
+}
+
+void sw_build_read_norm(struct sw_builder *b) {
+    sw_build_read(b, (struct sw_place){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
+}
+
+static struct sw_what grads_what(const struct sw_chunk *chunk, int age) {
+    return (struct sw_what){SW_CONTENT_GRADS, chunk->unit, chunk->number, 0, age, SW_GENERATION_NONE};
+}
+
+/* The chunk's records before the update, or after it. In two generations, an update reads the other and writes the one
+ * that this step commits; a speculative one reads that and writes the other. In one, it is in place. */
+static struct sw_what records_what(const struct sw_builder *b, const struct chunk_update *u, bool after) {
+    const bool two = b->plan->commit_every_step;
+    const bool committed = u->speculative != after;
+    struct sw_what what = {SW_CONTENT_OPTIMIZER, u->chunk.unit, u->chunk.number, STAGE_FINAL, 0, SW_GENERATION_NONE};
+    if (two)
+        what.generation = committed ? SW_GENERATION_COMMITTED : SW_GENERATION_OTHER;
+    if (u->speculative && after)
+        what.stage = STAGE_SPECULATIVE;
+    if (!after)
+        what.age = u->speculative ? b->state_age : 1;
+    return what;
+}
+
+static struct sw_what weights_what(const struct chunk_update *u) {
+    return (struct sw_what){.content = SW_CONTENT_WEIGHTS,
+                            .unit = u->chunk.unit,
+                            .index = u->chunk.number,
+                            .stage = u->speculative ? STAGE_SPECULATIVE : STAGE_FINAL};
+}
+
+/* Gradients that live on NVMe, or on the device while their update runs on the host, pass through a ring. */
+static bool grads_pass(const struct sw_builder *b, int64_t unit) {
+    const sw_tier tier = tier_of(b, SW_GRADS, unit);
+    return tier == SW_NVME || (tier == SW_DEVICE && !sw_plan_updates_on_device(b->plan, unit));
+}
+
+static struct sw_place home_of(int32_t slot) {
+    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS};
+}
+
+static struct sw_place bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
+    const struct sw_place home = home_of(b->index->grads[chunk->unit]), to = sw_build_ring(b, RING_GRADS_IN);
+    sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_typed_bytes(b, chunk));
+    return to;
+}
+
+static struct sw_place bring_records(struct sw_builder *b, const struct chunk_update *u) {
+    const struct sw_place home = home_of(b->index->optimizer[u->chunk.unit]), to = sw_build_ring(b, RING_RECORDS);
+    sw_build_move(b, home, to, records_what(b, u, false), &u->chunk, u->chunk.at.grains * SW_RECORD_BYTES);
+    return to;
+}
+
+static bool passes(const struct sw_builder *b, sw_state state, int64_t unit) {
+    return state == SW_GRADS ? grads_pass(b, unit) : tier_of(b, SW_OPTIMIZER, unit) == SW_NVME;
+}
+
+static int32_t ring_of(const struct sw_builder *b, sw_state state) {
+    return state == SW_GRADS ? b->index->grads_in : b->index->optimizer_ring;
+}
+
+/* How many chunks are brought ahead of their updates. The rest of the ring is for those on their way back, so that
+ * bringing one, and what the lane has behind it, does not wait for the newest write. What a commit saves of records on
+ * other tiers takes pieces of their ring in between, so there each is brought when its turn has come. */
+static int64_t chunks_ahead(const struct sw_builder *b, sw_state state) {
+    const int64_t ring = b->plan->slot[ring_of(b, state)].pieces;
+    const bool in_turn = b->saves && state == SW_OPTIMIZER;
+    return in_turn ? 1 : sw_max_i64(1, ring - sw_min_i64(SW_RING_CHUNKS_BEHIND, ring / 2));
+}
+
+static bool find_next(const struct sw_builder *b, sw_state state, struct sw_read_ahead *ahead) {
+    while (ahead->unit < b->plan->spec.units->count) {
+        if (passes(b, state, ahead->unit) && ahead->chunk < sw_plan_state_chunks(b->plan, SW_OPTIMIZER, ahead->unit))
+            return true;
+        ahead->unit++;
+        ahead->chunk = 0;
+    }
+    return false;
+}
+
+/* For the next update of a unit whose state passes through a ring. */
+static void bring_ahead(struct sw_builder *b, sw_state state) {
+    struct sw_read_ahead *ahead = &b->ahead[state];
+    const int64_t most = chunks_ahead(b, state);
+    while (ahead->brought - ahead->taken < most && find_next(b, state, ahead)) {
+        const struct chunk_update u = {.chunk = sw_build_chunk(b, SW_OPTIMIZER, ahead->unit, ahead->chunk++)};
+        const struct sw_place at = state == SW_GRADS ? bring_grads(b, &u.chunk, 1) : bring_records(b, &u);
+        if (ahead->brought++ == ahead->taken)
+            ahead->first_piece = (int32_t)at.piece;
+    }
+}
+
+static struct sw_place take(struct sw_builder *b, sw_state state) {
+    struct sw_read_ahead *ahead = &b->ahead[state];
+    const struct sw_place at = {.slot = ring_of(b, state), .piece = ahead->first_piece};
+    ahead->first_piece = (ahead->first_piece + 1) % (int32_t)b->plan->slot[at.slot].pieces;
+    ahead->taken++;
+    return at;
+}
+
+/* Where the update of the step before finds a chunk's gradients. */
+static struct sw_place grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
+    const int64_t unit = chunk->unit;
+    const struct sw_place at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
+    if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
+        return at;
+    const struct sw_place stage = sw_build_ring(b, RING_GRADS_UP);
+    sw_build_move(b, at, stage, grads_what(chunk, 1), chunk, sw_build_typed_bytes(b, chunk));
+    return stage;
+}
+
+static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_place records,
+                      struct sw_place weights) {
+    struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE,
+                                         on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
+    struct sw_what before = records_what(b, u, false), after = records_what(b, u, true);
+    before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
+    op->bytes = op->grains * (2 * SW_RECORD_BYTES) + 2 * sw_build_typed_bytes(b, &u->chunk);
+    op->speculates = u->speculative;
+    /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
+    sw_build_read_norm(b);
+    sw_build_read(b, u->grads, grads_what(&u->chunk, u->speculative ? 0 : 1));
+    sw_build_read(b, records, before);
+    sw_build_write(b, records, after);
+    sw_build_write(b, weights, weights_what(u));
+}
+
+/* Where shards become whole weights: in their home on the device, or in the device slot from which they then go home.
+ */
+static bool gathers_at_home(const struct sw_builder *b, int64_t unit) {
+    return sw_plan_joins_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
+}
+
+static bool gathers_away(const struct sw_builder *b, int64_t unit) {
+    return sw_plan_joins_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+}
+
+static struct sw_place home_of_weights(const struct sw_builder *b, int64_t unit) {
+    return (struct sw_place){.slot = b->index->weights[unit], .piece = SW_BY_GRAINS, .own = gathers_at_home(b, unit)};
+}
+
+static struct sw_place slot_of_weights(const struct sw_builder *b, int32_t slot) {
+    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_gathers_weights(b->plan)};
+}
+
+/* New weights from where the update left them to where they live and to the device slot that waits for them. */
+static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_place made) {
+    const int64_t unit = u->chunk.unit;
+    const struct sw_place home = home_of_weights(b, unit);
+    const struct sw_what what = weights_what(u);
+    const int64_t bytes = sw_build_typed_bytes(b, &u->chunk);
+    const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, unit);
+    const bool goes_home = !gathers_away(b, unit);
+    struct sw_place on_host = made;
+    if (made_in == SW_DEVICE && home_tier != SW_DEVICE && goes_home) {
+        on_host = home_tier == SW_HOST ? home : sw_build_ring(b, RING_WEIGHTS);
+        sw_build_move(b, made, on_host, what, &u->chunk, bytes);
+    }
+    if (made_in == SW_HOST && home_tier == SW_DEVICE)
+        sw_build_move(b, made, home, what, &u->chunk, bytes);
+    if (u->gathered)
+        sw_build_gather(b, &u->chunk, on_host, what);
+    if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
+        sw_build_move(b, on_host, slot_of_weights(b, u->slot), what, &u->chunk, bytes);
+    if (home_tier == SW_NVME && goes_home)
+        sw_build_move(b, on_host, home, what, &u->chunk, bytes);
+}
+
+/* Where an update writes its new weights. */
+static struct sw_place weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
+    const struct sw_place home = home_of_weights(b, u->chunk.unit);
+    const sw_tier tier = tier_of(b, SW_WEIGHTS, u->chunk.unit);
+    if (!on_device)
+        return tier == SW_HOST && !gathers_away(b, u->chunk.unit) ? home : sw_build_ring(b, RING_WEIGHTS);
+    if (tier == SW_DEVICE)
+        return home;
+    return u->slot >= 0 ? slot_of_weights(b, u->slot) : sw_build_ring(b, RING_WEIGHTS_DOWN);
+}
+
+static void save_records(struct sw_builder *b, const struct chunk_update *u, struct sw_place home,
+                         int64_t record_bytes) {
+    const struct sw_what what = records_what(b, u, true);
+    struct sw_place from = home;
+    if (tier_of(b, SW_OPTIMIZER, u->chunk.unit) == SW_DEVICE) {
+        from = sw_build_ring(b, RING_RECORDS);
+        sw_build_move(b, home, from, what, &u->chunk, record_bytes);
+    }
+    sw_build_move(b, from, home_of(b->index->saved_optimizer[u->chunk.unit]), what, &u->chunk, record_bytes);
+}
+
+static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
+    const int64_t unit = u->chunk.unit;
+    const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
+    const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams(b->plan, unit);
+    const struct sw_place home = home_of(b->index->optimizer[unit]);
+    const int64_t record_bytes = u->chunk.at.grains * SW_RECORD_BYTES;
+    struct sw_place records = home;
+    if (tier == SW_NVME)
+        records = u->speculative ? bring_records(b, u) : take(b, SW_OPTIMIZER);
+    const struct sw_place at = streams ? sw_build_ring(b, RING_RECORDS_UP) : records;
+    if (streams)
+        sw_build_move(b, records, at, records_what(b, u, false), &u->chunk, record_bytes);
+    const struct sw_place weights = weights_target(b, u, on_device);
+    update_op(b, u, on_device, at, weights);
+    spread_weights(b, u, weights);
+    if (streams)
+        sw_build_move(b, at, records, records_what(b, u, true), &u->chunk, record_bytes);
+    if (tier == SW_NVME)
+        sw_build_move(b, records, home, records_what(b, u, true), &u->chunk, record_bytes);
+    else if (b->saves)
+        save_records(b, u, home, record_bytes);
+}
+
+bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit) {
+    return tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE && !passes(b, SW_OPTIMIZER, unit) && !passes(b, SW_GRADS, unit);
+}
+
+struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
+    const bool redo = waiting == SW_WAITING_REDO;
+    const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE, joins = gathers_away(b, unit);
+    /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
+     * tied table, which has a slot of its own, where the speculation has left them. */
+    const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
+    const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    return (struct sw_unit_update){.unit = unit,
+                                   .begun = true,
+                                   .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),
+                                   .redo = redo,
+                                   .gathers = gathers && feed && !redo,
+                                   .slot = feeds || joins ? sw_build_unit_slot(b, unit) : -1};
+}
+
+void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end) {
+    const int64_t unit = update->unit;
+    b->redo = update->redo;
+    for (; update->next < end; update->next++) {
+        struct chunk_update u = {.chunk = sw_build_chunk(b, SW_OPTIMIZER, unit, update->next),
+                                 .slot = update->slot,
+                                 .gathered = update->gathers};
+        /* Records first: the gradients of the step before may not all be there yet. */
+        if (passes(b, SW_OPTIMIZER, unit))
+            bring_ahead(b, SW_OPTIMIZER);
+        if (passes(b, SW_GRADS, unit))
+            bring_ahead(b, SW_GRADS);
+        u.grads = grads_of_update(b, &u.chunk);
+        update_chunk(b, &u);
+    }
+    b->redo = false;
+}
+
+/* What all ranks have updated becomes whole. */
+void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update) {
+    const int64_t unit = update->unit;
+    if (gathers_at_home(b, unit))
+        sw_build_all_gather(b, unit, b->index->weights[unit], b->index->weights[unit]);
+    else if (update->slot >= 0 && sw_plan_gathers_weights(b->plan))
+        sw_build_all_gather(b, unit, update->slot, update->slot);
+    for (int64_t c = 0; gathers_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
+        const struct sw_place home = home_of(b->index->weights[unit]), at = home_of(update->slot);
+        const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
+        const int64_t bytes = sw_build_typed_bytes(b, &chunk);
+        const bool nvme = tier_of(b, SW_WEIGHTS, unit) == SW_NVME;
+        const struct sw_place on_host = nvme ? sw_build_ring(b, RING_WEIGHTS) : home;
+        sw_build_move(b, at, on_host, what, &chunk, bytes);
+        if (nvme)
+            sw_build_move(b, on_host, home, what, &chunk, bytes);
+    }
+}
+
+/* Returns where an update finds the chunk; slot -1: it is on the device, and the update runs on the host. */
+static struct sw_place finish_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t stage) {
+    const int64_t unit = chunk->unit;
+    const sw_tier tier = tier_of(b, SW_GRADS, unit);
+    const struct sw_place home = home_of(b->index->grads[unit]);
+    const struct sw_place on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
+    const struct sw_what grads = grads_what(chunk, 0);
+    const int64_t bytes = sw_build_typed_bytes(b, chunk);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_FINISH, SW_LANE_COMPUTE, chunk);
+    op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
+    sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, stage, 0, 0});
+    sw_build_write(b, on_device, grads);
+    sw_build_note_sums(b, unit, chunk->number);
+    const bool updated_there = sw_plan_updates_on_device(b->plan, unit);
+    if (tier == SW_DEVICE)
+        return updated_there ? on_device : (struct sw_place){.slot = -1};
+    const struct sw_place on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
+    sw_build_move(b, on_device, on_host, grads, chunk, bytes);
+    if (tier == SW_NVME)
+        sw_build_move(b, on_host, home, grads, chunk, bytes);
+    return updated_there ? on_device : on_host;
+}
+
+static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+    const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
+    for (int64_t c = 0; c < chunks; c++) {
+        struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
+        u.slot = unit == 0 && sw_plan_table_streams(b->plan) ? b->index->table_slot : -1;
+        u.grads = finish_chunk(b, &u.chunk, acc, stage);
+        if (!speculate)
+            continue;
+        if (u.grads.slot < 0)
+            u.grads = bring_grads(b, &u.chunk, 0);
+        update_chunk(b, &u);
+    }
+}
+
+void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
+    const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
+    if (chunks == 0)
+        return;
+    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1);
+    const struct sw_what sums = {SW_CONTENT_SUMS, -1, unit, chunks, 0, 0};
+    const struct sw_span own = sw_plan_shard(b->plan, unit);
+    const int64_t offset_bytes = own.first_grain * (int64_t)sizeof(double);
+    op->bytes = own.grains * (int64_t)sizeof(double);
+    sw_build_read(b, (struct sw_place){b->index->sums_device, unit, offset_bytes, false}, sums);
+    sw_build_write(b, (struct sw_place){b->index->sums_host, unit, offset_bytes, false}, sums);
+}
+
+void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+    if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
+        sw_build_reduce(b, unit, acc, stage);
+        return;
+    }
+    finish_alone(b, unit, acc, stage, speculate);
+    sw_build_download_sums(b, unit);
+}
+
+/* Whose sums of squares the host has. */
+static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool shared) {
+    return (struct sw_what){.content = SW_CONTENT_SUMS,
+                            .unit = -1,
+                            .index = unit,
+                            .stage = shared ? STAGE_SHARED : sw_plan_shard_chunks(b->plan, unit)};
+}
+
+void sw_build_norm(struct sw_builder *b) {
+    const bool shared = sw_plan_ranks(b->plan) > 1;
+    sw_build_op(b, SW_OP_NORM, SW_LANE_UPDATE, -1, -1);
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++)
+        sw_build_read(b, (struct sw_place){.slot = b->index->sums_host, .piece = u}, sums_of(b, u, shared));
+    sw_build_write(b, (struct sw_place){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
+}
+
+/* Reading every grain of what is committed orders the commit after its writes. Of two generations, the other generation
+ * is what counts until the commit is done, so reading that keeps the writes of the next step behind it. */
+static void read_committed(struct sw_builder *b) {
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+        const struct sw_span at = sw_plan_span(b->plan, SW_OPTIMIZER, u);
+        struct sw_what what = {SW_CONTENT_OPTIMIZER, u, 0, STAGE_FINAL, 0, SW_GENERATION_NONE};
+        if (at.grains == 0)
+            continue;
+        if (!b->plan->commit_every_step) {
+            const int32_t apart = b->index->saved_optimizer[u];
+            sw_build_read_grains(b, apart >= 0 ? apart : b->index->optimizer[u], at, what);
+            continue;
+        }
+        what.generation = SW_GENERATION_COMMITTED;
+        sw_build_read_grains(b, b->index->optimizer[u], at, what);
+        what.generation = SW_GENERATION_OTHER;
+        what.age = 1;
+        sw_build_read_grains(b, b->index->optimizer[u], at, what);
+    }
+}
+
+/* The norm holds the position that the commit records. */
+void sw_build_commit(struct sw_builder *b) {
+    sw_build_op(b, SW_OP_COMMIT, SW_LANE_WRITE, -1, -1);
+    sw_build_read_norm(b);
+    read_committed(b);
+    if (sw_plan_ranks(b->plan) > 1)
+        sw_build_write(b, (struct sw_place){.slot = b->index->shared},
+                       (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
+    b->commits = true;
+}
+
+/* A step counts as committed when all ranks have it: until they know that of each other, nothing overwrites the one
+ * before. */
+void sw_build_share(struct sw_builder *b, bool sums) {
+    struct sw_op *op = sw_build_op(b, SW_OP_SHARE, SW_LANE_COMM, -1, -1);
+    const struct sw_place shared = {.slot = b->index->shared}, work = {.slot = b->index->work};
+    op->content = sums ? SW_CONTENT_SUMS : SW_CONTENT_NONE;
+    op->bytes = (sw_plan_ranks(b->plan) - 1) * sw_plan_share_bytes(b->plan, sums);
+    if (b->commits) {
+        sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
+        read_committed(b);
+    }
+    for (int64_t u = 0; sums && u < b->plan->spec.units->count; u++) {
+        const struct sw_place at = {.slot = b->index->sums_host, .piece = u};
+        if (sw_plan_shard_chunks(b->plan, u) > 0)
+            sw_build_read(b, at, sums_of(b, u, false));
+        sw_build_write(b, at, sums_of(b, u, true));
+    }
+    /* Losses have been left by what used the work area last. */
+    if (b->works)
+        sw_build_read(b, work, (struct sw_what){.content = SW_CONTENT_WORK, .unit = -1});
+}

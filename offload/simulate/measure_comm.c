@@ -1,0 +1,155 @@
+#include "offload/simulate/measure_comm.h"
+
+#include "core/clock.h"
+#include "core/size.h"
+#include "offload/simulate/measure.h"
+
+#include <stdlib.h>
+
+enum { ROUNDS = 3, MOST_TIMES = 200 };
+#define WORKING_BYTES (32 * SW_MIB)
+
+int64_t sw_measure_comm_times(int64_t bytes) {
+    return sw_max_i64(1, sw_min_i64(WORKING_BYTES / bytes, MOST_TIMES));
+}
+
+static sw_status run_round(struct sw_comm *comm, sw_status (*run)(void *context), void *context, int64_t times,
+                           struct sw_together *out) {
+    enum { TIME, CPU_TIME, VALUES };
+    SW_TRY(sw_comm_barrier(comm, "measurement"));
+    const int64_t start_ns = sw_now_ns();
+    const double start_cpu_s = sw_cpu_seconds();
+    for (int64_t i = 0; i < times; i++)
+        SW_TRY(run(context));
+    int64_t most[VALUES] = {
+        [TIME] = sw_now_ns() - start_ns, [CPU_TIME] = (int64_t)((sw_cpu_seconds() - start_cpu_s) * 1e9)};
+    SW_TRY(sw_comm_max(comm, "measurement", most, VALUES));
+    *out = (struct sw_together){.seconds = (double)most[TIME] * 1e-9 / (double)times,
+                                .cores = (double)most[CPU_TIME] / (double)most[TIME]};
+    return SW_OK;
+}
+
+sw_status sw_measure_together(struct sw_comm *comm, sw_status (*run)(void *context), void *context, int64_t times,
+                              struct sw_together *out) {
+    struct sw_together next;
+    for (int round = -1; round < ROUNDS; round++) {
+        SW_TRY(run_round(comm, run, context, times, &next));
+        if (round <= 0 || next.seconds < out->seconds)
+            *out = next;
+    }
+    return SW_OK;
+}
+
+struct sw_measure_comm {
+    struct sw_comm *comm;
+    sw_dtype type;
+    int64_t most_bytes;
+    struct sw_memory *vector, *share;
+    int64_t *bounds, *bounds_bytes;
+};
+
+sw_status sw_measure_comm_open(struct sw_comm *comm, struct sw_device *device, sw_dtype type, int64_t most_bytes,
+                               struct sw_measure_comm **out) {
+    const size_t bounds = (size_t)sw_comm_place(comm)->ranks + 1;
+    sw_status status;
+    struct sw_measure_comm *measure = calloc(1, sizeof *measure);
+    if (measure == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to measure the ranks' collectives");
+    *measure = (struct sw_measure_comm){.comm = comm, .type = type, .most_bytes = most_bytes};
+    measure->bounds = calloc(2 * bounds, sizeof *measure->bounds);
+    if (measure->bounds == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to measure the ranks' collectives"), failed);
+    measure->bounds_bytes = measure->bounds + bounds;
+    SW_TRY_GOTO(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, most_bytes, &measure->vector), failed);
+    SW_TRY_GOTO(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, most_bytes, &measure->share), failed);
+    *out = measure;
+    return SW_OK;
+failed:
+    sw_measure_comm_close(measure);
+    return status;
+}
+
+void sw_measure_comm_close(struct sw_measure_comm *measure) {
+    if (measure == NULL)
+        return;
+    sw_memory_close(measure->vector);
+    sw_memory_close(measure->share);
+    free(measure->bounds);
+    free(measure);
+}
+
+static sw_status gather(void *context) {
+    const struct sw_measure_comm *measure = context;
+    struct sw_comm_request *request;
+    const struct sw_comm_gather gather = {.what = "measured gather",
+                                          .data = sw_memory_base(measure->vector),
+                                          .own = sw_memory_base(measure->share),
+                                          .bounds_bytes = measure->bounds_bytes};
+    SW_TRY(sw_comm_all_gather(measure->comm, &gather, &request));
+    return sw_comm_wait(request);
+}
+
+static sw_status reduce(void *context) {
+    const struct sw_measure_comm *measure = context;
+    struct sw_comm_request *request;
+    const struct sw_comm_reduce reduce = {.what = "measured reduction",
+                                          .from = sw_memory_base(measure->vector),
+                                          .bounds = measure->bounds,
+                                          .to = sw_memory_base(measure->share),
+                                          .type = measure->type,
+                                          .to_type = measure->type};
+    SW_TRY(sw_comm_reduce_scatter(measure->comm, &reduce, &request));
+    return sw_comm_wait(request);
+}
+
+static void set_bounds(struct sw_measure_comm *measure, int64_t bytes) {
+    const int64_t elem_bytes = sw_dtype_bytes(measure->type);
+    const int ranks = sw_comm_place(measure->comm)->ranks;
+    assert(bytes > 0 && bytes <= measure->most_bytes);
+    sw_comm_even_bounds(bytes / elem_bytes, 1, ranks, measure->bounds);
+    for (int rank = 0; rank <= ranks; rank++)
+        measure->bounds_bytes[rank] = measure->bounds[rank] * elem_bytes;
+}
+
+/* The largest share is the first, the least the last. */
+static int64_t share_bytes(const struct sw_measure_comm *measure, int rank) {
+    return measure->bounds_bytes[rank + 1] - measure->bounds_bytes[rank];
+}
+
+static sw_status rate_of(struct sw_measure_comm *measure, sw_status (*run)(void *context), int64_t bytes,
+                         int64_t given_bytes, struct sw_rate *out) {
+    struct sw_together together;
+    SW_TRY(sw_measure_together(measure->comm, run, measure, sw_measure_comm_times(bytes), &together));
+    *out = (struct sw_rate){.bytes_per_s = (double)given_bytes / together.seconds, .cores = together.cores};
+    return SW_OK;
+}
+
+sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
+    const int ranks = sw_comm_place(measure->comm)->ranks;
+    set_bounds(measure, bytes);
+    return rate_of(measure, gather, bytes, share_bytes(measure, 0) * (ranks - 1), out);
+}
+
+sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
+    const int ranks = sw_comm_place(measure->comm)->ranks;
+    set_bounds(measure, bytes);
+    return rate_of(measure, reduce, bytes, measure->bounds_bytes[ranks] - share_bytes(measure, ranks - 1), out);
+}
+
+sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates) {
+    const int ranks = sw_comm_place(comm)->ranks;
+    struct sw_measure_comm *measure = NULL;
+    struct sw_together least;
+    sw_status status;
+    if (ranks == 1)
+        return SW_OK;
+    SW_TRY(sw_measure_comm_open(comm, device, type, WORKING_BYTES, &measure));
+    SW_TRY_GOTO(sw_measure_gather(measure, WORKING_BYTES, &rates->gather), end);
+    SW_TRY_GOTO(sw_measure_reduce(measure, WORKING_BYTES, &rates->reduce), end);
+    set_bounds(measure, ranks * sw_dtype_bytes(type));
+    SW_TRY_GOTO(sw_measure_together(comm, gather, measure, MOST_TIMES, &least), end);
+    rates->comm_latency_s = least.seconds;
+end:
+    sw_measure_comm_close(measure);
+    return status;
+}

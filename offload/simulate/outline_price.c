@@ -1,0 +1,74 @@
+#include "offload/simulate/outline_price.h"
+
+#include "offload/plan/plan_private.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* All programs of a plan together have at most so many times the ops of one step, fewer where updates do not speculate.
+ */
+enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
+/* Beyond so many ops a bound is not followed any further. */
+enum { MOST_BOUNDED = 8 * SW_PLAN_MOST_OPS };
+
+struct bounding {
+    const struct sw_plan *plan;
+    const struct sw_rates *rates;
+    struct sw_step_bound enough;
+    double lane_s[SW_LANES];
+    int64_t ops;
+    bool slower;
+};
+
+static struct sw_step_bound bound_of(const struct bounding *b) {
+    struct sw_step_bound bound = {.ops = b->ops};
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        bound.step_s = fmax(bound.step_s, b->lane_s[lane]);
+        if (lane != SW_LANE_UPDATE)
+            bound.others_s = fmax(bound.others_s, b->lane_s[lane]);
+    }
+    return bound;
+}
+
+static bool take(void *context, const struct sw_op *op, int32_t count) {
+    struct bounding *b = context;
+    for (int32_t i = 0; i < count; i++)
+        b->lane_s[op[i].lane] += sw_simulate_op(b->plan, b->rates, &op[i]);
+    b->ops += count;
+    const struct sw_step_bound bound = bound_of(b);
+    b->slower = bound.step_s >= b->enough.step_s || bound.others_s >= b->enough.others_s;
+    return !b->slower && b->ops < MOST_BOUNDED;
+}
+
+sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_bound enough,
+                           struct sw_step_bound *out, bool *out_slower) {
+    struct bounding b = {.plan = plan, .rates = rates, .enough = enough};
+    const sw_status status = sw_plan_emit_through(plan, SW_PROGRAM_UPDATE, take, &b);
+    *out = bound_of(&b);
+    *out_slower = b.slower;
+    return status;
+}
+
+bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
+    return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
+}
+
+/* Only the waits of accesses matter to the simulation. */
+static sw_status make_program(const struct sw_plan *plan, struct sw_program *out) {
+    SW_TRY(sw_plan_emit(plan, SW_PROGRAM_UPDATE, out));
+    SW_TRY(sw_plan_derive_waits(plan, out));
+    free(out->access);
+    out->access = NULL;
+    return SW_OK;
+}
+
+sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_simulation *out,
+                              int64_t *out_ops) {
+    struct sw_program program = {0};
+    sw_status status = make_program(plan, &program);
+    if (status == SW_OK)
+        status = sw_simulate_program(plan, &program, rates, out);
+    *out_ops = program.op_count;
+    sw_program_destroy(&program);
+    return status;
+}

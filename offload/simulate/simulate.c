@@ -1,0 +1,394 @@
+#include "offload/simulate/simulate.h"
+
+#include "core/size.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Steps simulated, and those in flight at once as the training loop begins them. The answer is the length of the last
+ * step but one: the pipeline is full by then, and the step after it still takes its share. */
+enum { STEPS = 6, STEPS_IN_FLIGHT = 2, ANSWER = STEPS - 1 };
+static_assert((int)ANSWER > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the pipeline");
+static_assert((int)STEPS == (int)SW_SIMULATE_MOST_STEPS, "times of all steps have room");
+
+/* Longer steps than this are not simulated: rates that make them so are mistaken, and times must fit a trace. */
+#define LONGEST_S 1e9
+
+/* What a measurement of one busy thread may count. */
+#define ONE_CORE 1.05
+
+/* An op alone: its seconds, and what it uses meanwhile. */
+struct price {
+    double seconds;
+    double cores; /* the part of all cores */
+    bool drive;   /* keeps it busy */
+    bool moves;   /* bytes from or to it, in the way of those the other way */
+    bool skipped; /* a redo that is not needed */
+};
+
+struct lane_state {
+    int64_t number;     /* next op to start, over all steps */
+    int64_t done;       /* likewise */
+    bool running;       /* op number - 1 */
+    double left;        /* of it, from 1 to 0 */
+    struct price price; /* of it */
+    double ready_s;     /* when the lane may take the next op */
+    double started_s;   /* of the running op */
+};
+
+/* Since the beginning, in seconds. */
+struct totals {
+    double now, cores, drive, lane[SW_LANES];
+};
+
+struct simulator {
+    const struct sw_plan *plan;
+    const struct sw_program *program;
+    const struct sw_rates *rates;
+    bool redone;
+    struct sw_trace *trace;
+    struct sw_op_times *times[STEPS]; /* NULL: not traced */
+    int64_t steps, first, last;       /* how many, and those that answer: after `first`, up to `last` */
+    int64_t steps_done;
+    struct totals total, before, after; /* so far, and at both ends of the steps that answer */
+    struct lane_state lane[SW_LANES];
+};
+
+static const struct sw_op *op_of(const struct simulator *s, sw_lane lane, int64_t number) {
+    return &s->program->op[s->program->lane_op[lane][number % s->program->lane_count[lane]]];
+}
+
+/* An op that was measured alone is not slower alone, however many cores the measurement counted. */
+static double part_of_cores(double cores, double all_cores) {
+    return fmin(1.0, cores / all_cores);
+}
+
+static struct price of_rate(struct sw_rate rate, double bytes, double all_cores) {
+    return (struct price){.seconds = bytes / rate.bytes_per_s, .cores = part_of_cores(rate.cores, all_cores)};
+}
+
+static struct price of_drive(const struct sw_rates *rates, struct sw_rate rate, double bytes, bool lane_was_idle) {
+    struct price price = of_rate(rate, bytes, rates->cores);
+    price.drive = price.moves = true;
+    if (lane_was_idle)
+        price.seconds += rates->io_latency_s;
+    return price;
+}
+
+static struct price of_comm(const struct sw_rates *rates, struct sw_rate rate, double bytes) {
+    struct price price = of_rate(rate, bytes, rates->cores);
+    price.seconds += rates->comm_latency_s;
+    return price;
+}
+
+static struct price of_compute(const struct sw_rates *rates, double seconds) {
+    return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
+}
+
+static struct price of_backward(const struct simulator *s, const struct sw_op *op) {
+    const struct sw_rates *r = s->rates;
+    const double again_s[SW_RECOMPUTES] = {
+        [SW_RECOMPUTE_DERIVED] = r->derive_s[op->unit], [SW_RECOMPUTE_UNIT] = r->recompute_s[op->unit]};
+    return of_compute(r, r->backward_s[op->unit] + again_s[s->plan->recompute[op->unit]]);
+}
+
+static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
+    const struct sw_rates *r = s->rates;
+    const double bytes = (double)op->bytes;
+    if (op->redo && !s->redone)
+        return (struct price){.skipped = true};
+    switch (op->kind) {
+    case SW_OP_UPLOAD_TOKENS:
+    case SW_OP_UPLOAD: return of_rate(r->upload, bytes, r->cores);
+    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
+    case SW_OP_READ: return of_drive(r, r->read, bytes, lane_was_idle);
+    case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
+    case SW_OP_UPDATE: return of_rate(r->update, bytes, r->cores);
+    case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, bytes, r->cores);
+    case SW_OP_FINISH:
+    case SW_OP_ROUND:
+    case SW_OP_ADD:
+    case SW_OP_SQUARE_SUMS: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_REDUCE: return of_comm(r, r->reduce, bytes);
+    case SW_OP_ALL_GATHER:
+    case SW_OP_SHARE: return of_comm(r, r->gather, bytes);
+    case SW_OP_ZERO:
+        return of_rate(r->zero, (double)s->plan->spec.units->unit[op->unit].elems * (double)sizeof(float), r->cores);
+    case SW_OP_FORWARD: return of_compute(r, r->forward_s[op->unit]);
+    case SW_OP_LOSS:
+    case SW_OP_LOGITS: return of_compute(r, r->forward_s[op->unit]);
+    case SW_OP_HEAD: return of_compute(r, r->backward_s[op->unit]);
+    case SW_OP_BACKWARD: return of_backward(s, op);
+    case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
+    default: return (struct price){0}; /* the norm: a sum over grains */
+    }
+}
+
+/* The first step that may not have begun. */
+static int64_t steps_begun(const struct simulator *s) {
+    return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
+}
+
+static bool ready(const struct simulator *s, sw_lane which) {
+    const struct lane_state *lane = &s->lane[which];
+    const int32_t per_step = s->program->lane_count[which];
+    if (per_step == 0 || lane->running || lane->number / per_step >= steps_begun(s))
+        return false;
+    const int64_t step = lane->number / per_step;
+    const struct sw_op *op = op_of(s, which, lane->number);
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &s->program->wait[op->first_wait + w];
+        const int64_t target_step = step - wait->steps_back;
+        if (target_step >= 0 &&
+            s->lane[wait->lane].done <= target_step * s->program->lane_count[wait->lane] + wait->position)
+            return false;
+    }
+    return true;
+}
+
+static void note_steps(struct simulator *s) {
+    int64_t done = s->steps;
+    for (int which = 0; which < SW_LANES; which++)
+        if (s->program->lane_count[which] > 0)
+            done = sw_min_i64(done, s->lane[which].done / s->program->lane_count[which]);
+    if (s->steps_done < s->first && done >= s->first)
+        s->before = s->total;
+    if (s->steps_done < s->last && done >= s->last)
+        s->after = s->total;
+    s->steps_done = done;
+}
+
+static int64_t ns_of(double seconds) {
+    return (int64_t)llround(seconds * 1e9);
+}
+
+/* Handing over takes time, to a sleeping thread more than to a device's queue; I/O is queued, so its goes unseen. */
+static double handover_s(const struct sw_rates *rates, sw_lane lane) {
+    if (sw_lane_is_io(lane))
+        return 0.0;
+    return sw_lane_is_of_device(lane) ? rates->queued_op_s : rates->op_s;
+}
+
+static void begin_op(struct simulator *s, sw_lane which) {
+    struct lane_state *lane = &s->lane[which];
+    const bool idle = s->total.now > lane->ready_s;
+    lane->price = price_of(s, op_of(s, which, lane->number), idle);
+    lane->running = true;
+    lane->left = 1.0;
+    lane->started_s = s->total.now;
+    if (!lane->price.skipped)
+        lane->price.seconds += handover_s(s->rates, which);
+    lane->number++;
+}
+
+double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
+    const struct simulator s = {.plan = plan, .rates = rates};
+    const struct price price = price_of(&s, op, false);
+    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op->lane);
+}
+
+static void end_op(struct simulator *s, sw_lane which) {
+    struct lane_state *lane = &s->lane[which];
+    const int64_t step = lane->done / s->program->lane_count[which];
+    const int32_t number = s->program->lane_op[which][lane->done % s->program->lane_count[which]];
+    if (s->times[step] != NULL && !lane->price.skipped)
+        s->times[step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->total.now)};
+    lane->running = false;
+    lane->ready_s = s->total.now;
+    lane->done++;
+}
+
+/* How much slower than alone ops run: where they want more of the cores than there is, and where reads and writes share
+ * the drive. */
+struct crowding {
+    double cores, drive;
+};
+
+/* How many times as long the ops at hand take for want of cores. Ops that share work out evenly over several cores end
+ * with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
+static double crowding_of_cores(const struct simulator *s) {
+    double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
+    for (int which = 0; which < SW_LANES; which++) {
+        const double part = s->lane[which].running ? s->lane[which].price.cores : 0.0;
+        const double cores = part * s->rates->cores;
+        if (cores > ONE_CORE) {
+            wide += part;
+        } else {
+            narrow += part;
+            narrowest_way = fmax(narrowest_way, cores);
+        }
+    }
+    if (wide + narrow <= 1.0)
+        return 1.0;
+    return wide > 0.0 ? wide + fmax(narrow, narrowest_way) : wide + narrow;
+}
+
+static struct crowding measure_crowding(const struct simulator *s) {
+    int moving = 0;
+    for (int which = 0; which < SW_LANES; which++)
+        moving += s->lane[which].running && s->lane[which].price.moves;
+    return (struct crowding){.cores = crowding_of_cores(s),
+                             .drive = moving > 1 ? fmax(1.0, s->rates->read_write_slowdown) : 1.0};
+}
+
+static double slowdown_of(const struct lane_state *lane, struct crowding crowding) {
+    return fmax(lane->price.cores > 0.0 ? crowding.cores : 1.0, lane->price.moves ? crowding.drive : 1.0);
+}
+
+/* Lets time pass until the first running op ends. */
+static void advance(struct simulator *s) {
+    const struct crowding crowding = measure_crowding(s);
+    double passes_s = INFINITY;
+    for (int which = 0; which < SW_LANES; which++) {
+        const struct lane_state *lane = &s->lane[which];
+        if (lane->running)
+            passes_s = fmin(passes_s, lane->left * lane->price.seconds * slowdown_of(lane, crowding));
+    }
+    s->total.now += passes_s;
+    bool drive = false;
+    for (int which = 0; which < SW_LANES; which++) {
+        struct lane_state *lane = &s->lane[which];
+        if (!lane->running)
+            continue;
+        const double part = passes_s / (lane->price.seconds * slowdown_of(lane, crowding));
+        s->total.cores += part * lane->price.seconds * lane->price.cores * s->rates->cores;
+        drive |= lane->price.drive;
+        s->total.lane[which] += passes_s;
+        lane->left -= part;
+    }
+    s->total.drive += drive ? passes_s : 0.0;
+}
+
+/* Starts what may start, ends what has ended, until nothing changes any more. */
+static bool settle(struct simulator *s) {
+    /* What rounding leaves of an op that has ended. */
+    const double nothing = 1e-9;
+    bool any = false, changed = true;
+    while (changed) {
+        changed = false;
+        for (int which = 0; which < SW_LANES; which++) {
+            struct lane_state *lane = &s->lane[which];
+            if (lane->running && (lane->left <= nothing || lane->price.seconds <= 0.0)) {
+                end_op(s, (sw_lane)which);
+                changed = true;
+            }
+            if (ready(s, (sw_lane)which)) {
+                begin_op(s, (sw_lane)which);
+                changed = true;
+            }
+        }
+        note_steps(s);
+        any |= changed;
+    }
+    return any;
+}
+
+/* The busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them busier than
+ * any of them is. */
+static void name_bottleneck(const struct simulator *s, struct sw_simulation *out) {
+    out->bottleneck = "drive";
+    double most_s = out->drive_busy_s;
+    for (int which = 0; which < SW_LANES; which++)
+        if (!sw_lane_is_io((sw_lane)which) && out->lane_busy_s[which] > most_s) {
+            most_s = out->lane_busy_s[which];
+            out->bottleneck = sw_lane_name((sw_lane)which);
+        }
+    if (out->cores_busy_s / s->rates->cores > most_s) {
+        most_s = out->cores_busy_s / s->rates->cores;
+        out->bottleneck = "cores";
+    }
+    out->bottleneck_share = most_s / out->step_s;
+}
+
+static void conclude(const struct simulator *s, struct sw_simulation *out) {
+    *out = (struct sw_simulation){.step_s = s->after.now - s->before.now,
+                                  .cores_busy_s = s->after.cores - s->before.cores,
+                                  .drive_busy_s = s->after.drive - s->before.drive};
+    for (int which = 0; which < SW_LANES; which++)
+        out->lane_busy_s[which] = s->after.lane[which] - s->before.lane[which];
+    name_bottleneck(s, out);
+}
+
+/* Until all steps are done. */
+static sw_status run(struct simulator *s) {
+    while (settle(s), s->steps_done < s->steps) {
+        bool running = false;
+        for (int which = 0; which < SW_LANES; which++)
+            running |= s->lane[which].running;
+        if (!running)
+            return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
+                           (long long)s->steps_done);
+        advance(s);
+        if (!(s->total.now < LONGEST_S))
+            return sw_fail(SW_ERR_ARG, "by these rates %lld steps take more than %.0e seconds", (long long)s->steps,
+                           LONGEST_S);
+    }
+    return SW_OK;
+}
+
+sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
+                      struct sw_trace *trace, struct sw_simulation *out) {
+    assert(sw_program_repeats(kind) && plan->program[kind].op_count > 0);
+    struct simulator s = {.plan = plan,
+                          .program = &plan->program[kind],
+                          .rates = rates,
+                          .redone = redone,
+                          .trace = trace,
+                          .steps = STEPS,
+                          .first = ANSWER - 1,
+                          .last = ANSWER};
+    for (int64_t step = 0; step < STEPS; step++)
+        s.times[step] = sw_trace_begin(trace, kind, step + 1, 0);
+    SW_TRY(run(&s));
+    conclude(&s, out);
+    return SW_OK;
+}
+
+sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
+                              const struct sw_rates *rates, struct sw_simulation *out) {
+    struct simulator s = {
+        .plan = plan, .program = program, .rates = rates, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
+    SW_TRY(run(&s));
+    conclude(&s, out);
+    return SW_OK;
+}
+
+sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
+                            const struct sw_rates *rates, struct sw_simulation *out) {
+    assert(plan->program[kind].op_count > 0 && steps >= 1 && steps <= STEPS);
+    assert(steps == 1 || sw_program_repeats(kind));
+    struct simulator s = {.plan = plan, .program = &plan->program[kind], .rates = rates, .steps = steps, .last = steps};
+    SW_TRY(run(&s));
+    conclude(&s, out);
+    return SW_OK;
+}
+
+sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out) {
+    *out = (struct sw_prediction){.may_speculate = sw_plan_may_speculate(plan)};
+    SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &out->plain));
+    if (!out->may_speculate)
+        return SW_OK;
+    SW_TRY(sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, false, rates, NULL, &out->speculated));
+    return sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, true, rates, NULL, &out->redone);
+}
+
+/* Lanes have nothing left to do when a step with another program begins. So a step with a save runs apart, and the
+ * steps before and after it are the ends of runs of steps, which take longer than as many steps in the middle. */
+sw_status sw_predict_save(const struct sw_plan *plan, const struct sw_rates *rates, int64_t every,
+                          const struct sw_simulation *plain, struct sw_save_price *out) {
+    struct sw_simulation run_of_steps;
+    *out = (struct sw_save_price){0};
+    if (every == 1) {
+        SW_TRY(sw_simulate(plan, SW_PROGRAM_UPDATE_SAVE, false, rates, NULL, &out->step));
+        out->cost_s = fmax(0.0, out->step.step_s - plain->step_s);
+        return SW_OK;
+    }
+    SW_TRY(sw_simulate_apart(plan, SW_PROGRAM_UPDATE_SAVE, 1, rates, &out->step));
+    SW_TRY(sw_simulate_apart(plan, SW_PROGRAM_UPDATE, STEPS, rates, &run_of_steps));
+    const double ends_s = fmax(0.0, run_of_steps.step_s - STEPS * plain->step_s);
+    out->cost_s = fmax(0.0, out->step.step_s + ends_s - plain->step_s);
+    return SW_OK;
+}

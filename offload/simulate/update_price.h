@@ -1,0 +1,25 @@
+/* Where updates run, by price. The host's cores read and write the optimizer where it lives; the device is faster, but
+ * the optimizer then crosses the link both ways, unless it lives there. Plans for both and for mixtures are simulated
+ * with a machine's rates, and the cheapest stays. Bits are the same for all. */
+#ifndef SW_OFFLOAD_SIMULATE_UPDATE_PRICE_H
+#define SW_OFFLOAD_SIMULATE_UPDATE_PRICE_H
+
+#include "offload/plan/plan.h"
+#include "offload/simulate/rates.h"
+
+/* Seconds of a step that updates under the next forward pass. */
+struct sw_update_prices {
+    bool known;      /* there was a choice, and it was priced */
+    double host_s;   /* with every update on the host, but of what lives on the device */
+    double device_s; /* every update on the device; infinite where its chunks do not fit in there */
+    double chosen_s;
+};
+
+/* Whether some unit's update could run on either side. */
+bool sw_plan_has_update_choice(const struct sw_plan *plan);
+
+/* As sw_plan_outline, with the cheapest streams_update; that of the specification is ignored. */
+sw_status sw_plan_outline_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
+                                   struct sw_update_prices *out_prices, struct sw_plan **out);
+
+#endif

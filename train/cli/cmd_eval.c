@@ -1,0 +1,197 @@
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "train/cli/commands.h"
+#include "train/data/data.h"
+#include "train/run/eval.h"
+#include "train/run/inference.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
+
+struct eval_options {
+    char *from, *data;
+    int64_t seq, tokens, micro_batch;
+    int token_type;
+    struct sw_inference_options inference;
+    struct sw_option_list nvme;
+    bool json;
+};
+
+#define AT(member) .offset = offsetof(struct eval_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR|MODEL",
+     .kind = SW_OPTION_STRING,
+     AT(from),
+     .what = "folder of a run, or a Hugging Face folder",
+     .required = true},
+    {.name = "--data",
+     .kind = SW_OPTION_STRING,
+     AT(data),
+     .value = "FILE",
+     .what = "token file (.bin, or .txt and .md for bytes) to predict",
+     .required = true},
+    {.name = "--seq",
+     .kind = SW_OPTION_INT,
+     AT(seq),
+     .initial = "auto",
+     .value = "tokens",
+     .what = "tokens of a window; auto: 1024, or the model's positions where these are fewer",
+     .int_min = 1,
+     .int_max = 1 << 22,
+     .allow_auto = true},
+    {.name = "--tokens",
+     .kind = SW_OPTION_INT,
+     AT(tokens),
+     .initial = "auto",
+     .value = "N",
+     .what = "predict at most the first N tokens; auto: all",
+     .int_min = 1,
+     .allow_auto = true},
+    {.name = "--token-type",
+     .kind = SW_OPTION_CHOICE,
+     AT(token_type),
+     .initial = "auto",
+     .choices = "auto|u16|u32",
+     .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},
+    {.name = "--micro-batch",
+     .kind = SW_OPTION_INT,
+     AT(micro_batch),
+     .initial = "auto",
+     .value = "N",
+     .what = "windows computed at once; auto: those of 4096 tokens",
+     .int_min = 1,
+     .int_max = 1 << 20,
+     .allow_auto = true},
+    SW_INFERENCE_OPTIONS(eval_options),
+    SW_OPTION_STORE_MOVED(AT(nvme)),
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+};
+static const struct sw_command_line line = {.command = "eval",
+                                            .summary = "loss and perplexity on a file of tokens or text",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
+
+struct evaluator {
+    const struct eval_options *given;
+    struct sw_source *source;
+    struct sw_data *data;
+    struct sw_inference inference;
+    int64_t seq, batch;
+};
+
+struct measured {
+    double loss, seconds;
+    int64_t tokens;
+};
+
+static sw_status resolve_seq(struct evaluator *e) {
+    const int64_t positions = sw_source_config(e->source)->max_positions;
+    e->seq = e->given->seq == SW_OPTION_AUTO ? sw_min_i64(AUTO_SEQ, positions) : e->given->seq;
+    if (e->seq > positions)
+        return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)e->seq,
+                       (long long)positions);
+    return SW_OK;
+}
+
+/* Before any weights are loaded, which takes longer. */
+static sw_status open_data(struct evaluator *e) {
+    const struct sw_data_spec spec = {.format = {.type = e->given->token_type, .flag = "--token-type"},
+                                      .vocab = sw_source_config(e->source)->vocab,
+                                      .seq = e->seq,
+                                      .validation_file = e->given->data};
+    return sw_data_open(&spec, &e->data);
+}
+
+static sw_status open_model(struct evaluator *e) {
+    const int64_t windows = sw_data_validation_windows(e->data);
+    e->batch = e->given->micro_batch != SW_OPTION_AUTO ? e->given->micro_batch
+                                                       : sw_max_i64(1, sw_min_i64(windows, AUTO_PASS_TOKENS / e->seq));
+    const struct sw_inference_spec spec = {.source = e->source,
+                                           .options = &e->given->inference,
+                                           .batch = e->batch,
+                                           .seq = e->seq,
+                                           .documents = sw_data_has_documents(e->data)};
+    return sw_inference_open(&spec, &e->inference);
+}
+
+static sw_status print_result(const struct evaluator *e, const struct measured *m) {
+    const double perplexity = exp(m->loss), bits = m->loss / M_LN2, rate = (double)m->tokens / m->seconds;
+    char text[SW_DATA_TEXT_CHARS];
+    sw_log_info("%s: %s", e->given->data, sw_data_text(e->data, text));
+    if (!e->given->json) {
+        printf("loss %.6f  perplexity %.4f  %.4f bits a token  (%lld tokens in windows of %lld, %.1f s, %.0f "
+               "tokens/s)\n",
+               m->loss, perplexity, bits, (long long)m->tokens, (long long)e->seq, m->seconds, rate);
+        return SW_OK;
+    }
+    json_t *root = json_pack("{s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "loss", m->loss, "perplexity", perplexity,
+                             "bits_per_token", bits, "tokens", (json_int_t)m->tokens, "seq", (json_int_t)e->seq,
+                             "seconds", m->seconds, "tokens_per_second", rate);
+    if (root == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to print the result");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return SW_OK;
+}
+
+static sw_status measure(struct evaluator *e, struct measured *out) {
+    const struct sw_evaluation evaluation = {.engine = e->inference.engine,
+                                             .model = e->inference.model,
+                                             .data = e->data,
+                                             .batch = e->batch,
+                                             .seq = e->seq,
+                                             .micro_batches = 1,
+                                             .max_tokens =
+                                                 e->given->tokens == SW_OPTION_AUTO ? INT64_MAX : e->given->tokens};
+    const int64_t start_ns = sw_now_ns();
+    SW_TRY(sw_evaluate(&evaluation, &out->loss, &out->tokens));
+    out->seconds = (double)(sw_now_ns() - start_ns) / 1e9;
+    /* A perplexity that overflows is no number either, and JSON has no word for it. */
+    if (!isfinite(out->loss) || !isfinite(exp(out->loss)))
+        return sw_fail(SW_ERR_ARG,
+                       "the loss over %lld tokens of %s is %g, and has no finite perplexity: the model's "
+                       "weights have diverged",
+                       (long long)out->tokens, e->given->data, out->loss);
+    return SW_OK;
+}
+
+static sw_status open_all(void *context) {
+    struct evaluator *e = context;
+    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
+    SW_TRY(resolve_seq(e));
+    SW_TRY(open_data(e));
+    return open_model(e);
+}
+
+static void close_all(void *context) {
+    struct evaluator *e = context;
+    sw_inference_close(&e->inference);
+    sw_data_close(e->data);
+    sw_source_close(e->source);
+    *e = (struct evaluator){.given = e->given};
+}
+
+static sw_status evaluate(struct evaluator *e) {
+    struct measured measured;
+    SW_TRY(sw_command_read_run(open_all, close_all, e));
+    SW_TRY(measure(e, &measured));
+    return print_result(e, &measured);
+}
+
+int sw_command_eval(int argc, char **argv) {
+    struct eval_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct evaluator e = {.given = &given};
+        const sw_status status = evaluate(&e);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        close_all(&e);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

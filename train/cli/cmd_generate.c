@@ -1,0 +1,232 @@
+#include "core/clock.h"
+#include "core/log.h"
+#include "train/cli/commands.h"
+#include "train/data/token_stream.h"
+#include "train/folder/source.h"
+#include "train/run/decoder.h"
+#include "train/run/sampler.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTE_VOCAB = 256, MAX_NEW_TOKENS = 1 << 20 };
+
+struct generate_options {
+    char *from;
+    char *prompt, *tokens;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p;
+    struct sw_inference_options inference;
+    struct sw_option_list nvme;
+};
+
+#define AT(member) .offset = offsetof(struct generate_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR|MODEL",
+     .kind = SW_OPTION_STRING,
+     AT(from),
+     .what = "folder of a run, or a Hugging Face folder",
+     .required = true},
+    {.name = "--prompt",
+     .kind = SW_OPTION_STRING,
+     AT(prompt),
+     .value = "TEXT",
+     .what = "text to go on from (models of bytes)"},
+    {.name = "--tokens",
+     .kind = SW_OPTION_STRING,
+     AT(tokens),
+     .value = "FILE",
+     .what = "token file (.bin, or .txt for bytes) to go on from"},
+    {.name = "--max-tokens",
+     .kind = SW_OPTION_INT,
+     AT(max_tokens),
+     .initial = "200",
+     .value = "N",
+     .what = "tokens to write",
+     .int_min = 1,
+     .int_max = MAX_NEW_TOKENS},
+    {.name = "--temperature",
+     .kind = SW_OPTION_REAL,
+     AT(temperature),
+     .initial = "0.8",
+     .value = "X",
+     .what = "0: always the most likely token",
+     .real_min = 0,
+     .real_max = 100},
+    {.name = "--top-k",
+     .kind = SW_OPTION_INT,
+     AT(top_k),
+     .initial = "0",
+     .value = "N",
+     .what = "only the N most likely; 0: all",
+     .int_min = 0},
+    {.name = "--top-p",
+     .kind = SW_OPTION_REAL,
+     AT(top_p),
+     .initial = "1",
+     .value = "P",
+     .what = "only the most likely that reach this probability",
+     .real_min = 0.0001,
+     .real_max = 1},
+    {.name = "--seed",
+     .kind = SW_OPTION_INT,
+     AT(seed),
+     .initial = "0",
+     .value = "N",
+     .what = "of the choice of tokens",
+     .int_min = 0},
+    SW_INFERENCE_OPTIONS(generate_options),
+    SW_OPTION_STORE_MOVED(AT(nvme)),
+};
+
+static sw_status check(const void *target) {
+    const struct generate_options *given = target;
+    if ((given->prompt == NULL) == (given->tokens == NULL))
+        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
+    return SW_OK;
+}
+
+static const struct sw_command_line line = {.command = "generate",
+                                            .summary = "continue a text, or tokens",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0],
+                                            .check = check};
+
+struct generator {
+    const struct generate_options *options;
+    struct sw_source *source;
+    struct sw_decoder decoder;
+    struct sw_sampler *sampler;
+    int32_t *text; /* prompt and what was written */
+    int64_t length, prompt_length;
+    float *logits;
+};
+
+static sw_status read_prompt_file(struct generator *g, const char *path, int64_t vocab) {
+    struct sw_token_stream *stream;
+    SW_TRY(sw_token_stream_open(&path, 1, vocab, (struct sw_token_format){.type = SW_TOKENS_AUTO}, &stream));
+    g->prompt_length = sw_token_stream_tokens(stream);
+    g->text = calloc((size_t)(g->prompt_length + g->options->max_tokens), sizeof *g->text);
+    const sw_status status = g->text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the prompt")
+                                             : sw_token_stream_read(stream, 0, g->prompt_length, g->text);
+    sw_token_stream_close(stream);
+    return status;
+}
+
+static sw_status read_prompt(struct generator *g) {
+    const int64_t vocab = sw_source_config(g->source)->vocab;
+    const struct generate_options *options_given = g->options;
+    if (options_given->tokens != NULL)
+        return read_prompt_file(g, options_given->tokens, vocab);
+    if (vocab != BYTE_VOCAB)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "this model's vocabulary is not bytes, and this version has no tokenizer; give --tokens FILE");
+    g->prompt_length = (int64_t)strlen(options_given->prompt);
+    if (g->prompt_length == 0)
+        return sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
+    g->text = calloc((size_t)(g->prompt_length + options_given->max_tokens), sizeof *g->text);
+    if (g->text == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the prompt");
+    for (int64_t i = 0; i < g->prompt_length; i++)
+        g->text[i] = (unsigned char)options_given->prompt[i];
+    return SW_OK;
+}
+
+static sw_status open_model(struct generator *g) {
+    const struct sw_decoder_spec spec = {.source = g->source,
+                                         .options = &g->options->inference,
+                                         .prompt_tokens = g->prompt_length,
+                                         .most_tokens = g->prompt_length + g->options->max_tokens};
+    return sw_decoder_open(&spec, &g->decoder);
+}
+
+static sw_status next_token(struct generator *g, int32_t *out) {
+    SW_TRY(sw_decoder_logits(&g->decoder, g->text, g->length, g->logits));
+    for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)
+        if (!isfinite(g->logits[i]))
+            return sw_fail(SW_ERR_ARG, "the model's output after %lld tokens is not finite: its weights have diverged",
+                           (long long)g->length);
+    *out = sw_sampler_choose(g->sampler, g->logits, (uint64_t)g->length);
+    return SW_OK;
+}
+
+static void print_token(const struct generator *g, int32_t token, bool first) {
+    if (sw_source_config(g->source)->vocab == BYTE_VOCAB)
+        putchar(token);
+    else
+        printf(first ? "%d" : " %d", token);
+    fflush(stdout);
+}
+
+static void say_context(const struct generator *g) {
+    const int64_t positions = sw_source_config(g->source)->max_positions;
+    if (g->prompt_length + g->options->max_tokens > positions + 1)
+        sw_log_info("the model has %lld positions: where the text is longer, it is continued from its last %lld tokens",
+                    (long long)positions, (long long)sw_decoder_left(positions));
+}
+
+static void say_speed(const struct generator *g, int64_t start_ns, int64_t first_ns, int64_t end_ns) {
+    const int64_t more = g->options->max_tokens - 1;
+    if (more > 0)
+        sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
+                    (double)(first_ns - start_ns) * 1e-9, (double)more / ((double)(end_ns - first_ns) * 1e-9));
+}
+
+static sw_status open_all(void *context) {
+    struct generator *g = context;
+    SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
+    SW_TRY(read_prompt(g));
+    return open_model(g);
+}
+
+static void close_all(void *context) {
+    struct generator *g = context;
+    sw_decoder_close(&g->decoder);
+    sw_source_close(g->source);
+    sw_sampler_destroy(g->sampler);
+    free(g->text);
+    free(g->logits);
+    *g = (struct generator){.options = g->options};
+}
+
+static sw_status generate(struct generator *g) {
+    SW_TRY(sw_command_read_run(open_all, close_all, g));
+    const struct sw_sampler_spec spec = {.vocab = sw_source_config(g->source)->vocab,
+                                         .temperature = g->options->temperature,
+                                         .top_k = g->options->top_k,
+                                         .top_p = g->options->top_p,
+                                         .seed = (uint64_t)g->options->seed};
+    SW_TRY(sw_sampler_create(&spec, &g->sampler));
+    g->logits = calloc((size_t)spec.vocab, sizeof *g->logits);
+    if (g->logits == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the logits");
+    say_context(g);
+    const int64_t start_ns = sw_now_ns();
+    for (g->length = 0; g->length < g->prompt_length; g->length++)
+        print_token(g, g->text[g->length], g->length == 0);
+    int64_t first_ns = start_ns;
+    for (int64_t n = 0; n < g->options->max_tokens; n++) {
+        SW_TRY(next_token(g, &g->text[g->length]));
+        print_token(g, g->text[g->length++], false);
+        first_ns = n == 0 ? sw_now_ns() : first_ns;
+    }
+    putchar('\n');
+    fflush(stdout);
+    say_speed(g, start_ns, first_ns, sw_now_ns());
+    return SW_OK;
+}
+
+int sw_command_generate(int argc, char **argv) {
+    struct generate_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct generator g = {.options = &given};
+        const sw_status status = generate(&g);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        close_all(&g);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

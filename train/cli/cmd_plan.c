@@ -1,0 +1,302 @@
+#include "core/log.h"
+#include "core/size.h"
+#include "train/cli/commands.h"
+#include "train/plan/planned.h"
+#include "train/run/steplog_text.h"
+#include "train/run/trace_file.h"
+#include "train/stores/new_store.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The course that --speculate names; auto is as most steps go, which do not clip. */
+static sw_status write_trace(struct sw_planned *p) {
+    const bool speculates = p->prediction.may_speculate && p->settings.speculate != SW_SPECULATE_NEVER;
+    struct sw_simulation simulation;
+    struct sw_trace *trace;
+    SW_TRY(sw_trace_create(p->plan, SW_TRACE_OPS, "spillway, predicted", &trace));
+    sw_status status = sw_simulate(p->plan, speculates ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE, false,
+                                   &p->rates.rates, trace, &simulation);
+    if (status == SW_OK)
+        status = sw_trace_file_write(p->settings.trace, trace);
+    if (status == SW_OK)
+        sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
+    sw_trace_destroy(trace);
+    return status;
+}
+
+static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
+    printf("  %-26s%9.3f s%12.0f tokens/s   %s busy for %.0f%% of it;", name, s->step_s,
+           (double)p->settings.batch_tokens / s->step_s, s->bottleneck, 100.0 * s->bottleneck_share);
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
+            printf(" %s %.0f%%", sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
+    putchar('\n');
+}
+
+/* What saves add to the time of plain steps. */
+static double save_share(const struct sw_planned *p) {
+    return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
+}
+
+/* What a step's recomputing takes, and what it would take more if nothing were kept. */
+static void print_recompute_price(const struct sw_planned *p) {
+    const struct sw_rates *rates = &p->rates.rates;
+    const double micros = (double)p->plan->spec.micro_batches;
+    double again_s = 0.0, all_s = 0.0;
+    for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
+        const double level_s[SW_RECOMPUTES] = {
+            [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
+        again_s += micros * level_s[p->plan->recompute[u]];
+        all_s += micros * level_s[SW_RECOMPUTE_UNIT];
+    }
+    printf("computing intermediates again takes %.3f s of a step; all of them would take %.3f s\n", again_s, all_s);
+}
+
+static void print_writes(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
+    printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
+    if (p->writes.save_every > 0)
+        printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
+               (long long)p->writes.save_every);
+    printf("\n  %s every thousand steps\n",
+           sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
+    printf("  %s in a run of %lld steps, with making its store\n",
+           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
+}
+
+/* Why so many micro-batches go through a unit at once. */
+static void print_order_prices(const struct sw_planned *p) {
+    const struct sw_plan_prices *prices = &p->prices;
+    if (prices->orders == 0)
+        return;
+    fputs("order by price, updates on the host:", stdout);
+    for (int i = 0; i < prices->orders; i++) {
+        const char *comma = i == 0 ? "" : ",";
+        const long long group = (long long)prices->order[i].group;
+        if (isfinite(prices->order[i].bound_s))
+            printf("%s at least %.3f s in groups of %lld", comma, prices->order[i].bound_s, group);
+        else if (prices->order[i].too_long)
+            printf("%s too many operations in groups of %lld", comma, group);
+        else if (!isfinite(prices->order[i].step_s))
+            printf("%s groups of %lld do not fit", comma, group);
+        else if (prices->order[i].chosen_s < prices->order[i].step_s)
+            printf("%s %.3f s in groups of %lld (%.3f s with updates where they are cheapest)", comma,
+                   prices->order[i].step_s, group, prices->order[i].chosen_s);
+        else
+            printf("%s %.3f s in groups of %lld", comma, prices->order[i].step_s, group);
+    }
+    putchar('\n');
+}
+
+/* Why updates run where they do. */
+static void print_update_prices(const struct sw_planned *p) {
+    const struct sw_update_prices *prices = &p->prices.update;
+    if (!prices->known)
+        return;
+    printf("updates by price: %.3f s a step; %.3f s with all on the host, ", prices->chosen_s, prices->host_s);
+    if (isfinite(prices->device_s))
+        printf("%.3f s with all on the device\n", prices->device_s);
+    else
+        puts("and the chunks of all do not fit on the device");
+}
+
+/* The whole run, with its saves. */
+static void print_run(const struct sw_planned *p) {
+    char text[SW_DURATION_CHARS];
+    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
+    const double run_s = (double)p->settings.steps * (p->prediction.plain.step_s + saves_s);
+    printf("  a run of %lld steps takes %s\n", (long long)p->settings.steps, sw_duration_to_text(run_s, text));
+}
+
+static void print_prediction(const struct sw_planned *p) {
+    const struct sw_settings *settings = &p->settings;
+    if (settings->machine != NULL)
+        printf("predicted step of %s, by %s\n", p->described.device.name, settings->machine);
+    else
+        printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "rates measured now");
+    print_simulation(p, "update under forward", &p->prediction.plain);
+    if (p->may_save) {
+        print_simulation(p, "the same with a save", &p->save.step);
+        printf("  a save costs %.3f s with what the steps beside it lose: every %lld steps, %.1f%% more time\n",
+               p->save.cost_s, (long long)p->writes.save_every, 100.0 * save_share(p));
+    }
+    if (p->prediction.may_speculate) {
+        print_simulation(p, "speculated in backward", &p->prediction.speculated);
+        print_simulation(p, "speculated and redone", &p->prediction.redone);
+    }
+    print_run(p);
+}
+
+static void print_text(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    printf("%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s\n", s->model,
+           (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
+           (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s));
+    sw_plan_print(p->plan, stdout);
+    print_recompute_price(p);
+    print_writes(p);
+    print_order_prices(p);
+    print_update_prices(p);
+    print_prediction(p);
+}
+
+static json_t *lanes_json(const struct sw_plan *plan) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    json_t *lanes = json_object();
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        json_int_t bytes = 0;
+        for (int32_t i = 0; i < program->lane_count[lane]; i++)
+            bytes += program->op[program->lane_op[lane][i]].bytes;
+        json_object_set_new(lanes, sw_lane_name((sw_lane)lane),
+                            json_pack("{s:i, s:I}", "ops", program->lane_count[lane], "bytes", bytes));
+    }
+    return lanes;
+}
+
+static json_t *placement_json(const struct sw_plan *plan) {
+    json_t *placement = json_object();
+    for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
+        json_t *tiers = json_array();
+        for (int64_t u = 0; u < plan->spec.units->count; u++)
+            json_array_append_new(tiers, json_string(sw_tier_name(plan->placement[u].tier[state])));
+        json_object_set_new(placement, sw_state_name((sw_state)state), tiers);
+    }
+    return placement;
+}
+
+static json_t *updates_json(const struct sw_plan *plan) {
+    json_t *sides = json_array();
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        json_array_append_new(sides,
+                              json_string(sw_tier_name(sw_plan_updates_on_device(plan, u) ? SW_DEVICE : SW_HOST)));
+    return sides;
+}
+
+static json_t *recompute_json(const struct sw_plan *plan) {
+    json_t *levels = json_array();
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        json_array_append_new(levels, json_string(sw_recompute_name(plan->recompute[u])));
+    return levels;
+}
+
+static json_t *simulation_json(const struct sw_simulation *s, int64_t tokens) {
+    json_t *lanes = json_object();
+    for (int lane = 0; lane < SW_LANES; lane++)
+        json_object_set_new(lanes, sw_lane_name((sw_lane)lane), json_real(s->lane_busy_s[lane]));
+    return json_pack("{s:f, s:f, s:s, s:f, s:o}", "step_s", s->step_s, "tokens_per_second", (double)tokens / s->step_s,
+                     "bottleneck", s->bottleneck, "bottleneck_share", s->bottleneck_share, "lane_busy_s", lanes);
+}
+
+static json_t *prediction_json(const struct sw_planned *p) {
+    const struct sw_prediction *prediction = &p->prediction;
+    json_t *object = json_pack("{s:o}", "plain", simulation_json(&prediction->plain, p->settings.batch_tokens));
+    if (prediction->may_speculate) {
+        json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings.batch_tokens));
+        json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings.batch_tokens));
+    }
+    if (p->may_save)
+        json_object_set_new(object, "saving", simulation_json(&p->save.step, p->settings.batch_tokens));
+    return object;
+}
+
+/* Null where there is nothing of it. */
+static json_t *real_or_null(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *update_prices_json(const struct sw_planned *p) {
+    const struct sw_update_prices *prices = &p->prices.update;
+    if (!prices->known)
+        return json_null();
+    return json_pack("{s:f, s:f, s:o}", "chosen_s", prices->chosen_s, "host_s", prices->host_s, "device_s",
+                     real_or_null(prices->device_s));
+}
+
+/* Of each group that was priced, all micro-batches first. */
+static json_t *order_prices_json(const struct sw_planned *p) {
+    json_t *orders = json_array();
+    for (int i = 0; i < p->prices.orders; i++)
+        json_array_append_new(orders, json_pack("{s:I, s:o, s:o, s:o}", "group", (json_int_t)p->prices.order[i].group,
+                                                "step_s", real_or_null(p->prices.order[i].step_s), "least_s",
+                                                real_or_null(p->prices.order[i].bound_s), "chosen_s",
+                                                real_or_null(p->prices.order[i].chosen_s)));
+    return orders;
+}
+
+static json_t *saves_json(const struct sw_planned *p) {
+    if (!p->may_save)
+        return json_null();
+    return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->writes.save_every, "cost_s", p->save.cost_s,
+                     "share", save_share(p));
+}
+
+static json_t *writes_json(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    const double thousand = sw_writes_per_thousand(&p->writes), all = sw_writes_of_run(&p->writes, s->steps);
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:o, s:o, s:o}", "start_bytes",
+                     (json_int_t)p->writes.start_bytes, "step_bytes", (json_int_t)p->writes.step_bytes, "save_bytes",
+                     (json_int_t)p->writes.save_bytes, "save_every", (json_int_t)p->writes.save_every,
+                     "bytes_per_1000_steps", thousand, "steps", (json_int_t)s->steps, "run_bytes", all, "endurance_tb",
+                     s->endurance > 0.0 ? json_real(s->endurance) : json_null(), "share_per_1000_steps",
+                     real_or_null(sw_writes_share(thousand, s->endurance)), "run_share",
+                     real_or_null(sw_writes_share(all, s->endurance)));
+}
+
+static sw_status print_json(const struct sw_planned *p) {
+    const struct sw_plan *plan = p->plan;
+    json_t *root = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
+        "s:o, "
+        "s:o, s:o}",
+        "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
+        "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
+        (json_int_t)p->settings.seq, "precision", sw_settings_precision_name(&p->settings), "recompute",
+        recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
+        (json_int_t)sw_plan_store_bytes(plan), "disk_bytes", (json_int_t)sw_plan_disk_bytes(plan), "peak_bytes",
+        "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
+        (json_int_t)plan->tier_bytes[SW_NVME], "placement", placement_json(plan), "updates", updates_json(plan),
+        "group", (json_int_t)plan->spec.group, "order_prices", order_prices_json(p), "update_prices",
+        update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
+        plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
+        writes_json(p));
+    if (root == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return SW_OK;
+}
+
+static sw_status run(struct sw_planned *p) {
+    if (p->settings.trace != NULL)
+        SW_TRY(sw_trace_file_check(p->settings.trace));
+    SW_TRY(sw_planned_make(p));
+    const bool here = p->settings.machine == NULL;
+    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
+    if (here && !p->settings.json && p->settings.rates == NULL)
+        sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
+    SW_TRY(sw_planned_predict(p));
+    if (p->settings.trace != NULL)
+        SW_TRY(write_trace(p));
+    if (p->settings.json)
+        return print_json(p);
+    print_text(p);
+    return SW_OK;
+}
+
+int sw_command_plan(int argc, char **argv) {
+    struct sw_planned p = {0};
+    int code;
+    if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
+        const sw_status status = run(&p);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
+        sw_planned_release(&p);
+    }
+    sw_options_release(&sw_plan_command, &p.settings);
+    return code;
+}

@@ -1,0 +1,138 @@
+#include "train/cli/cmd_ranks.h"
+
+#include "core/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How long a rank that began a run may take to remove it again before another's failure ends it. */
+#define UNDO_NS INT64_C(10000000000)
+enum { UNDO_POLL_US = 10000, SPOKEN_SECONDS = 2, SHOWN_SECONDS = 5 };
+
+/* A launcher ends the others as soon as one rank has failed: all come here first, once the message is out, and what
+ * it sends to those that are slower to go is of no interest. */
+static int end_together(struct sw_ranks *ranks, sw_status status) {
+    signal(SIGTERM, SIG_IGN);
+    if (sw_ranks_rank(ranks) == 0)
+        sw_command_fail(ranks->command, status);
+    (void)sw_comm_barrier(ranks->comm, "refusal");
+    return SW_EXIT_FAILED;
+}
+
+int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
+    if (sw_ranks_count(ranks) == 1)
+        return sw_command_fail(ranks->command, status);
+    if (ranks->told)
+        return end_together(ranks, status);
+    ranks->undone = true;
+    if (!sw_watch_fail(ranks->watch, sw_error_message(status))) {
+        /* All that wait for a rank know of it: one speaks, and the launcher ends the others before they do. */
+        const int absent = sw_comm_absent(ranks->comm), speaker = absent == 0;
+        if (absent >= 0 && sw_ranks_rank(ranks) != speaker)
+            sleep(SPOKEN_SECONDS);
+        return sw_command_fail(ranks->command, status);
+    }
+    /* The watch's thread ends this process. */
+    sleep(SHOWN_SECONDS);
+    return SW_EXIT_FAILED;
+}
+
+static sw_status agree_on_program(struct sw_ranks *ranks) {
+    unsigned char digest[SW_COMM_DIGEST_BYTES];
+    SW_TRY(sw_ranks_gate(ranks, sw_comm_program_digest(digest)));
+    const struct sw_comm_claim claims[] = {{.kind = SW_CLAIM_EQUAL,
+                                            .what = "program",
+                                            .remedy = "start the same build of spillway on every machine",
+                                            .value = digest,
+                                            .bytes = sizeof digest},
+                                           {.kind = SW_CLAIM_EQUAL,
+                                            .what = "command",
+                                            .remedy = "start the same one on every rank",
+                                            .value = ranks->command,
+                                            .bytes = (int64_t)strlen(ranks->command)}};
+    return sw_ranks_agree(ranks, claims, sizeof claims / sizeof claims[0]);
+}
+
+/* On the watch's thread. What a start has made is removed before, by the threads whose collectives have now failed. */
+static void ended(void *context, const char *text, bool print) {
+    struct sw_ranks *ranks = context;
+    /* A launcher ends all ranks when the first has ended: not before the one that speaks has spoken. */
+    if (print)
+        dprintf(STDERR_FILENO, "spillway %s: %s\n", ranks->command, text);
+    else
+        sleep(SPOKEN_SECONDS);
+    for (const int64_t until_ns = sw_now_ns() + UNDO_NS; !ranks->keeps && !ranks->undone && sw_now_ns() < until_ns;)
+        usleep(UNDO_POLL_US);
+    _exit(SW_EXIT_FAILED);
+}
+
+bool sw_command_begin(struct sw_ranks *ranks, const char *command, int *out_exit) {
+    *ranks = (struct sw_ranks){.command = command, .ended = ended};
+    sw_status status = sw_comm_open(&ranks->comm);
+    if (status != SW_OK) {
+        *out_exit = sw_command_fail(command, status);
+        return false;
+    }
+    if (sw_ranks_count(ranks) > 1)
+        status = agree_on_program(ranks);
+    if (status == SW_OK)
+        return true;
+    *out_exit = sw_command_fail_ranks(ranks, status);
+    sw_command_end(ranks, *out_exit);
+    return false;
+}
+
+bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line *line, int argc, char **argv,
+                            void *target, int *out_exit) {
+    if (sw_ranks_count(ranks) == 1)
+        return sw_command_parse(line, argc, argv, target, out_exit);
+    bool help = false;
+    sw_status status = sw_options_defaults(line, target);
+    if (status == SW_OK)
+        status = sw_options_parse(line, argc, argv, target, &help);
+    status = sw_ranks_gate(ranks, status);
+    const struct sw_comm_claim claim = {.kind = SW_CLAIM_EQUAL,
+                                        .what = "wish for --help",
+                                        .remedy = "give all ranks the same flags",
+                                        .value = &help,
+                                        .bytes = sizeof help};
+    if (status == SW_OK)
+        status = sw_ranks_agree(ranks, &claim, 1);
+    if (status != SW_OK) {
+        (void)sw_command_fail_ranks(ranks, status);
+        *out_exit = status == SW_ERR_ARG ? SW_EXIT_USAGE : SW_EXIT_FAILED;
+        return false;
+    }
+    if (help && sw_ranks_rank(ranks) == 0)
+        sw_options_help(line, stdout);
+    *out_exit = SW_EXIT_DONE;
+    return !help;
+}
+
+void sw_command_end(struct sw_ranks *ranks, int exit_status) {
+    const bool together = exit_status != SW_EXIT_FAILED && exit_status != SW_EXIT_USAGE;
+    if (together && sw_ranks_count(ranks) > 1)
+        (void)sw_comm_barrier(ranks->comm, "the end");
+    sw_watch_close(ranks->watch);
+    sw_comm_close(ranks->comm);
+    sw_ranks_release_gpu(ranks);
+    *ranks = (struct sw_ranks){0};
+}
+
+bool sw_command_is_alone(const char *command, int *out_exit) {
+    struct sw_ranks ranks = {.command = command};
+    sw_status status = sw_comm_open(&ranks.comm);
+    if (status == SW_OK && sw_ranks_count(&ranks) > 1) {
+        status = sw_fail(SW_ERR_UNSUPPORTED,
+                         "%d ranks were started, and only train and resume share their work among ranks; start one "
+                         "process, without mpirun or srun",
+                         sw_ranks_count(&ranks));
+        *out_exit = end_together(&ranks, status);
+    } else if (status != SW_OK) {
+        *out_exit = sw_command_fail(command, status);
+    }
+    sw_comm_close(ranks.comm);
+    return status == SW_OK;
+}

@@ -1,0 +1,105 @@
+#include "train/cli/cmd_run.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "train/cli/cmd_ranks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BASELINE_VOCAB = 4096 };
+
+static void say_data(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const double windows = (double)settings->steps * (double)(settings->batch_tokens / settings->seq);
+    char text[SW_DATA_TEXT_CHARS];
+    sw_log_info("data: %s; %lld steps are %.3g epochs", sw_data_text(trainer->data, text), (long long)settings->steps,
+                sw_data_epochs(trainer->data, windows));
+}
+
+static void say_start(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
+    sw_log_info("%s: %lld parameters, %s on %s (%s, %d threads), %lld tokens a step", settings->model,
+                (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
+                sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
+                info.threads, (long long)settings->batch_tokens);
+    if (sw_settings_ranks(settings) > 1)
+        sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
+                    (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
+                    trainer->plan->spec.zero);
+    sw_log_info("memory: device %s, host %s, store %s; %s",
+                sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
+                sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
+                sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
+    say_data(trainer);
+    sw_costs_say_kill(trainer);
+    sw_costs_say_start(trainer);
+    if (trainer->position.step > 0)
+        sw_log_info("going on after step %lld", (long long)trainer->position.step);
+    const struct sw_schedule schedule = sw_settings_schedule(settings);
+    if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
+        sw_log_warn("the schedule ends with a learning rate of 0 at step %lld, and steps after it change nothing; "
+                    "`resume` with a longer --schedule-steps or with --min-lr changes that",
+                    (long long)settings->schedule_steps);
+}
+
+/* What a language model must beat, where the vocabulary is small enough to count. */
+struct baselines {
+    bool known;
+    double unigram_bits, bigram_bits;
+};
+
+static struct baselines say_baselines(const struct sw_trainer *trainer) {
+    struct baselines to_beat = {0};
+    if (trainer->run.config.vocab > BASELINE_VOCAB || sw_data_validation_windows(trainer->data) == 0)
+        return to_beat;
+    to_beat.known = sw_data_baselines(trainer->data, &to_beat.unigram_bits, &to_beat.bigram_bits) == SW_OK;
+    if (to_beat.known)
+        sw_log_info("to beat on the validation part: unigram model %.4f, bigram model %.4f bits a token",
+                    to_beat.unigram_bits, to_beat.bigram_bits);
+    sw_error_clear();
+    return to_beat;
+}
+
+static void say_result(const struct sw_trainer *trainer, const struct baselines *to_beat) {
+    const double bits = trainer->validation_loss / log(2.0);
+    if (!to_beat->known || !(bits > 0.0))
+        return;
+    sw_log_info("bits a token on the validation part: unigram %.4f, bigram %.4f, this model %.4f: %.4f %s the bigram",
+                to_beat->unigram_bits, to_beat->bigram_bits, bits, fabs(to_beat->bigram_bits - bits),
+                bits < to_beat->bigram_bits ? "below" : "above");
+}
+
+/* All ranks have the same end, which rank 0 tells. */
+static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
+    static const struct {
+        const char *what;
+        int exit_status;
+    } endings[] = {[SW_END_DONE] = {"all steps are done", SW_EXIT_DONE},
+                   [SW_END_STOPPED] = {"stopped on request", SW_EXIT_INTERRUPTED},
+                   [SW_END_TIME_LIMIT] = {"the time is up", SW_EXIT_TIME_LIMIT}};
+    sw_log_info("%s; everything is saved; `spillway resume %s%s` goes on", endings[end].what, trainer->folder,
+                end == SW_END_DONE ? " --steps N" : "");
+    return endings[end].exit_status;
+}
+
+int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
+    sw_run_end end;
+    if (sw_ranks_rank(ranks) == 0)
+        say_start(trainer);
+    const struct baselines to_beat = say_baselines(trainer);
+    const sw_status status = sw_trainer_run(trainer, trainer->stop, &end);
+    if (status == SW_ERR_NOT_FINITE) {
+        if (sw_ranks_rank(ranks) == 0)
+            sw_command_fail(ranks->command, status);
+        return SW_EXIT_NOT_FINITE;
+    }
+    if (status != SW_OK)
+        return sw_command_fail_ranks(ranks, status);
+    say_result(trainer, &to_beat);
+    sw_costs_say_end(trainer);
+    return say_end(trainer, end);
+}

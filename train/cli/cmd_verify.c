@@ -1,0 +1,164 @@
+#include "core/size.h"
+#include "io/store/store.h"
+#include "train/cli/commands.h"
+#include "train/folder/run_stores.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ADVICE_CHARS = 128 };
+
+struct verify_options {
+    char *run;
+    struct sw_option_list nvme;
+    bool json;
+};
+
+#define AT(member) .offset = offsetof(struct verify_options, member)
+static const struct sw_option options[] = {
+    {.name = "DIR", .kind = SW_OPTION_STRING, AT(run), .what = "folder of a run", .required = true},
+    SW_OPTION_STORE_MOVED(AT(nvme)),
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+};
+static const struct sw_command_line line = {.command = "verify",
+                                            .summary = "read all of the last commit and check every sum",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
+
+struct verification {
+    struct verify_options *given;
+    struct sw_store_set stores;
+    int64_t grains, bad;
+    json_t *bad_grains;
+};
+
+static const char *reason(const struct sw_store_bad_grain *bad) {
+    return bad->error == 0 ? "wrong checksum" : strerror(bad->error);
+}
+
+static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
+    struct verification *v = context;
+    if (v->given->json)
+        json_array_append_new(v->bad_grains,
+                              json_pack("{s:I, s:I, s:s, s:s, s:I, s:s}", "unit", (json_int_t)bad->unit, "grain",
+                                        (json_int_t)bad->grain, "state", "optimizer", "file", bad->path, "offset",
+                                        (json_int_t)bad->offset_bytes, "reason", reason(bad)));
+    else
+        printf("grain %lld of unit %lld (optimizer) at offset %lld of %s: %s\n", (long long)bad->grain,
+               (long long)bad->unit, (long long)bad->offset_bytes, bad->path, reason(bad));
+}
+
+static sw_status open_stores(struct verification *v) {
+    struct sw_run run = {0};
+    const sw_status status = sw_run_open_to_read(v->given->run, &v->given->nvme, &run, &v->stores);
+    sw_run_release(&run);
+    return status;
+}
+
+static void describe_bad_records(const struct sw_store *store, json_t *list) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    static const char *const losses[] = {
+        [SW_STORE_RECORD_HARMLESS] = "harmless", [SW_STORE_RECORD_LOST] = "lost", [SW_STORE_RECORD_UNSURE] = "unsure"};
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:I}", "file", bad[i].path, "offset",
+                                              (json_int_t)bad[i].offset_bytes, "loss", losses[bad[i].loss], "step",
+                                              (json_int_t)bad[i].step));
+}
+
+/* Records of commits later than the one that was opened, which are or may be lost. */
+static int count_lost(const struct sw_store *store) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    int lost = 0;
+    for (int i = 0; i < count; i++)
+        lost += bad[i].loss != SW_STORE_RECORD_HARMLESS;
+    return lost;
+}
+
+static sw_status print_json(const struct verification *v, long long step, int64_t bytes) {
+    json_t *bad_records = json_array();
+    for (int s = 0; s < v->stores.count; s++)
+        describe_bad_records(v->stores.store[s], bad_records);
+    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
+                             "bytes", (json_int_t)bytes, "bad", v->bad_grains, "bad_records", bad_records);
+    if (root == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return SW_OK;
+}
+
+static sw_status report_bad(const struct verification *v, long long step) {
+    char previous[ADVICE_CHARS] = "";
+    int64_t before = SW_STORE_NEWEST;
+    for (int s = 0; s < v->stores.count; s++)
+        before = sw_min_i64(before, sw_store_previous_step(v->stores.store[s]));
+    if (before >= 0)
+        snprintf(previous, sizeof previous,
+                 "resume --previous goes back to step %lld if that is still whole, otherwise ", (long long)before);
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%lld of the %lld grains of the last commit (step %lld) are bad: %sgo back to an export or another "
+                   "copy",
+                   (long long)v->bad, (long long)v->grains, step, previous);
+}
+
+static sw_status report(const struct verification *v) {
+    const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
+    const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
+    char size[SW_SIZE_CHARS];
+    if (v->given->json)
+        SW_TRY(print_json(v, step, bytes));
+    if (v->bad > 0)
+        return report_bad(v, step);
+    int lost = 0;
+    for (int s = 0; s < v->stores.count; s++)
+        lost += count_lost(v->stores.store[s]);
+    if (lost > 0)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "all %lld grains of step %lld are as they were written, but the record of a later commit is "
+                       "damaged: resume goes on from step %lld",
+                       (long long)v->grains, step, step);
+    if (!v->given->json)
+        printf("step %lld: all %lld grains (%s) are as they were written\n", step, (long long)v->grains,
+               sw_format_size(bytes, size));
+    return SW_OK;
+}
+
+static sw_status read_stores(void *context) {
+    struct verification *v = context;
+    const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
+    SW_TRY(open_stores(v));
+    for (int s = 0; s < v->stores.count; s++) {
+        int64_t grains, bad;
+        SW_TRY(sw_store_verify(v->stores.store[s], &verifier, &grains, &bad));
+        v->grains += grains;
+        v->bad += bad;
+    }
+    return SW_OK;
+}
+
+static void end_reading(void *context) {
+    struct verification *v = context;
+    sw_store_set_close(&v->stores);
+    v->grains = v->bad = 0;
+    json_array_clear(v->bad_grains);
+}
+
+int sw_command_verify(int argc, char **argv) {
+    struct verify_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct verification v = {.given = &given, .bad_grains = json_array()};
+        sw_status status = sw_command_read_run(read_stores, end_reading, &v);
+        if (status == SW_OK)
+            status = report(&v);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        end_reading(&v);
+        json_decref(v.bad_grains);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

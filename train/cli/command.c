@@ -1,0 +1,56 @@
+/* What all commands do alike with their arguments and their errors. */
+#include "core/log.h"
+#include "train/cli/commands.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* A reading is as fast as the drive, and a step rarely is. */
+enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
+
+int sw_command_fail(const char *command, sw_status status) {
+    sw_log_end_progress();
+    fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
+    return SW_EXIT_FAILED;
+}
+
+bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
+    bool help = false;
+    sw_status status = sw_options_defaults(line, target);
+    if (status == SW_OK)
+        status = sw_options_parse(line, argc, argv, target, &help);
+    if (status != SW_OK) {
+        /* What a later version will understand is no mistake of the user. */
+        *out_exit = sw_command_fail(line->command, status);
+        if (status == SW_ERR_ARG)
+            *out_exit = SW_EXIT_USAGE;
+        return false;
+    }
+    if (!help)
+        return true;
+    sw_options_help(line, stdout);
+    *out_exit = SW_EXIT_DONE;
+    return false;
+}
+
+int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
+                   sw_status (*run)(const void *target)) {
+    int code;
+    if (sw_command_parse(line, argc, argv, target, &code)) {
+        const sw_status status = run(target);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line->command, status);
+    }
+    sw_options_release(line, target);
+    return code;
+}
+
+sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context) {
+    for (int attempts = 1;; attempts++) {
+        const sw_status status = attempt(context);
+        if (status != SW_ERR_OVERTAKEN || attempts == MOST_ATTEMPTS)
+            return status;
+        end(context);
+        sw_error_clear();
+        usleep(PAUSE_US);
+    }
+}

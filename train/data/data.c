@@ -1,0 +1,278 @@
+#include "train/data/data.h"
+
+#include "core/rng.h"
+#include "core/size.h"
+#include "train/data/data_internal.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define VALIDATION_MAX_PERCENT 50.0
+
+/* Keeps the order of the windows apart from every other use of the same seed; the epoch is added. */
+#define DATA_RNG_STREAM (UINT64_C(0x64617461) << 32)
+
+static sw_status check_spec(const struct sw_data_spec *spec) {
+    assert(spec->vocab >= 1 && spec->vocab <= INT32_MAX);
+    if (spec->seq < 1 || spec->seq > INT32_MAX)
+        return sw_fail(SW_ERR_ARG, "a sequence of %lld tokens is not possible; give at least 1", (long long)spec->seq);
+    if (!(spec->validation_percent >= 0 && spec->validation_percent <= VALIDATION_MAX_PERCENT))
+        return sw_fail(SW_ERR_ARG, "a validation part of %g%% is not possible; give 0%% to %g%%",
+                       spec->validation_percent, VALIDATION_MAX_PERCENT);
+    if (spec->validation_file != NULL && spec->validation_percent > 0)
+        return sw_fail(SW_ERR_ARG, "validation is a file (%s) and a part (%g%%) of the data; give one of them",
+                       spec->validation_file, spec->validation_percent);
+    return SW_OK;
+}
+
+static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *spec) {
+    const bool evaluates_only = spec->file_count == 0 && spec->validation_file != NULL;
+    if (!evaluates_only)
+        SW_TRY(sw_token_stream_open(spec->files, spec->file_count, spec->vocab, spec->format, &data->stream));
+    const int64_t tokens = evaluates_only ? 0 : sw_token_stream_tokens(data->stream);
+    if (spec->validation_file != NULL) {
+        SW_TRY(sw_token_stream_open(&spec->validation_file, 1, spec->vocab, spec->format, &data->validation_stream));
+        data->validation_tokens = sw_token_stream_tokens(data->validation_stream);
+        data->train_tokens = tokens;
+        return SW_OK;
+    }
+    data->validation_tokens = (int64_t)((double)tokens * spec->validation_percent / 100.0);
+    data->train_tokens = tokens - data->validation_tokens;
+    data->validation_first = data->train_tokens;
+    return SW_OK;
+}
+
+static sw_status check_lengths(const struct sw_data *data, const struct sw_data_spec *spec) {
+    const bool wants_validation = spec->validation_file != NULL || spec->validation_percent > 0;
+    const struct {
+        const char *name;
+        int64_t tokens;
+        bool wanted;
+    } parts[] = {{"training", data->train_tokens, data->stream != NULL},
+                 {"validation", data->validation_tokens, wants_validation}};
+    for (int i = 0; i < 2; i++) {
+        if (parts[i].wanted && parts[i].tokens < data->seq + 1)
+            return sw_fail(SW_ERR_ARG,
+                           "the %s data holds %lld tokens, but a sequence of %lld needs %lld; give more data or a "
+                           "shorter sequence",
+                           parts[i].name, (long long)parts[i].tokens, (long long)data->seq, (long long)data->seq + 1);
+    }
+    return SW_OK;
+}
+
+static sw_status scan_stream(struct sw_data *data, struct sw_token_stream *stream, struct sw_data_digests *digests,
+                             XXH3_state_t *hash) {
+    const int64_t tokens = sw_token_stream_tokens(stream);
+    SW_TRY(sw_data_digests_alloc(digests, 0, tokens));
+    for (int64_t first = 0; first < tokens; first += SW_DATA_BLOCK) {
+        const int64_t count = sw_min_i64(SW_DATA_BLOCK, tokens - first);
+        const size_t bytes = (size_t)count * sizeof *data->block;
+        SW_TRY(sw_token_stream_read(stream, first, count, data->block));
+        XXH3_64bits_update(hash, data->block, bytes);
+        digests->block[first / SW_DATA_BLOCK] = XXH3_64bits(data->block, bytes);
+    }
+    return SW_OK;
+}
+
+/* A part of a stream's tokens. */
+struct part {
+    const char *name;
+    int64_t first, tokens;
+};
+
+/* The first token of a part is nobody's target. */
+static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const struct part *part, XXH3_state_t *hash) {
+    struct sw_data_digests *digests = &data->mark_digests[index];
+    uint8_t *buffer = (uint8_t *)data->block;
+    const int64_t start = part->first + 1, end = part->first + part->tokens;
+    struct sw_token_stream *stream = sw_data_part_stream(data, index);
+    struct sw_data_part_marks marks = {.documents = sw_token_stream_has_documents(stream)};
+    SW_TRY(sw_data_digests_alloc(digests, start, end));
+    for (int64_t first = start; first < end; first += SW_DATA_BLOCK) {
+        const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
+        SW_TRY(sw_token_stream_read_marks(stream, first, count, buffer));
+        for (int64_t i = 0; i < count; i++) {
+            marks.learnt += buffer[i] == SW_TOKEN_LEARNT;
+            marks.documents += buffer[i] == SW_TOKEN_BEGINS_DOCUMENT;
+        }
+        XXH3_64bits_update(hash, buffer, (size_t)count);
+        digests->block[(first - start) / SW_DATA_BLOCK] = XXH3_64bits(buffer, (size_t)count);
+    }
+    data->part_marks[index] = marks;
+    return marks.learnt > 0
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
+                         "the first of a document",
+                         part->name);
+}
+
+static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
+    const struct part parts[SW_DATA_PARTS] = {{"training", 0, data->train_tokens},
+                                              {"validation", data->validation_first, data->validation_tokens}};
+    for (int i = 0; i < SW_DATA_PARTS; i++) {
+        data->part_marks[i].learnt = sw_max_i64(0, parts[i].tokens - 1);
+        if (parts[i].tokens > 1 && sw_token_stream_marked(sw_data_part_stream(data, (sw_data_part)i)))
+            SW_TRY(scan_marks_of(data, (sw_data_part)i, &parts[i], hash));
+    }
+    return SW_OK;
+}
+
+/* Checks every token and takes the digest of all of them, and of where validation begins. */
+static sw_status scan(struct sw_data *data) {
+    XXH3_state_t *hash = XXH3_createState();
+    sw_status status = SW_OK;
+    data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
+    if (data->block == NULL || hash == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+        goto done;
+    }
+    XXH3_64bits_reset(hash);
+    if (data->stream != NULL)
+        SW_TRY_GOTO(scan_stream(data, data->stream, &data->token_digests[SW_DATA_TRAINING], hash), done);
+    if (data->validation_stream != NULL)
+        SW_TRY_GOTO(scan_stream(data, data->validation_stream, &data->token_digests[SW_DATA_VALIDATION], hash), done);
+    SW_TRY_GOTO(scan_marks(data, hash), done);
+    const int64_t lengths[] = {data->train_tokens, data->validation_tokens};
+    XXH3_64bits_update(hash, lengths, sizeof lengths);
+    data->digest = XXH3_64bits_digest(hash);
+done:
+    XXH3_freeState(hash);
+    return status;
+}
+
+sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
+    SW_TRY(check_spec(spec));
+    struct sw_data *data = calloc(1, sizeof *data);
+    if (data == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the data");
+    data->vocab = spec->vocab;
+    data->seq = spec->seq;
+    data->seed = spec->seed;
+    sw_status status = SW_OK;
+    SW_TRY_GOTO(open_streams(data, spec), failed);
+    SW_TRY_GOTO(check_lengths(data, spec), failed);
+    SW_TRY_GOTO(scan(data), failed);
+    data->window = malloc(((size_t)data->seq + 1) * sizeof *data->window);
+    data->marks = malloc((size_t)data->seq);
+    if (data->window == NULL || data->marks == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory for a window of %lld tokens", (long long)data->seq);
+        goto failed;
+    }
+    *out = data;
+    return SW_OK;
+failed:
+    sw_data_close(data);
+    return status;
+}
+
+void sw_data_close(struct sw_data *data) {
+    if (data == NULL)
+        return;
+    sw_token_stream_close(data->stream);
+    sw_token_stream_close(data->validation_stream);
+    free(data->window);
+    free(data->marks);
+    free(data->block);
+    for (int i = 0; i < SW_DATA_PARTS; i++) {
+        free(data->token_digests[i].block);
+        free(data->mark_digests[i].block);
+    }
+    free(data);
+}
+
+int64_t sw_data_train_tokens(const struct sw_data *data) {
+    return data->train_tokens;
+}
+
+int64_t sw_data_validation_tokens(const struct sw_data *data) {
+    return data->validation_tokens;
+}
+
+int64_t sw_data_validation_windows(const struct sw_data *data) {
+    return data->validation_tokens > 1 ? sw_div_up(data->validation_tokens - 1, data->seq) : 0;
+}
+
+bool sw_data_has_documents(const struct sw_data *data) {
+    return (data->stream != NULL && sw_token_stream_has_documents(data->stream)) ||
+           (data->validation_stream != NULL && sw_token_stream_has_documents(data->validation_stream));
+}
+
+uint64_t sw_data_digest(const struct sw_data *data) {
+    return data->digest;
+}
+
+/* The window's document starts from the marks of its targets: those of the inputs after the first. */
+static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
+    starts[0] = 0;
+    for (int64_t i = 1; i < count; i++)
+        starts[i] = marks[i - 1] == SW_TOKEN_BEGINS_DOCUMENT ? (int32_t)i : starts[i - 1];
+}
+
+/* count inputs from a token on, and the targets after them. */
+static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t first, int64_t count,
+                             struct sw_tokens out) {
+    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    const sw_status status = sw_token_stream_read(stream, first, count + 1, data->window);
+    if (status == SW_ERR_ARG)
+        return sw_fail_while(status, "reading data that were right when they were opened, and were changed since");
+    SW_TRY(status);
+    memcpy(out.inputs, data->window, (size_t)count * sizeof *out.inputs);
+    memcpy(out.targets, data->window + 1, (size_t)count * sizeof *out.targets);
+    if (out.document_start != NULL)
+        memset(out.document_start, 0, (size_t)count * sizeof *out.document_start);
+    if (sw_token_stream_marked(stream)) {
+        SW_TRY(sw_token_stream_read_marks(stream, first + 1, count, data->marks));
+        for (int64_t i = 0; i < count; i++)
+            if (data->marks[i] != SW_TOKEN_LEARNT)
+                out.targets[i] = -1;
+        if (out.document_start != NULL)
+            find_starts(data->marks, count, out.document_start);
+    }
+    /* Afterwards, so that a change while this read is seen. */
+    return sw_data_check_unchanged(data, part, first, count + 1);
+}
+
+/* Where the window at a position of the endless training stream begins. */
+static int64_t first_token(const struct sw_data *data, uint64_t position) {
+    const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
+    const uint64_t epoch = position / windows;
+    const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
+    return (int64_t)window * data->seq;
+}
+
+sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {
+    return read_window(data, SW_DATA_TRAINING, first_token(data, position), data->seq, out);
+}
+
+sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out) {
+    *out = data->seq;
+    if (!sw_token_stream_marked(data->stream))
+        return SW_OK;
+    SW_TRY(sw_token_stream_read_marks(data->stream, first_token(data, position) + 1, data->seq, data->marks));
+    *out = 0;
+    for (int64_t i = 0; i < data->seq; i++)
+        *out += data->marks[i] == SW_TOKEN_LEARNT;
+    return SW_OK;
+}
+
+struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
+    return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
+}
+
+sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out) {
+    assert(window >= 0 && window < sw_data_validation_windows(data));
+    const int64_t first = window * data->seq;
+    const int64_t count = sw_min_i64(data->seq, data->validation_tokens - 1 - first);
+    SW_TRY(read_window(data, SW_DATA_VALIDATION, data->validation_first + first, count, out));
+    for (int64_t i = count; i < data->seq; i++) {
+        out.inputs[i] = 0;
+        out.targets[i] = -1;
+        if (out.document_start != NULL)
+            out.document_start[i] = out.document_start[i - 1];
+    }
+    return SW_OK;
+}

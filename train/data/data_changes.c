@@ -1,0 +1,88 @@
+/* Data that are changed in place while a run uses them: a run of days must not learn from half of an old file and half
+ * of a new one. The times of the files are looked at with every window; where they are new, the blocks that the window
+ * lies in are read again and compared with what they were, so that a file which was only touched goes on. */
+#include "core/size.h"
+#include "train/data/data_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <xxhash.h>
+
+enum { TIME_CHARS = 32 };
+
+sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end) {
+    digests->first = first;
+    digests->end = end;
+    digests->block = calloc((size_t)sw_div_up(end - first, SW_DATA_BLOCK) + 1, sizeof *digests->block);
+    return digests->block != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the digests of the data");
+}
+
+/* Returns SW_ERR_CORRUPT with the place of the first block that is not what it was. */
+static sw_status check_blocks(struct sw_data *data, struct sw_token_stream *stream,
+                              const struct sw_data_digests *digests, bool marks, int64_t first, int64_t count,
+                              int64_t *out_changed) {
+    const int64_t last = (first + count - 1 - digests->first) / SW_DATA_BLOCK;
+    for (int64_t b = (first - digests->first) / SW_DATA_BLOCK; b <= last; b++) {
+        const int64_t start = digests->first + b * SW_DATA_BLOCK;
+        const int64_t length = sw_min_i64(SW_DATA_BLOCK, digests->end - start);
+        const size_t bytes = (size_t)length * (marks ? sizeof *data->marks : sizeof *data->block);
+        if (marks)
+            SW_TRY(sw_token_stream_read_marks(stream, start, length, (uint8_t *)data->block));
+        else
+            SW_TRY(sw_token_stream_read(stream, start, length, data->block));
+        *out_changed = start;
+        if (XXH3_64bits(data->block, bytes) != digests->block[b])
+            return SW_ERR_CORRUPT;
+    }
+    return SW_OK;
+}
+
+static const char *text_of_time(const struct timespec *time, char text[TIME_CHARS]) {
+    struct tm parts;
+    if (gmtime_r(&time->tv_sec, &parts) == NULL || strftime(text, TIME_CHARS, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0)
+        snprintf(text, TIME_CHARS, "at an unknown time");
+    return text;
+}
+
+static sw_status explain(const struct sw_token_stream *stream, const struct sw_data_file *now, int64_t block) {
+    char time[TIME_CHARS];
+    const struct sw_token_place place = sw_token_stream_place(stream, block);
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s%s was changed while it was in use (it has %lld bytes, written %s): what it says "
+                   "from token %lld of %s on is not what the run began with; restore it and resume, or start a new run",
+                   now->path, now->suffix, (long long)now->bytes, text_of_time(&now->written, time),
+                   (long long)place.index, place.file);
+}
+
+sw_status sw_data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count) {
+    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    struct sw_data_file now;
+    int64_t block = first;
+    if (!sw_token_stream_changed(stream, first, count, &now))
+        return SW_OK;
+    const bool own_stream = part == SW_DATA_VALIDATION && data->validation_stream != NULL;
+    const struct sw_data_digests *tokens = &data->token_digests[own_stream ? SW_DATA_VALIDATION : SW_DATA_TRAINING];
+    const struct sw_data_digests *marks = &data->mark_digests[part];
+    sw_status status = check_blocks(data, stream, tokens, false, first, count, &block);
+    if (status == SW_OK && marks->block != NULL)
+        status = check_blocks(data, stream, marks, true, first + 1, count - 1, &block);
+    return status == SW_ERR_CORRUPT ? explain(stream, &now, block) : status;
+}
+
+sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest) {
+    char time[TIME_CHARS];
+    if (data->digest == digest)
+        return SW_OK;
+    const struct sw_data_file *newest =
+        sw_token_stream_newest_file(data->stream != NULL ? data->stream : data->validation_stream);
+    if (data->stream != NULL && data->validation_stream != NULL) {
+        const struct sw_data_file *other = sw_token_stream_newest_file(data->validation_stream);
+        newest = other->written.tv_sec > newest->written.tv_sec ? other : newest;
+    }
+    return sw_fail(
+        SW_ERR_ARG,
+        "the data files are not those that the run began with: the newest is %s%s, of %lld bytes and written "
+        "%s; restore them, or start a new run",
+        newest->path, newest->suffix, (long long)newest->bytes, text_of_time(&newest->written, time));
+}

@@ -1,0 +1,60 @@
+#include "train/devices/devices.h"
+
+#include "core/log.h"
+#include "core/size.h"
+
+#include <stdio.h>
+
+enum { NAME_CHARS = 24 };
+/* A plan leaves this share of what a GPU has free, and of a large GPU so much at most: kernels that are loaded when
+ * they are first used, buffers of NCCL, and page tables for pinned memory, 2 GiB of which tell where 1 TiB lies. */
+#define GPU_REST_SHARE 0.08
+#define GPU_MOST_REST_BYTES (2 * SW_GIB)
+
+static sw_status open_gpu(int local_rank, struct sw_device **out) {
+    const int gpus = sw_device_gpus();
+    char name[NAME_CHARS];
+    snprintf(name, sizeof name, "cuda:%d", gpus > 0 ? local_rank % gpus : 0);
+    return sw_device_open(name, 0, out);
+}
+
+/* Why there is no GPU is of no interest to whoever did not ask for one; that there is one which does not work is. */
+static sw_status open_best(int local_rank, struct sw_devices *out) {
+    const sw_status status = open_gpu(local_rank, &out->compute);
+    if (status == SW_OK)
+        return SW_OK;
+    if (status != SW_ERR_UNSUPPORTED)
+        sw_log_warn("the CPU computes, because of the GPU: %s", sw_error_message(status));
+    sw_error_clear();
+    out->compute = out->host;
+    return SW_OK;
+}
+
+sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out) {
+    *out = (struct sw_devices){0};
+    SW_TRY(sw_device_open("cpu", threads, &out->host));
+    if (which == SW_DEVICE_AUTO)
+        return open_best(local_rank, out);
+    if (which == SW_DEVICE_CUDA)
+        return open_gpu(local_rank, &out->compute);
+    out->compute = out->host;
+    return SW_OK;
+}
+
+void sw_devices_close(struct sw_devices *devices) {
+    if (devices->compute != NULL && devices->compute != devices->host)
+        sw_device_close(devices->compute);
+    if (devices->host != NULL)
+        sw_device_close(devices->host);
+    *devices = (struct sw_devices){0};
+}
+
+struct sw_device_info sw_devices_info(const struct sw_devices *devices) {
+    struct sw_device_info info = sw_device_info(devices->compute);
+    info.threads = sw_device_info(devices->host).threads;
+    return info;
+}
+
+int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu) {
+    return gpu->memory_bytes - sw_min_i64((int64_t)(GPU_REST_SHARE * (double)gpu->memory_bytes), GPU_MOST_REST_BYTES);
+}

@@ -1,0 +1,32 @@
+/* Whether a GPU computes rightly: the verdict of the self-test (kernels/self_test.h), kept for each GPU model, driver,
+ * cuBLASLt and program. */
+#ifndef SW_TRAIN_DEVICES_GPU_VERDICT_H
+#define SW_TRAIN_DEVICES_GPU_VERDICT_H
+
+#include "kernels/self_test.h"
+#include "train/devices/devices.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+struct sw_gpu_verdict {
+    struct sw_self_test_report report;
+    bool kept; /* it is from the cache */
+};
+
+/* The kept verdict on a device; false: there is none. */
+bool sw_gpu_verdict_read(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
+/* The same, made where there is none: runs the self-test on the GPU and keeps its verdict. */
+sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
+/* The object that is kept; the caller releases it. */
+json_t *sw_gpu_verdict_to_json(const struct sw_self_test_report *report);
+
+/* Refuses to compute on a GPU that does not pass, and has one that passes use its fastest way of attention. Runs the
+ * self-test where there is no verdict that passed, with one line that says so. A CPU needs none. Before the device
+ * prepares products. */
+sw_status sw_gpu_verdict_require(const struct sw_devices *devices);
+/* For whoever only measures or plans: has a GPU compute as a training would, by the algorithms that this machine keeps
+ * and by the way of attention that a kept verdict names. Runs no self-test. Before the device prepares products. */
+sw_status sw_gpu_as_in_training(const struct sw_devices *devices);
+
+#endif

@@ -1,0 +1,216 @@
+#include "train/devices/ranks.h"
+
+#include "core/machine.h"
+#include "core/size.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct sw_comm_place alone = {.ranks = 1, .local_ranks = 1, .nodes = 1};
+
+static const struct sw_comm_place *place_of(const struct sw_ranks *ranks) {
+    return ranks != NULL ? sw_comm_place(ranks->comm) : &alone;
+}
+
+int sw_ranks_count(const struct sw_ranks *ranks) {
+    return place_of(ranks)->ranks;
+}
+
+int sw_ranks_rank(const struct sw_ranks *ranks) {
+    return place_of(ranks)->rank;
+}
+
+int sw_ranks_local_rank(const struct sw_ranks *ranks) {
+    return place_of(ranks)->local_rank;
+}
+
+int sw_ranks_local_count(const struct sw_ranks *ranks) {
+    return place_of(ranks)->local_ranks;
+}
+
+struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks) {
+    return sw_ranks_count(ranks) > 1 ? ranks->comm : NULL;
+}
+
+struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks) {
+    return ranks != NULL ? ranks->watch : NULL;
+}
+
+/* How a part of the start went on a rank. */
+struct outcome {
+    int64_t status;
+    char message[SW_WATCH_TEXT_CHARS];
+};
+
+static bool failed_alike(const struct outcome *outcomes, int count) {
+    for (int rank = 1; rank < count; rank++)
+        if (memcmp(&outcomes[rank], &outcomes[0], sizeof *outcomes) != 0)
+            return false;
+    return true;
+}
+
+/* Where all have the same error, it is nobody's in particular. */
+static sw_status judge(const struct outcome *outcomes, int count) {
+    int first = 0;
+    while (first < count && outcomes[first].status == SW_OK)
+        first++;
+    if (first == count)
+        return SW_OK;
+    sw_error_clear();
+    const struct outcome *outcome = &outcomes[first];
+    return failed_alike(outcomes, count) ? sw_fail((sw_status)outcome->status, "%s", outcome->message)
+                                         : sw_fail((sw_status)outcome->status, "rank %d: %s", first, outcome->message);
+}
+
+sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own) {
+    const int count = sw_ranks_count(ranks);
+    if (count == 1)
+        return own;
+    struct outcome *outcomes = calloc((size_t)count, sizeof *outcomes);
+    if (outcomes == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to hear of %d ranks", count);
+    struct outcome *mine = &outcomes[sw_ranks_rank(ranks)];
+    mine->status = own;
+    if (own != SW_OK)
+        snprintf(mine->message, sizeof mine->message, "%s", sw_error_message(own));
+    sw_status status = sw_comm_share_records(ranks->comm, "start", outcomes, sizeof *outcomes);
+    if (status == SW_OK) {
+        status = judge(outcomes, count);
+        ranks->told = status != SW_OK;
+    }
+    free(outcomes);
+    return own != SW_OK && !ranks->told ? own : status;
+}
+
+sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count) {
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    const sw_status status = sw_comm_agree(ranks->comm, claims, count);
+    ranks->told = status == SW_ERR_ARG;
+    return status;
+}
+
+sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count) {
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    for (int i = 0; i < count; i++)
+        values[i] = -values[i];
+    const sw_status status = sw_comm_max(ranks->comm, "start", values, count);
+    for (int i = 0; i < count; i++)
+        values[i] = -values[i];
+    return status;
+}
+
+sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value) {
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    /* Counts of tokens, which doubles hold whole. */
+    double sum = (double)*value;
+    SW_TRY(sw_comm_sum_doubles(ranks->comm, "counts", &sum, 1));
+    *value = (int64_t)sum;
+    return SW_OK;
+}
+
+/* By records, which are host memory: what broadcasts take is the GPU's, where there is one. */
+sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes) {
+    const int count = sw_ranks_count(ranks);
+    if (count == 1)
+        return SW_OK;
+    char *records = calloc((size_t)count, (size_t)bytes);
+    if (records == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the %s of %d ranks", what, count);
+    memcpy(records + sw_ranks_rank(ranks) * bytes, data, (size_t)bytes);
+    const sw_status status = sw_comm_share_records(ranks->comm, what, records, bytes);
+    memcpy(data, records, (size_t)bytes);
+    free(records);
+    return status;
+}
+
+/* The cores that the launcher has left a rank. */
+struct cores {
+    cpu_set_t set;
+    int64_t node;
+};
+
+/* A launcher may have bound ranks to cores of their own, to the same ones, or not at all. */
+sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
+    const struct sw_comm_place *place = place_of(ranks);
+    *out = sw_machine_cores();
+    if (place->ranks == 1)
+        return SW_OK;
+    struct cores *all = calloc((size_t)place->ranks, sizeof *all);
+    if (all == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the cores of %d ranks", place->ranks);
+    struct cores *own = &all[place->rank];
+    own->node = place->node;
+    if (sched_getaffinity(0, sizeof own->set, &own->set) != 0)
+        CPU_ZERO(&own->set);
+    cpu_set_t together;
+    CPU_ZERO(&together);
+    const sw_status status = sw_comm_share_records(ranks->comm, "cores", all, sizeof *all);
+    for (int rank = 0; status == SW_OK && rank < place->ranks; rank++)
+        if (all[rank].node == place->node)
+            CPU_OR(&together, &together, &all[rank].set);
+    free(all);
+    SW_TRY(status);
+    const int64_t share = CPU_COUNT(&together) / place->local_ranks;
+    *out = sw_max_i64(1, sw_min_i64(*out, share));
+    return sw_ranks_least(ranks, out, 1);
+}
+
+void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus) {
+    const struct sw_comm_place *place = place_of(ranks);
+    const int near = sw_machine_node_of_bus(gpu_bus);
+    if (place->local_ranks == 1)
+        return;
+    const int node = near >= 0 ? near : sw_machine_node_of_share(place->local_rank, place->local_ranks);
+    if (node >= 0)
+        sw_machine_keep_to_node(node);
+}
+
+sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s) {
+    const char *lanes[SW_RANKS_LANE];
+    static_assert((int)SW_RANKS_LANE < (int)SW_WATCH_LANES, "the watch has room for all lanes");
+    const int64_t timeout_ns = rank_timeout_s * INT64_C(1000000000);
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    if (ranks->watch != NULL) {
+        sw_watch_set_timeout(ranks->watch, timeout_ns);
+        return SW_OK;
+    }
+    for (int lane = 0; lane < SW_LANES; lane++)
+        lanes[lane] = sw_lane_name((sw_lane)lane);
+    lanes[SW_RANKS_LANE - 1] = "program";
+    const struct sw_watch_spec spec = {.rank_timeout_ns = timeout_ns,
+                                       .remedy = "give a longer --rank-timeout",
+                                       .lanes = lanes,
+                                       .lane_count = SW_RANKS_LANE,
+                                       .ended = ranks->ended,
+                                       .context = ranks};
+    SW_TRY(sw_watch_open(ranks->comm, &spec, &ranks->watch));
+    sw_ranks_be_patient(ranks, true);
+    return SW_OK;
+}
+
+void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient) {
+    sw_watch_be_patient(sw_ranks_watch(ranks), patient);
+}
+
+void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index) {
+    sw_watch_enter(sw_ranks_watch(ranks), SW_RANKS_LANE, what, index);
+}
+
+void sw_ranks_tick(struct sw_ranks *ranks) {
+    sw_watch_tick(sw_ranks_watch(ranks), SW_RANKS_LANE);
+}
+
+void sw_ranks_leave(struct sw_ranks *ranks) {
+    sw_watch_leave(sw_ranks_watch(ranks), SW_RANKS_LANE);
+}
+
+void sw_ranks_keep(struct sw_ranks *ranks) {
+    if (ranks != NULL)
+        ranks->keeps = true;
+}

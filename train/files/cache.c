@@ -1,0 +1,85 @@
+#include "train/files/cache.h"
+
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define FILE_LIMIT_BYTES ((size_t)4 << 20)
+enum { PATH_CHARS = 4096, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
+
+/* The XDG base directory specification wants an absolute path and ignores another. False: this user has no place. */
+static bool base_of(char out[PATH_CHARS]) {
+    const char *named = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (named != NULL && named[0] == '/')
+        return snprintf(out, PATH_CHARS, "%s", named) < PATH_CHARS;
+    return home != NULL && home[0] == '/' && snprintf(out, PATH_CHARS, "%s/.cache", home) < PATH_CHARS;
+}
+
+static bool folder_of(char out[PATH_CHARS]) {
+    char base[PATH_CHARS];
+    return base_of(base) && sw_path_join(out, PATH_CHARS, base, "spillway") == SW_OK;
+}
+
+static sw_status path_of(const char *kind, const char *key, char out[PATH_CHARS]) {
+    char folder[PATH_CHARS], name[NAME_CHARS];
+    if (!folder_of(folder))
+        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder");
+    snprintf(name, sizeof name, "%s-%016" PRIx64 ".json", kind, (uint64_t)XXH3_64bits(key, strlen(key)));
+    return sw_path_join(out, PATH_CHARS, folder, name);
+}
+
+json_t *sw_cache_read(const char *kind, const char *key) {
+    char path[PATH_CHARS];
+    json_t *root = NULL;
+    if (path_of(kind, key, path) != SW_OK || access(path, F_OK) != 0 ||
+        sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_CORRUPT, &root) != SW_OK)
+        root = NULL;
+    sw_error_clear();
+    const char *of = json_string_value(json_object_get(root, "key"));
+    if (of != NULL && strcmp(of, key) == 0)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+static sw_status make_folders(void) {
+    char base[PATH_CHARS], folder[PATH_CHARS];
+    if (!base_of(base) || !folder_of(folder))
+        return SW_OK; /* path_of says it */
+    SW_TRY(sw_folder_make(base, PRIVATE_FOLDER));
+    return sw_folder_make(folder, PRIVATE_FOLDER);
+}
+
+/* Processes that find out the same at once each write a file of their own, and the last name stays. */
+static sw_status write_text(const char *path, const char *text) {
+    char own[PATH_CHARS];
+    if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    SW_TRY(sw_file_replace(own, text, strlen(text), SW_FILE_PRIVATE));
+    if (rename(own, path) == 0)
+        return SW_OK;
+    const int error = errno;
+    unlink(own);
+    return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", own, path, strerror(error));
+}
+
+sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
+    char path[PATH_CHARS];
+    SW_TRY(path_of(kind, key, path));
+    SW_TRY(make_folders());
+    json_object_set_new(object, "key", json_string(key));
+    char *text = json_dumps(object, JSON_INDENT(1));
+    if (text == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
+    const sw_status status = write_text(path, text);
+    free(text);
+    return status;
+}

@@ -1,0 +1,266 @@
+#include "train/files/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_CHARS = 4096, COPY_BYTES = 1 << 16 };
+
+sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name) {
+    const int used = snprintf(out, chars, "%s/%s", folder, name);
+    if (used < 0 || (size_t)used >= chars)
+        return sw_fail(SW_ERR_ARG, "the path %s/%s is too long", folder, name);
+    return SW_OK;
+}
+
+static sw_status write_all(int file, const char *path, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        const ssize_t wrote = write(file, text, bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        text += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return SW_OK;
+}
+
+/* Flushes the folder of a path, whose name goes to `folder`. Returns an errno, or 0. */
+static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
+    snprintf(folder, PATH_CHARS, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, PATH_CHARS, ".");
+    else
+        slash[slash == folder ? 1 : 0] = '\0';
+    const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some file systems cannot flush a folder, and a folder may be written in and not read. */
+    const bool flushed = directory < 0 || fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
+    const int error = errno;
+    if (directory >= 0)
+        close(directory);
+    return flushed ? 0 : error;
+}
+
+sw_status sw_file_flush_folder_of(const char *path) {
+    char folder[PATH_CHARS];
+    const int error = flush_folder_of(path, folder);
+    return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
+}
+
+/* What a link or another name of a file of somebody else's is goes, and not what it leads to. */
+static int open_new(const char *path, sw_file_readers readers) {
+    if (unlink(path) != 0 && errno != ENOENT)
+        return -1;
+    const int file =
+        open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, readers == SW_FILE_PRIVATE ? 0600 : 0644);
+    if (file >= 0 && readers == SW_FILE_PRIVATE)
+        (void)fchmod(file, 0600);
+    return file;
+}
+
+sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers) {
+    char beside[PATH_CHARS];
+    const int used = snprintf(beside, sizeof beside, "%s.partial", path);
+    if (used < 0 || (size_t)used >= sizeof beside)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    const int file = open_new(beside, readers);
+    if (file < 0)
+        return sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+    sw_status status = write_all(file, beside, text, bytes);
+    if (status == SW_OK && fsync(file) != 0)
+        status = sw_fail(SW_ERR_IO, "cannot flush %s: %s", beside, strerror(errno));
+    if (close(file) != 0 && status == SW_OK)
+        status = sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+    if (status == SW_OK && rename(beside, path) != 0)
+        status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    if (status != SW_OK) {
+        unlink(beside);
+        return status;
+    }
+    return sw_file_flush_folder_of(path);
+}
+
+/* A FIFO would keep whoever opens or reads it waiting. */
+static FILE *open_regular(const char *path, int flags) {
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+    if (fd < 0)
+        return NULL;
+    errno = EINVAL;
+    FILE *file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
+    if (file == NULL)
+        close(fd);
+    return file;
+}
+
+static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out) {
+    FILE *file = open_regular(path, flags);
+    if (file == NULL)
+        return errno == ELOOP || errno == EINVAL ? sw_fail(SW_ERR_ARG, "%s is not a regular file", path)
+                                                 : sw_fail(SW_ERR_ARG, "cannot open %s: %s", path, strerror(errno));
+    sw_status status = SW_OK;
+    char *text = malloc(limit_bytes + 1);
+    const size_t bytes = text == NULL ? 0 : fread(text, 1, limit_bytes, file);
+    if (text == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    else if (ferror(file))
+        status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    else if (fgetc(file) != EOF)
+        status = sw_fail(SW_ERR_ARG, "%s is larger than %zu bytes", path, limit_bytes);
+    fclose(file);
+    if (status != SW_OK) {
+        free(text);
+        return status;
+    }
+    text[bytes] = '\0';
+    *out = text;
+    return SW_OK;
+}
+
+sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
+    return read_text(path, 0, limit_bytes, out);
+}
+
+sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out) {
+    return read_text(path, O_NOFOLLOW, limit_bytes, out);
+}
+
+sw_status sw_file_copy(const char *from, const char *to) {
+    sw_status status = SW_OK;
+    char *buffer = malloc(COPY_BYTES);
+    FILE *regular = open_regular(from, 0);
+    const int source = regular == NULL ? -1 : fileno(regular);
+    const int target = source < 0 ? -1 : open_new(to, SW_FILE_SHARED);
+    if (buffer == NULL || source < 0 || target < 0)
+        status = sw_fail(SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
+    while (status == SW_OK) {
+        const ssize_t got = read(source, buffer, COPY_BYTES);
+        if (got == 0)
+            break;
+        if (got < 0 && errno != EINTR)
+            status = sw_fail(SW_ERR_IO, "cannot read %s: %s", from, strerror(errno));
+        else if (got > 0)
+            status = write_all(target, to, buffer, (size_t)got);
+    }
+    if (target >= 0 && (fsync(target) != 0 || close(target) != 0) && status == SW_OK)
+        status = sw_fail(SW_ERR_IO, "cannot write %s: %s", to, strerror(errno));
+    if (regular != NULL)
+        fclose(regular);
+    free(buffer);
+    return status;
+}
+
+static bool is_dot(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+sw_status sw_folder_must_be_free(const char *folder, const char *but) {
+    DIR *directory = opendir(folder);
+    if (directory == NULL)
+        return errno == ENOENT ? SW_OK
+                               : sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
+    bool empty = true;
+    for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        empty = empty && (is_dot(entry->d_name) || (but != NULL && strcmp(entry->d_name, but) == 0));
+    closedir(directory);
+    return empty ? SW_OK : sw_fail(SW_ERR_ARG, "the folder %s is not empty; name a new one", folder);
+}
+
+sw_status sw_folder_make(const char *folder, mode_t mode) {
+    if (mkdir(folder, mode) != 0)
+        return errno == EEXIST ? SW_OK
+                               : sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s",
+                                         folder, strerror(errno));
+    /* A umask takes nothing from a folder that is its user's alone. */
+    if (mode == 0700 && chmod(folder, mode) != 0)
+        return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
+    /* What is flushed in the folder is lost all the same where power takes its name away. */
+    return sw_file_flush_folder_of(folder);
+}
+
+/* Cuts the last name off a path. False: the path has no parent that could be missing. */
+static bool cut_name(char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    path[length] = '\0';
+    return length > 0 && strcmp(path, "/") != 0;
+}
+
+void sw_folder_unmake(const char *folder, int made) {
+    char path[PATH_CHARS];
+    snprintf(path, sizeof path, "%s", folder);
+    for (int i = 0; i < made && rmdir(path) == 0; i++)
+        cut_name(path);
+}
+
+sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_made) {
+    char parent[PATH_CHARS];
+    *out_made = 0;
+    if (access(folder, F_OK) == 0)
+        return sw_folder_make(folder, mode);
+    if (snprintf(parent, sizeof parent, "%s", folder) >= PATH_CHARS)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
+    sw_status status = cut_name(parent) ? sw_folder_make_with_parents(parent, 0777, out_made) : SW_OK;
+    if (status == SW_OK)
+        status = sw_folder_make(folder, mode);
+    if (status == SW_OK) {
+        ++*out_made;
+        return SW_OK;
+    }
+    sw_folder_unmake(parent, *out_made);
+    *out_made = 0;
+    return status;
+}
+
+sw_status sw_folder_make_own(const char *folder, mode_t mode) {
+    struct stat info;
+    SW_TRY(sw_folder_make(folder, mode));
+    if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is not a folder: move it away", folder);
+    return SW_OK;
+}
+
+sw_status sw_folder_empty(const char *folder, const char *but) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return error == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be emptied: %s", folder, strerror(error));
+    }
+    for (const struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        if (!is_dot(entry->d_name) && (but == NULL || strcmp(entry->d_name, but) != 0))
+            unlinkat(fd, entry->d_name, 0);
+    closedir(directory);
+    return SW_OK;
+}
+
+sw_status sw_folder_remove(const char *folder) {
+    SW_TRY(sw_folder_empty(folder, NULL));
+    if (rmdir(folder) == 0)
+        return sw_file_flush_folder_of(folder);
+    if (errno == ENOENT)
+        return SW_OK;
+    return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", folder, strerror(errno));
+}
+
+void sw_folder_remove_empty(const char *folder) {
+    char parent[PATH_CHARS];
+    /* A folder that comes back after a power loss is in the way of a start that is begun again. */
+    if (rmdir(folder) == 0)
+        (void)flush_folder_of(folder, parent);
+}

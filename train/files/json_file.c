@@ -1,0 +1,54 @@
+#include "train/files/json_file.h"
+
+#include "train/files/files.h"
+#include "train/files/nearest.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sw_status parse(const char *text, const char *path, sw_status bad, json_t **out) {
+    json_error_t error;
+    *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    return *out != NULL ? SW_OK : sw_fail(bad, "%s is not JSON: line %d: %s", path, error.line, error.text);
+}
+
+sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
+    char *text;
+    SW_TRY(sw_file_read_text(path, limit_bytes, &text));
+    const sw_status status = parse(text, path, bad, out);
+    free(text);
+    return status;
+}
+
+sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
+    char *text;
+    SW_TRY(sw_file_read_own_text(path, limit_bytes, &text));
+    const sw_status status = parse(text, path, bad, out);
+    free(text);
+    return status;
+}
+
+static sw_status check_name(const char *key, const char *path, const char *where, const char *const *names,
+                            size_t count) {
+    struct sw_nearest nearest = sw_nearest_begin(key, strlen(key));
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(key, names[i]) == 0)
+            return SW_OK;
+        sw_nearest_consider(&nearest, names[i]);
+    }
+    if (nearest.name != NULL)
+        return sw_fail(SW_ERR_ARG, "%s: %s has an unknown field '%.60s'; did you mean %s?", path, where, key,
+                       nearest.name);
+    return sw_fail(SW_ERR_ARG, "%s: %s has an unknown field '%.60s'; remove it", path, where, key);
+}
+
+sw_status sw_json_refuse_unknown(const json_t *object, const char *path, const char *where, const char *const *names,
+                                 size_t count) {
+    /* Iterating does not change the object, but Jansson's iterators want it writable. */
+    json_t *iterable = (json_t *)(uintptr_t)object;
+    const char *key;
+    json_t *value;
+    json_object_foreach(iterable, key, value) SW_TRY(check_name(key, path, where, names, count));
+    return SW_OK;
+}

@@ -1,0 +1,19 @@
+/* The known name that a mistyped one was probably meant to be. */
+#ifndef SW_TRAIN_FILES_NEAREST_H
+#define SW_TRAIN_FILES_NEAREST_H
+
+#include <stddef.h>
+
+struct sw_nearest {
+    const char *typed;
+    int typed_chars;
+    const char *name; /* the nearest name so far; NULL: none is near. Borrowed from sw_nearest_consider's caller */
+    int distance;
+};
+
+/* Begins a search for what the first `chars` characters of `typed` mean; the text must outlive the search. */
+struct sw_nearest sw_nearest_begin(const char *typed, size_t chars);
+/* Takes a known name where it is nearer than those before. */
+void sw_nearest_consider(struct sw_nearest *nearest, const char *name);
+
+#endif

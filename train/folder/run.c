@@ -1,0 +1,225 @@
+#include "train/folder/run.h"
+
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/folder/run_stores.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
+#define MOST_STEPS (1LL << 53)
+/* A run goes on by the curve that it began with: in version 1, of files that name none, the last step of the schedule
+ * has min_lr. */
+enum { SCHEDULE_VERSION = 2 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
+
+static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
+    snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
+}
+
+sw_status sw_run_write(const char *folder, const struct sw_run *run) {
+    sw_status status = SW_OK;
+    json_t *root = NULL, *settings = NULL, *config = NULL;
+    char *config_text = NULL, *text = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
+    digest_text(run->data_digest, digest);
+    SW_TRY_GOTO(sw_path_join(path, sizeof path, folder, "run.json"), end);
+    SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
+    SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
+    config = json_loads(config_text, 0, NULL);
+    root = json_pack("{s:i, s:s, s:i, s:O, s:O, s:s, s:I, s:b, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
+                     SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings",
+                     settings, "config", config, "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
+                     run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left",
+                     sw_run_left_to_json(run), "starts", sw_run_list_to_json(&run->starts));
+    if (root != NULL)
+        json_object_set_new(root, "beside", sw_run_list_to_json(&run->beside));
+    if (root != NULL && run->products.library != 0)
+        json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
+    text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    if (text == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
+    status = sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
+end:
+    free(text);
+    free(config_text);
+    json_decref(root);
+    json_decref(config);
+    json_decref(settings);
+    return status;
+}
+
+static sw_status read_config(const json_t *object, const char *path, struct sw_model_config *out) {
+    char *text = json_dumps(object, 0);
+    if (text == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    const sw_status status = sw_config_parse(text, path, out);
+    free(text);
+    return status;
+}
+
+static sw_status read_beside(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *list = json_object_get(root, "beside");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *names = json_string_value(json_array_get(list, i));
+        if (names == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s has a list of the files beside the data that is none; restore the file",
+                           path);
+        SW_TRY(sw_option_list_add(&run->beside, names));
+    }
+    return SW_OK;
+}
+
+static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
+    const json_int_t version = json_integer_value(json_object_get(root, "version"));
+    const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
+    const char *digest = json_string_value(json_object_get(root, "data_digest"));
+    if (version != SW_RUN_VERSION)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s has version %lld; this program reads version %d", path,
+                       (long long)version, SW_RUN_VERSION);
+    if (!json_is_object(settings) || !json_is_object(config) || digest == NULL ||
+        sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
+        return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
+    SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
+    run->settings.min_lr_at_last = json_integer_value(json_object_get(root, "schedule_version")) < SCHEDULE_VERSION;
+    if (run->settings.model == NULL)
+        return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
+    for (int i = 0; i < run->settings.nvme.count; i++)
+        SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
+    SW_TRY(read_beside(root, path, run));
+    SW_TRY(sw_run_stores_from_json(root, path, run));
+    SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
+    return read_config(config, path, &run->config);
+}
+
+sw_status sw_run_read(const char *folder, struct sw_run *run) {
+    char path[SW_RUN_PATH_CHARS];
+    json_t *root;
+    SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
+    if (!sw_run_is_one(folder))
+        return sw_fail(SW_ERR_ARG,
+                       "%s is not the folder of a run: it has no run.json (a run that ended before its first commit is "
+                       "begun again by train)",
+                       folder);
+    if (access(path, R_OK) != 0 && errno == EACCES)
+        return sw_fail(SW_ERR_ARG, "%s cannot be read (%s): if it is another user's, ask for the right to read it",
+                       path, strerror(EACCES));
+    SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
+    SW_TRY(sw_json_read_own_file(path, RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
+    const sw_status status = parse_run(root, path, run);
+    json_decref(root);
+    return status;
+}
+
+void sw_run_release(struct sw_run *run) {
+    sw_options_release(&sw_train_command, &run->settings);
+    sw_run_stores_release(run->store, run->ranks);
+    sw_option_list_release(&run->nvme);
+    sw_option_list_release(&run->beside);
+    sw_run_stores_release(run->left, run->left_count);
+    sw_option_list_release(&run->starts);
+    sw_algorithm_record_release(&run->products);
+    *run = (struct sw_run){0};
+}
+
+bool sw_run_is_one(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK) {
+        sw_error_clear();
+        return false;
+    }
+    /* A folder that this user may not look into is refused as that when it is read. */
+    return access(path, F_OK) == 0 || errno == EACCES;
+}
+
+/* JSON has no word for a number that is not finite. */
+static const char *real_text(double value, char text[REAL_CHARS]) {
+    snprintf(text, REAL_CHARS, isfinite(value) ? "%.17g" : "null", value);
+    return text;
+}
+
+sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text,
+                                size_t chars) {
+    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * RECENT_CHARS] = "", loss[REAL_CHARS], norm[REAL_CHARS];
+    size_t length = 0;
+    digest_text(data_digest, digest);
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++) {
+        const struct sw_run_step *step = &position->recent[i];
+        if (step->step > 0)
+            length += (size_t)snprintf(recent + length, RECENT_CHARS,
+                                       "%s{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"skipped\": %s}",
+                                       length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
+                                       real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
+    }
+    const int used = snprintf(text, chars,
+                              "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, "
+                              "\"loss_scale\": %.17g, \"good_steps\": %lld, \"recent\": [%s], "
+                              "\"start\": \"%s\", \"data_digest\": \"%s\"}",
+                              (long long)position->step, (long long)position->applied_steps,
+                              (long long)position->skipped_steps, position->loss_scale.scale,
+                              (long long)position->loss_scale.good_steps, recent, position->start, digest);
+    return used < 0 || (size_t)used >= chars ? sw_fail(SW_ERR_INTERNAL, "the commit's text is too long") : SW_OK;
+}
+
+static double real_or_nan(const json_t *value) {
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static sw_status read_recent(const json_t *recent, struct sw_run_position *out) {
+    for (size_t i = 0; i < SW_RUN_RECENT_STEPS && i < json_array_size(recent); i++) {
+        const json_t *step = json_array_get(recent, i);
+        out->recent[i] = (struct sw_run_step){.step = json_integer_value(json_object_get(step, "step")),
+                                              .loss = real_or_nan(json_object_get(step, "loss")),
+                                              .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
+                                              .skipped = json_is_true(json_object_get(step, "skipped"))};
+        if (out->recent[i].step < 0 || out->recent[i].step > out->step)
+            return sw_fail(SW_ERR_CORRUPT, "the store's commit of step %lld speaks of step %lld", (long long)out->step,
+                           (long long)out->recent[i].step);
+    }
+    return SW_OK;
+}
+
+/* Steps are also kept as real numbers. */
+static bool is_count(long long value) {
+    return value >= 0 && value <= MOST_STEPS;
+}
+
+sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *recent;
+    long long step, applied, skipped, good_steps;
+    double scale;
+    const char *digest, *start = json_string_value(json_object_get(root, "start"));
+    uint64_t value = 0;
+    sw_status status = SW_OK;
+    if (json_unpack(root, "{s:I, s:I, s:I, s:F, s:I, s:o, s:s}", "step", &step, "applied_steps", &applied,
+                    "skipped_steps", &skipped, "loss_scale", &scale, "good_steps", &good_steps, "recent", &recent,
+                    "data_digest", &digest) != 0 ||
+        sscanf(digest, "%" SCNx64, &value) != 1)
+        status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not say where the run stands");
+    else if (!is_count(step) || !is_count(applied) || !is_count(skipped) || !is_count(good_steps) || !isfinite(scale) ||
+             scale <= 0.0)
+        status = sw_fail(SW_ERR_CORRUPT,
+                         "the store's commit says that the run stands at step %lld, of which %lld were "
+                         "applied and %lld skipped, with the loss scale %g: that cannot be",
+                         step, applied, skipped, scale);
+    else if (value != expected_digest)
+        status = sw_fail(SW_ERR_ARG, "the store belongs to a run on other data");
+    if (status == SW_OK) {
+        *out = (struct sw_run_position){.step = step,
+                                        .applied_steps = applied,
+                                        .skipped_steps = skipped,
+                                        .loss_scale = {.scale = scale, .good_steps = good_steps}};
+        if (start != NULL)
+            snprintf(out->start, sizeof out->start, "%s", start);
+        status = read_recent(recent, out);
+    }
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* The stores of a run, one of each rank: where they are, and opening them. */
+#ifndef SW_TRAIN_FOLDER_RUN_STORES_H
+#define SW_TRAIN_FOLDER_RUN_STORES_H
+
+#include "core/status.h"
+#include "io/store/store.h"
+#include "train/folder/run.h"
+#include "train/settings/places.h"
+
+#include <jansson.h>
+
+/* Where a rank's store is: where `moved` says, if that names a place (it may be NULL), else where run.json does. */
+sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
+                        struct sw_places *out);
+
+/* Opens a rank's store in these places to train with it, and refuses one that is not this run's. */
+sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
+                             struct sw_store **out);
+
+/* All stores of a run, at the newest step that every one has, to be read only (sw_store_open_to_read). */
+struct sw_store_set {
+    int count;
+    struct sw_store **store;
+};
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                             struct sw_store_set *out);
+/* The same with what run.json says, into run, which is zero and which the caller releases in any case. Whatever fails
+ * while another process trains the run is SW_ERR_OVERTAKEN. */
+sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
+                              struct sw_store_set *out);
+void sw_store_set_close(struct sw_store_set *set);
+
+/* What run.json says of them. */
+json_t *sw_run_list_to_json(const struct sw_option_list *list);
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
+json_t *sw_run_left_to_json(const struct sw_run *run);
+sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
+
+#endif

@@ -1,0 +1,138 @@
+/* What run.json says of a run's stores. */
+#include "core/log.h"
+#include "train/folder/run_stores.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *sw_run_list_to_json(const struct sw_option_list *list) {
+    json_t *array = json_array();
+    for (int i = 0; i < list->count; i++)
+        if (json_array_append_new(array, json_string(list->items[i])) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count) {
+    json_t *array = json_array();
+    for (int64_t i = 0; stores != NULL && i < count; i++) {
+        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", stores[i].id, "local_rank", (json_int_t)stores[i].local_rank,
+                                  "places", sw_run_list_to_json(&stores[i].places));
+        if (json_array_append_new(array, entry) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+json_t *sw_run_left_to_json(const struct sw_run *run) {
+    json_t *array = json_array();
+    for (int64_t i = 0; i < run->left_count; i++) {
+        const struct sw_run_store *store = &run->left[i];
+        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, "last_step", (json_int_t)store->last_step,
+                                  "places", sw_run_list_to_json(&store->places));
+        if (json_array_append_new(array, entry) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static sw_status list_from_json(const json_t *array, const char *path, struct sw_option_list *out) {
+    size_t i;
+    const json_t *item;
+    json_array_foreach((json_t *)array, i, item) {
+        if (!json_is_string(item))
+            return sw_fail(SW_ERR_CORRUPT, "%s has a place of a store, or a start, that is no text", path);
+        SW_TRY(sw_option_list_add(out, json_string_value(item)));
+    }
+    return SW_OK;
+}
+
+static sw_status store_from_json(const json_t *entry, const char *path, struct sw_run_store *out) {
+    const char *id = json_string_value(json_object_get(entry, "id"));
+    const json_t *local_rank = json_object_get(entry, "local_rank"), *places = json_object_get(entry, "places");
+    if (id == NULL || !json_is_integer(local_rank) || !json_is_array(places) || strlen(id) >= SW_STORE_ID_CHARS)
+        return sw_fail(SW_ERR_CORRUPT, "%s does not say of each store its id, local_rank and places", path);
+    snprintf(out->id, sizeof out->id, "%s", id);
+    out->local_rank = json_integer_value(local_rank);
+    return list_from_json(places, path, &out->places);
+}
+
+/* A run.json from before these entries had ids names a path alone: what lies there now may be another run's. */
+static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
+    const size_t count = json_array_size(array);
+    run->left = calloc(count + 1, sizeof *run->left);
+    if (run->left == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = json_array_get(array, i), *places = json_object_get(entry, "places");
+        const json_t *last_step = json_object_get(entry, "last_step");
+        const char *id = json_string_value(json_object_get(entry, "id"));
+        if (json_is_string(entry)) {
+            sw_log_warn("%s lists %s as no longer needed, without saying which store that is: it stays, remove it "
+                        "yourself where it is this run's",
+                        path, json_string_value(entry));
+            continue;
+        }
+        if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))
+            return sw_fail(SW_ERR_CORRUPT, "%s does not say of each store that is left its id, last_step and places",
+                           path);
+        struct sw_run_store *left = &run->left[run->left_count++];
+        memcpy(left->id, id, SW_STORE_ID_CHARS);
+        left->last_step = json_integer_value(last_step);
+        SW_TRY(list_from_json(places, path, &left->places));
+    }
+    return SW_OK;
+}
+
+/* A run.json from before runs had several stores. */
+static sw_status take_only_store(const json_t *root, struct sw_run *run) {
+    const char *id = json_string_value(json_object_get(root, "store_id"));
+    snprintf(run->store->id, sizeof run->store->id, "%s", id != NULL ? id : "");
+    struct sw_places places;
+    if (run->settings.nvme.count == 0)
+        return SW_OK;
+    SW_TRY(sw_places_of(&run->settings.nvme, "", NULL, &places));
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < places.count; i++)
+        status = sw_option_list_add(&run->store->places, places.path[i]);
+    sw_places_release(&places);
+    return status;
+}
+
+static sw_status make_stores(int64_t ranks, struct sw_run *run) {
+    run->store = calloc((size_t)ranks, sizeof *run->store);
+    if (run->store == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)ranks);
+    run->ranks = ranks;
+    return SW_OK;
+}
+
+sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
+    if (stores == NULL && count == NULL) {
+        SW_TRY(make_stores(1, run));
+        return take_only_store(root, run);
+    }
+    const json_int_t ranks = json_integer_value(count);
+    if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
+        return sw_fail(SW_ERR_CORRUPT, "%s does not say of how many ranks its stores are", path);
+    SW_TRY(make_stores(ranks, run));
+    run->whole = json_is_true(json_object_get(root, "whole"));
+    for (int64_t rank = 0; rank < ranks; rank++)
+        SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
+    SW_TRY(list_from_json(json_object_get(root, "starts"), path, &run->starts));
+    return left_from_json(json_object_get(root, "left"), path, run);
+}
+
+void sw_run_stores_release(struct sw_run_store *store, int64_t ranks) {
+    for (int64_t rank = 0; store != NULL && rank < ranks; rank++)
+        sw_option_list_release(&store[rank].places);
+    free(store);
+}

@@ -1,0 +1,202 @@
+#include "train/folder/source.h"
+
+#include "train/files/files.h"
+#include "train/folder/run_stores.h"
+#include "train/folder/store_reader.h"
+#include "train/hf/checkpoint.h"
+#include "train/model/model.h"
+#include "train/settings/places.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct sw_source {
+    struct sw_model_config config;
+    struct sw_units *units;
+    int64_t tiles;
+    char *folder;
+    struct sw_option_list drives;
+    struct sw_checkpoint *checkpoint;
+    bool random;
+    struct sw_model_init init;
+    struct sw_store_reader *reader;
+};
+
+static sw_status make(struct sw_source **out) {
+    *out = calloc(1, sizeof **out);
+    return *out == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+}
+
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static sw_status open_model(struct sw_source *source, const char *model, bool init, uint64_t seed, int64_t tiles) {
+    source->tiles = tiles;
+    SW_TRY(sw_config_load(model, &source->config));
+    SW_TRY(sw_model_units(&source->config, tiles, &source->units));
+    if (is_folder(model)) {
+        source->folder = strdup(model);
+        if (source->folder == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+    }
+    if (init) {
+        source->random = true;
+        source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = seed};
+        return SW_OK;
+    }
+    if (source->folder == NULL)
+        return sw_fail(SW_ERR_ARG, "'%s' describes a model but holds no weights; add --init to start from random ones",
+                       model);
+    return sw_checkpoint_open(source->folder, source->units, &source->checkpoint);
+}
+
+sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out) {
+    struct sw_source *source = NULL;
+    SW_TRY(make(&source));
+    const sw_status status = open_model(source, model, init, seed, tiles);
+    if (status != SW_OK) {
+        sw_source_close(source);
+        return status;
+    }
+    *out = source;
+    return SW_OK;
+}
+
+static bool is_of_model(const struct sw_store *store, const struct sw_units *units) {
+    bool same = sw_store_unit_count(store) == units->count;
+    for (int64_t unit = 0; same && unit < units->count; unit++)
+        same = sw_store_unit_whole_grains(store, unit) == units->unit[unit].grains;
+    return same;
+}
+
+/* Takes the stores over, also after a failure. */
+static sw_status open_reader(struct sw_source *source, const char *folder, struct sw_store_set *stores) {
+    bool same = true;
+    for (int s = 0; same && s < stores->count; s++)
+        same = is_of_model(stores->store[s], source->units);
+    if (same)
+        return sw_store_reader_open(stores, source->tiles, &source->reader);
+    sw_store_set_close(stores);
+    return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
+}
+
+/* Of the run's first store, wherever it is now. */
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             const struct sw_option_list *nvme) {
+    struct sw_places places;
+    SW_TRY(sw_run_places(folder, run, 0, nvme, &places));
+    source->drives.items = calloc((size_t)places.count, sizeof *source->drives.items);
+    for (int i = 0; source->drives.items != NULL && i < places.count; i++) {
+        char *copy = is_folder(places.path[i]) ? strdup(places.path[i]) : NULL;
+        if (copy != NULL)
+            source->drives.items[source->drives.count++] = copy;
+    }
+    sw_places_release(&places);
+    return source->drives.items == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+}
+
+static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
+    struct sw_run run = {0};
+    struct sw_store_set stores = {0};
+    sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
+    source->config = run.config;
+    source->tiles = run.settings.tiles;
+    if (status == SW_OK)
+        status = sw_model_units(&source->config, source->tiles, &source->units);
+    if (status == SW_OK)
+        status = open_reader(source, folder, &stores);
+    else
+        sw_store_set_close(&stores);
+    if (status == SW_OK)
+        status = list_drives(source, folder, &run, nvme);
+    /* Tokenizer files lie where the run's model came from, if that is still there. */
+    if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
+        source->folder = strdup(run.settings.model);
+    sw_run_release(&run);
+    return status;
+}
+
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
+    if (!sw_run_is_one(run_or_model) && nvme->count > 0)
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so that there is no store for --nvme to name",
+                       run_or_model);
+    if (!sw_run_is_one(run_or_model))
+        return sw_source_open_model(run_or_model, false, 0, 1, out);
+    struct sw_source *source = NULL;
+    SW_TRY(make(&source));
+    const sw_status status = open_run(source, run_or_model, nvme);
+    if (status != SW_OK) {
+        sw_source_close(source);
+        return status;
+    }
+    *out = source;
+    return SW_OK;
+}
+
+void sw_source_close(struct sw_source *source) {
+    if (source == NULL)
+        return;
+    sw_checkpoint_close(source->checkpoint);
+    sw_store_reader_close(source->reader);
+    sw_units_destroy(source->units);
+    for (int i = 0; i < source->drives.count; i++)
+        free(source->drives.items[i]);
+    free(source->drives.items);
+    free(source->folder);
+    free(source);
+}
+
+const struct sw_model_config *sw_source_config(const struct sw_source *source) {
+    return &source->config;
+}
+
+const struct sw_units *sw_source_units(const struct sw_source *source) {
+    return source->units;
+}
+
+int64_t sw_source_tiles(const struct sw_source *source) {
+    return source->tiles;
+}
+
+const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
+    return &source->drives;
+}
+
+const char *sw_source_folder(const struct sw_source *source) {
+    return source->folder;
+}
+
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct sw_source *source = context;
+    if (source->reader != NULL)
+        return sw_store_reader_fill(source->reader, unit, first, count, out);
+    return source->random ? sw_model_fill_random(&source->init, unit, first, count, out)
+                          : sw_checkpoint_fill(source->checkpoint, unit, first, count, out);
+}
+
+static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_source *source = context;
+    if (source->reader != NULL)
+        return sw_store_reader_prepare(source->reader, unit, first, count);
+    return source->random ? SW_OK : sw_checkpoint_prepare(source->checkpoint, unit, first, count);
+}
+
+struct sw_load sw_source_load(struct sw_source *source) {
+    return (struct sw_load){.fill = fill,
+                            .prepare = prepare,
+                            .context = source,
+                            .most_grains = source->reader != NULL ? sw_store_reader_most_grains(source->reader) : 0};
+}
+
+int64_t sw_source_bytes_read(const struct sw_source *source) {
+    if (source->reader != NULL)
+        return sw_store_reader_bytes(source->reader);
+    return source->random ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
+}
+
+int64_t sw_source_bytes_to_read(const struct sw_source *source) {
+    return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes(source->checkpoint);
+}

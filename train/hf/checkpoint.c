@@ -1,0 +1,301 @@
+#include "train/hf/checkpoint.h"
+
+#include "core/size.h"
+#include "io/safetensors/safetensors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_PREFIX "transformer."
+#define OUTPUT_TABLE "lm_head.weight"
+enum { COMPARED_ELEMS = 1 << 20 }; /* What is held of both tables at once while they are compared. */
+#define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
+
+struct sw_checkpoint {
+    struct sw_safetensors *tensors;
+    const struct sw_units *units;
+    const struct sw_safetensor ***found; /* [unit][tensor] */
+    int64_t *first_grain;                /* of each unit, counted over all; one more gives their number */
+    int64_t ahead;                       /* the first grain, counted so, that is not announced */
+};
+
+static const char *short_name(const char *name) {
+    return strncmp(name, NAME_PREFIX, strlen(NAME_PREFIX)) == 0 ? name + strlen(NAME_PREFIX) : name;
+}
+
+static bool same_shape(const struct sw_tensor *tensor, const struct sw_safetensor *stored) {
+    if (stored->dims != tensor->dims)
+        return false;
+    for (int d = 0; d < tensor->dims; d++)
+        if (stored->dim[d] != tensor->dim[d])
+            return false;
+    return true;
+}
+
+static const char *shape_text(int dims, const int64_t *dim, char text[96]) {
+    int used = snprintf(text, 96, "[");
+    for (int d = 0; d < dims && used < 80; d++)
+        used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
+    snprintf(text + used, 96 - (size_t)used, "]");
+    return text;
+}
+
+static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
+                              const struct sw_tensor *tensor, const struct sw_safetensor **out) {
+    *out = sw_safetensors_find(checkpoint->tensors, tensor->name);
+    if (*out == NULL)
+        *out = sw_safetensors_find(checkpoint->tensors, short_name(tensor->name));
+    if (*out == NULL)
+        return sw_fail(SW_ERR_ARG, "the weights in %s have no tensor '%s', which config.json asks for", folder,
+                       tensor->name);
+    if (!(*out)->supported)
+        return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has a type other than F32, F16 and BF16", (*out)->name,
+                       folder);
+    if (same_shape(tensor, *out))
+        return SW_OK;
+    char stored[96], wanted[96];
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", (*out)->name, folder,
+                   shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
+}
+
+/* Buffers that transformers once stored with the weights, and a tied table stored twice (check_tied_table). */
+static bool is_harmless(const struct sw_units *units, const char *name) {
+    const size_t length = strlen(name);
+    const char *const endings[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
+        if (length > strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
+            return true;
+    return units->tied && strcmp(name, OUTPUT_TABLE) == 0;
+}
+
+static bool is_known(const struct sw_units *units, const char *name) {
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (strcmp(short_name(units->unit[u].tensor[t].name), short_name(name)) == 0)
+                return true;
+    return is_harmless(units, name);
+}
+
+static sw_status fail_untied(const char *folder, const char *table) {
+    return sw_fail(SW_ERR_ARG,
+                   "config.json in %s ties '" OUTPUT_TABLE "' to '%s', and the two differ in the weights; set "
+                   "\"tie_word_embeddings\": false to train both",
+                   folder, table);
+}
+
+static sw_status compare_tables(struct sw_safetensors *tensors, const char *folder, const struct sw_safetensor *input,
+                                const struct sw_safetensor *output, float *values) {
+    float *others = values + COMPARED_ELEMS;
+    for (int64_t first = 0; first < input->elems; first += COMPARED_ELEMS) {
+        const int64_t count = sw_min_i64(COMPARED_ELEMS, input->elems - first);
+        SW_TRY(sw_safetensors_read_f32(tensors, input, first, count, values));
+        SW_TRY(sw_safetensors_read_f32(tensors, output, first, count, others));
+        for (int64_t i = 0; i < count; i++)
+            if (!(values[i] == others[i]))
+                return fail_untied(folder, input->name);
+    }
+    return SW_OK;
+}
+
+/* A tied model has one table. Where the weights hold a second one, it must be the same, or training would drop it. */
+static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_safetensor *output = sw_safetensors_find(checkpoint->tensors, OUTPUT_TABLE);
+    const struct sw_safetensor *input = checkpoint->found[0][0];
+    if (!checkpoint->units->tied || output == NULL)
+        return SW_OK;
+    if (!output->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output))
+        return fail_untied(folder, input->name);
+    float *values = malloc(2 * COMPARED_ELEMS * sizeof *values);
+    if (values == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to compare the tables of %s", folder);
+    const sw_status status = compare_tables(checkpoint->tensors, folder, input, output, values);
+    free(values);
+    return status;
+}
+
+/* The same name with its first number, that of a layer, as 0. */
+static void in_first_layer(const char *name, char *out, size_t capacity) {
+    const size_t before = strcspn(name, "0123456789"), digits = strspn(name + before, "0123456789");
+    snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
+}
+
+static sw_status fail_unknown(const struct sw_units *units, const char *folder, const char *name) {
+    char first[SW_SAFETENSORS_NAME_CHARS + 1];
+    in_first_layer(name, first, sizeof first);
+    if (is_known(units, first))
+        return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s', and config.json asks for fewer layers",
+                       folder, name);
+    return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s' that this architecture does not know", folder,
+                   name);
+}
+
+static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_units *units = checkpoint->units;
+    checkpoint->found = calloc((size_t)units->count, sizeof *checkpoint->found);
+    if (checkpoint->found == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
+    for (int64_t u = 0; u < units->count; u++) {
+        const struct sw_unit *unit = &units->unit[u];
+        checkpoint->found[u] = calloc((size_t)unit->tensor_count, sizeof **checkpoint->found);
+        if (checkpoint->found[u] == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
+        for (int64_t t = 0; t < unit->tensor_count; t++)
+            SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
+    }
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const char *name = sw_safetensors_at(checkpoint->tensors, i)->name;
+        if (!is_known(units, name))
+            return fail_unknown(units, folder, name);
+    }
+    return check_tied_table(checkpoint, folder);
+}
+
+static sw_status count_grains(struct sw_checkpoint *checkpoint) {
+    const struct sw_units *units = checkpoint->units;
+    checkpoint->first_grain = calloc((size_t)units->count + 1, sizeof *checkpoint->first_grain);
+    if (checkpoint->first_grain == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of a model");
+    for (int64_t u = 0; u < units->count; u++)
+        checkpoint->first_grain[u + 1] = checkpoint->first_grain[u] + units->unit[u].grains;
+    return SW_OK;
+}
+
+sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+    struct sw_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    if (checkpoint == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
+    checkpoint->units = units;
+    sw_status status = count_grains(checkpoint);
+    if (status == SW_OK)
+        status = sw_safetensors_open(folder, &checkpoint->tensors);
+    if (status == SW_OK)
+        status = match_all(checkpoint, folder);
+    if (status != SW_OK) {
+        sw_checkpoint_close(checkpoint);
+        return status;
+    }
+    *out = checkpoint;
+    return SW_OK;
+}
+
+void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
+    if (checkpoint == NULL)
+        return;
+    for (int64_t u = 0; checkpoint->found != NULL && u < checkpoint->units->count; u++)
+        free(checkpoint->found[u]);
+    free(checkpoint->found);
+    free(checkpoint->first_grain);
+    if (checkpoint->tensors != NULL)
+        sw_safetensors_close(checkpoint->tensors);
+    free(checkpoint);
+}
+
+struct checkpoint_fill {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit;
+    float *out;
+    int64_t filled; /* elements */
+};
+
+/* Without a sign, the bits of infinities and of what is no number are above those of every finite one, so that a
+ * difference becomes negative. In this form every vector unit can do it. */
+static bool are_finite(const float *values, int64_t count) {
+    int32_t any = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        any |= LARGEST_FINITE_BITS - (bits & INT32_MAX);
+    }
+    return any >= 0;
+}
+
+static void zero_up_to(struct checkpoint_fill *fill, int64_t end) {
+    memset(fill->out + fill->filled, 0, (size_t)(end - fill->filled) * sizeof *fill->out);
+}
+
+static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    struct checkpoint_fill *fill = context;
+    const struct sw_checkpoint *checkpoint = fill->checkpoint;
+    float *to = fill->out + at;
+    zero_up_to(fill, at);
+    fill->filled = at + run;
+    SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
+    if (are_finite(to, run))
+        return SW_OK;
+    int64_t i = 0;
+    while (isfinite(to[i]))
+        i++;
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
+                   checkpoint->units->unit[fill->unit].tensor[tensor].name, (long long)(whole + i));
+}
+
+sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct checkpoint_fill fill = {.checkpoint = context, .unit = unit, .out = out};
+    SW_TRY(sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill));
+    zero_up_to(&fill, count);
+    return SW_OK;
+}
+
+struct announcement {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit, grain;
+    bool taken;
+};
+
+static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    (void)at;
+    struct announcement *self = context;
+    struct sw_checkpoint *checkpoint = self->checkpoint;
+    if (!self->taken)
+        return SW_OK;
+    return sw_safetensors_announce(checkpoint->tensors, checkpoint->found[self->unit][tensor], whole, run, self->grain,
+                                   &self->taken);
+}
+
+/* Announces grains up to `end` or until there is no room. */
+static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
+    const struct sw_units *units = checkpoint->units;
+    int64_t unit = 0;
+    while (checkpoint->ahead < end) {
+        while (checkpoint->ahead >= checkpoint->first_grain[unit + 1])
+            unit++;
+        struct announcement self = {.checkpoint = checkpoint, .unit = unit, .grain = checkpoint->ahead, .taken = true};
+        const int64_t first = (checkpoint->ahead - checkpoint->first_grain[unit]) * SW_GRAIN_ELEMS;
+        SW_TRY(sw_unit_walk(&units->unit[unit], first, SW_GRAIN_ELEMS, announce_run, &self));
+        if (!self.taken)
+            return SW_OK;
+        checkpoint->ahead++;
+    }
+    return SW_OK;
+}
+
+sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_checkpoint *checkpoint = context;
+    const int64_t begin = checkpoint->first_grain[unit] + first / SW_GRAIN_ELEMS;
+    const int64_t end = checkpoint->first_grain[unit] + sw_div_up(first + count, SW_GRAIN_ELEMS);
+    sw_safetensors_pass(checkpoint->tensors, begin);
+    checkpoint->ahead = sw_max_i64(checkpoint->ahead, begin);
+    SW_TRY(announce(checkpoint, checkpoint->first_grain[checkpoint->units->count]));
+    SW_TRY(sw_safetensors_await(checkpoint->tensors, end));
+    if (checkpoint->ahead >= end)
+        return SW_OK;
+    /* Where a shard ends, the next one's turn comes once all of it is here. What has no room even so is read when it is
+     * asked for. */
+    SW_TRY(announce(checkpoint, end));
+    return sw_safetensors_await(checkpoint->tensors, end);
+}
+
+int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {
+    return sw_safetensors_bytes_ahead(checkpoint->tensors);
+}
+
+int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const struct sw_safetensor *tensor = sw_safetensors_at(checkpoint->tensors, i);
+        bytes += tensor->supported ? tensor->elems * sw_dtype_bytes(tensor->type) : 0;
+    }
+    return bytes;
+}

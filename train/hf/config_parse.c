@@ -1,0 +1,227 @@
+/* config.json by the tables of its family. */
+#include "core/log.h"
+#include "io/safetensors/safetensors.h"
+#include "train/hf/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const json_t *sw_config_field_of(const json_t *root, const char *name) {
+    const json_t *value = json_object_get(root, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    snprintf(buffer, SW_SHOWN_CHARS, "%.40s%s", text != NULL ? text : "?",
+             text != NULL && strlen(text) > 40 ? "..." : "");
+    free(text);
+    return buffer;
+}
+
+static sw_status find_family(const json_t *root, const char *origin, const struct sw_family **out) {
+    const json_t *type = sw_config_field_of(root, "model_type");
+    char shown[SW_SHOWN_CHARS];
+    if (type == NULL)
+        return sw_fail(SW_ERR_ARG, "%s has no 'model_type'; supported: %s", origin, sw_family_names());
+    if (!json_is_string(type))
+        return sw_fail(SW_ERR_ARG, "%s: 'model_type' is %s; it must be a name, supported: %s", origin,
+                       sw_config_show(type, shown), sw_family_names());
+    *out = sw_family_find(json_string_value(type));
+    if (*out == NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s: the architecture '%.40s' is not supported by this version; supported: %s", origin,
+                       json_string_value(type), sw_family_names());
+    const json_t *architectures = sw_config_field_of(root, "architectures");
+    if (architectures == NULL)
+        return SW_OK;
+    if (json_array_size(architectures) != 1 || !json_is_string(json_array_get(architectures, 0)) ||
+        strcmp(json_string_value(json_array_get(architectures, 0)), (*out)->architecture) != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: 'architectures' is %s; supported: [\"%s\"]", origin,
+                       sw_config_show(architectures, shown), (*out)->architecture);
+    return SW_OK;
+}
+
+static bool name_in(const char *name, const char *const *names) {
+    for (; *names != NULL; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
+}
+
+static bool is_known(const struct sw_family *family, const char *name) {
+    static const char *const read_here[] = {"model_type", "architectures", NULL};
+    for (const struct sw_config_field *field = family->fields; field->name != NULL; field++)
+        if (strcmp(name, field->name) == 0)
+            return true;
+    for (const struct sw_config_fixed *field = family->fixed; field->name != NULL; field++)
+        if (strcmp(name, field->name) == 0)
+            return true;
+    return strcmp(name, family->activation_field) == 0 || name_in(name, read_here) || name_in(name, family->special) ||
+           name_in(name, family->harmless) || name_in(name, sw_harmless_fields) ||
+           name_in(name, sw_passed_over_fields) || name_in(name, sw_dropout_fields);
+}
+
+/* Tells of fields that are there and change nothing, as their user may expect otherwise. */
+static void say_passed_over(json_t *root, const char *origin) {
+    const char *name = NULL;
+    json_t *value = NULL;
+    char names[256] = "";
+    size_t used = 0;
+    json_object_foreach(root, name, value) {
+        const bool dropout = name_in(name, sw_dropout_fields) && json_number_value(value) != 0.0;
+        if ((dropout || name_in(name, sw_passed_over_fields)) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s%s", used > 0 ? ", " : "", name,
+                                     dropout ? " (training has no dropout)" : "");
+    }
+    if (used > 0)
+        sw_log_info("%s: these fields have no effect here: %s", origin, names);
+}
+
+static sw_status refuse_unknown(const struct sw_family *family, json_t *root, const char *origin) {
+    const char *name = NULL;
+    json_t *value = NULL;
+    json_object_foreach(root, name, value) {
+        if (!is_known(family, name))
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s: the field '%.60s' is not known for %s; remove it if it does not change the model",
+                           origin, name, family->name);
+    }
+    return SW_OK;
+}
+
+static bool all_full_attention(const json_t *types) {
+    bool full = json_is_array(types);
+    for (size_t i = 0; full && i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        full = type != NULL && strcmp(type, "full_attention") == 0;
+    }
+    return full;
+}
+
+static bool is_allowed(const struct sw_config_fixed *field, const json_t *value) {
+    switch (field->allowed) {
+    case SW_ONLY_TRUE: return json_is_true(value);
+    case SW_ONLY_FALSE: return json_is_false(value);
+    case SW_ONLY_ONE: return json_number_value(value) == 1.0;
+    case SW_ONLY_FULL_ATTENTION: return all_full_attention(value);
+    case SW_ONLY_EMPTY: break;
+    }
+    return (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+static sw_status refuse_fixed(const struct sw_family *family, const json_t *root, const char *origin) {
+    static const char *const wanted[] = {
+        [SW_ONLY_TRUE] = "true",
+        [SW_ONLY_FALSE] = "false",
+        [SW_ONLY_EMPTY] = "absent or empty",
+        [SW_ONLY_ONE] = "1",
+        [SW_ONLY_FULL_ATTENTION] = "\"full_attention\" for each layer",
+    };
+    for (const struct sw_config_fixed *field = family->fixed; field->name != NULL; field++) {
+        const json_t *value = sw_config_field_of(root, field->name);
+        if (value == NULL)
+            continue;
+        char shown[SW_SHOWN_CHARS];
+        if (!is_allowed(field, value))
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s: '%s' is %s, which is not supported; it must be %s", origin,
+                           field->name, sw_config_show(value, shown), wanted[field->allowed]);
+    }
+    return SW_OK;
+}
+
+static sw_status read_field(const struct sw_config_field *field, const json_t *value, const char *origin,
+                            struct sw_model_config *out) {
+    void *to = (char *)out + field->offset;
+    char shown[SW_SHOWN_CHARS];
+    switch (field->kind) {
+    case SW_FIELD_INT: {
+        const json_int_t number = json_integer_value(value);
+        if (!json_is_integer(value) || number < field->int_min || number > field->int_max)
+            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be a whole number from %lld to %lld", origin,
+                           field->name, sw_config_show(value, shown), (long long)field->int_min,
+                           (long long)field->int_max);
+        *(int64_t *)to = number;
+        return SW_OK;
+    }
+    case SW_FIELD_REAL: {
+        const double number = json_number_value(value);
+        if (!json_is_number(value) || !(number >= field->real_min && number <= field->real_max))
+            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be a number from %g to %g", origin, field->name,
+                           sw_config_show(value, shown), field->real_min, field->real_max);
+        *(double *)to = number;
+        return SW_OK;
+    }
+    case SW_FIELD_BOOL:
+        if (!json_is_boolean(value))
+            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be true or false", origin, field->name,
+                           sw_config_show(value, shown));
+        *(bool *)to = json_is_true(value);
+        return SW_OK;
+    }
+    return sw_fail(SW_ERR_INTERNAL, "%s: '%s' has no known kind", origin, field->name);
+}
+
+sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
+                                const char *title, struct sw_model_config *out) {
+    for (const struct sw_config_field *field = fields; field->name != NULL; field++) {
+        const json_t *value = sw_config_field_of(object, field->name);
+        if (value != NULL)
+            SW_TRY(read_field(field, value, origin, out));
+        else if (field->required)
+            return sw_fail(SW_ERR_ARG, "%s has no '%s'; a %s config.json must give it", origin, field->name, title);
+    }
+    return SW_OK;
+}
+
+static sw_status read_activation(const struct sw_family *family, const json_t *root, const char *origin,
+                                 struct sw_model_config *out) {
+    const json_t *value = sw_config_field_of(root, family->activation_field);
+    char shown[SW_SHOWN_CHARS], known[128] = "";
+    size_t used = 0;
+    if (value == NULL)
+        return SW_OK;
+    for (const struct sw_config_activation *a = family->activations; a->name != NULL; a++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), a->name) == 0) {
+            out->activation = a->activation;
+            return SW_OK;
+        }
+        if (used < sizeof known)
+            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", a->name);
+    }
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s: '%s' is %s; supported: %s", origin, family->activation_field,
+                   sw_config_show(value, shown), known);
+}
+
+static sw_status parse_root(json_t *root, const char *origin, struct sw_model_config *out) {
+    const struct sw_family *family = NULL;
+    if (!json_is_object(root))
+        return sw_fail(SW_ERR_ARG, "%s is not a model's configuration: it must be a JSON object", origin);
+    SW_TRY(find_family(root, origin, &family));
+    SW_TRY(refuse_unknown(family, root, origin));
+    SW_TRY(refuse_fixed(family, root, origin));
+    struct sw_model_config config = family->defaults;
+    SW_TRY(sw_config_read_fields(family->fields, root, origin, family->title, &config));
+    SW_TRY(read_activation(family, root, origin, &config));
+    SW_TRY(family->derive(root, origin, &config));
+    if (config.head_dim > SW_ATTENTION_MAX_HEAD_DIM)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: a head has %lld elements; supported are at most %d", origin,
+                       (long long)config.head_dim, SW_ATTENTION_MAX_HEAD_DIM);
+    say_passed_over(root, origin);
+    *out = config;
+    return SW_OK;
+}
+
+sw_status sw_config_parse(const char *text, const char *origin, struct sw_model_config *out) {
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && sw_download_fault(text, strlen(text)) != NULL)
+        return sw_fail(SW_ERR_ARG, "%s is %s", origin, sw_download_fault(text, strlen(text)));
+    if (root == NULL)
+        return sw_fail(SW_ERR_ARG, "%s is not valid JSON: line %d: %s", origin, error.line, error.text);
+    const sw_status status = parse_root(root, origin, out);
+    json_decref(root);
+    return status;
+}

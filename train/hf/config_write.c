@@ -1,0 +1,68 @@
+#include "train/hf/family.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LEAST_DIGITS = 6, MOST_DIGITS = 17 };
+
+int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config) {
+    for (const struct sw_config_field *field = fields; field->name != NULL; field++) {
+        const void *from = (const char *)config + field->offset;
+        json_t *value = NULL;
+        if (field->kind == SW_FIELD_INT)
+            value = json_integer(*(const int64_t *)from);
+        else if (field->kind == SW_FIELD_REAL)
+            value = json_real(*(const double *)from);
+        else
+            value = json_boolean(*(const bool *)from);
+        /* 0 where a number cannot be 0 says that it is not given. */
+        const bool may_be_0 = field->kind == SW_FIELD_BOOL || (field->kind == SW_FIELD_REAL && field->real_min == 0.0);
+        const bool given = may_be_0 || json_number_value(value) != 0.0;
+        if (field->read_only || !given)
+            json_decref(value);
+        else if (json_object_set_new(object, field->name, value) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static bool is_exact(double value, int digits) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*g", digits, value);
+    return strtod(text, NULL) == value;
+}
+
+/* The fewest digits, from `digits` on, that give all numbers back, so that 1e-05 is not written with its rounding
+ * error.
+ */
+static int exact_digits(json_t *value, int digits) {
+    const char *name = NULL;
+    json_t *inner = NULL;
+    if (json_is_real(value)) {
+        while (digits < MOST_DIGITS && !is_exact(json_real_value(value), digits))
+            digits++;
+    } else if (json_is_object(value)) {
+        json_object_foreach(value, name, inner) digits = exact_digits(inner, digits);
+    }
+    return digits;
+}
+
+static const char *activation_text(const struct sw_family *family, sw_activation activation) {
+    const struct sw_config_activation *known = family->activations;
+    while (known->name != NULL && known->activation != activation)
+        known++;
+    return known->name;
+}
+
+sw_status sw_config_to_json(const struct sw_model_config *config, char **out) {
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    json_t *root = json_pack("{s:s, s:[s], s:s}", "model_type", family->name, "architectures", family->architecture,
+                             family->activation_field, activation_text(family, config->activation));
+    const bool failed =
+        root == NULL || sw_config_write_fields(root, family->fields, config) != 0 || family->write(root, config) != 0;
+    *out = failed ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
+    json_decref(root);
+    return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write a config.json");
+}

@@ -1,0 +1,114 @@
+/* Families of models: how each is written in config.json, and what its tensors are called. A family is an entry of the
+ * table in family.c; the arithmetic knows only the description in config.h. */
+#ifndef SW_TRAIN_HF_FAMILY_H
+#define SW_TRAIN_HF_FAMILY_H
+
+#include "train/hf/config.h"
+
+#include <jansson.h>
+#include <stddef.h>
+
+typedef enum { SW_FIELD_INT, SW_FIELD_REAL, SW_FIELD_BOOL } sw_field_kind;
+
+/* A field whose value goes into the configuration as it is. Lists of fields end with one without a name. */
+struct sw_config_field {
+    const char *name;
+    sw_field_kind kind;
+    size_t offset; /* in struct sw_model_config */
+    bool required;
+    bool read_only; /* another name for what is written under a newer one */
+    int64_t int_min, int_max;
+    double real_min, real_max;
+};
+
+/* A field that changes what is computed, in ways that are not supported. SW_ONLY_FULL_ATTENTION allows a list of which
+ * each entry is "full_attention". */
+struct sw_config_fixed {
+    const char *name;
+    enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY, SW_ONLY_ONE, SW_ONLY_FULL_ATTENTION } allowed;
+};
+
+/* The first name of an activation is the one written. */
+struct sw_config_activation {
+    const char *name;
+    sw_activation activation;
+};
+
+/* Tensors of a block, in order of their place in the unit. */
+enum sw_block_tensor {
+    NORM1_SCALE,
+    NORM1_BIAS,
+    QKV_WEIGHT,
+    QKV_BIAS,
+    Q_NORM,
+    K_NORM,
+    PROJECTION_WEIGHT,
+    PROJECTION_BIAS,
+    NORM2_SCALE,
+    NORM2_BIAS,
+    UP_WEIGHT,
+    UP_BIAS,
+    DOWN_WEIGHT,
+    DOWN_BIAS,
+    BLOCK_TENSORS
+};
+
+/* The checkpoint's name of a tensor, or of a part of one that lies beside the others: queries, keys and values, or
+ * gates and values of the inner layer. It is there where the configuration's bool at `when` is set, or always where
+ * that is 0. */
+struct sw_tensor_piece {
+    const char *name;
+    size_t when;
+};
+enum { SW_MOST_PIECES = 3 };
+
+struct sw_tensor_names {
+    const char *token_table, *position_table, *final_norm_scale, *final_norm_bias, *output_table;
+    const char *block; /* before the layer's number */
+    struct sw_tensor_piece piece[BLOCK_TENSORS][SW_MOST_PIECES];
+};
+
+struct sw_family {
+    const char *name; /* model_type */
+    const char *title;
+    const char *architecture;
+    struct sw_model_config defaults;
+    int64_t absent_kv_heads; /* Key-value heads where the field is absent; 0: as many as heads, as null always means. */
+    const struct sw_config_field *fields;
+    const char *activation_field;
+    const struct sw_config_activation *activations;
+    const struct sw_config_fixed *fixed;
+    const char *const *special;  /* fields that derive reads */
+    const char *const *harmless; /* beside those of every family */
+    /* What follows from several fields, and its way back. */
+    sw_status (*derive)(const json_t *root, const char *origin, struct sw_model_config *out);
+    int (*write)(json_t *root, const struct sw_model_config *config);
+    const struct sw_tensor_names *names;
+};
+
+/* By its name; NULL for one that is not known. */
+const struct sw_family *sw_family_find(const char *name);
+/* "gpt2, llama, ..." */
+const char *sw_family_names(void);
+/* Fields of config.json that never change what is trained; each list ends with NULL. The fields that are passed over
+ * come from other programs, and the user is told that they have no effect. */
+extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
+/* Dropout rates: training here has no dropout, and the user is told so where a rate is above 0. */
+extern const char *const sw_dropout_fields[];
+
+/* What the families' own functions share: null means absent, as it does in transformers. */
+const json_t *sw_config_field_of(const json_t *root, const char *name);
+sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
+                                const char *title, struct sw_model_config *out);
+int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config);
+enum { SW_SHOWN_CHARS = 48 };
+/* Writes a value as it stands in the file, cut where it is long, and returns buffer. */
+const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
+
+/* Rotary positions: rope_theta and rope_scaling, or rope_parameters, which newer versions write for both. */
+sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_model_config *out);
+int sw_config_write_rope(json_t *root, const struct sw_model_config *config);
+
+extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family;
+
+#endif

@@ -1,0 +1,95 @@
+/* How the head's rows and the vocabulary are cut into tiles, and the products of a tile. Both depend on the model, the
+ * micro-batch and the kind of device alone, so that budgets never change bits. */
+#include "core/size.h"
+#include "kernels/tiling.h"
+#include "train/model/model_private.h"
+
+/* What the logits of a tile and their gradient may take. On a CPU all of a tile's rows have both at once. */
+#define HOST_TILE_BYTES (64 * SW_MIB)
+/* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
+ * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
+ * of which the table is read. In bf16 that is R / 4 and r operations a byte, and an H100 multiplies some 250 in the
+ * time of one: with these bytes a vocabulary of 150,000 has tiles of about 1,500 and 500 rows. Least crosses memory
+ * where logits take two fifths of a tile. */
+#define GPU_TILE_BYTES (768 * SW_MIB)
+#define LOGITS_SHARE 0.4
+/* A GPU's products are made of tiles of 128 rows. So many rows of any vocabulary also end where a buffer may begin. */
+enum { ROWS_MULTIPLE = 16, GPU_ROWS_MULTIPLE = 128 };
+/* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
+ * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and
+ * the rows of a tile may be many. */
+enum { LEAST_ROWS = 128, CUT_ROWS = 1024 };
+static_assert((int)LEAST_ROWS >= (int)GPU_ROWS_MULTIPLE, "what is not cut has room for the least of a GPU's tiles");
+
+/* Bytes of a row of a tile as wide as the vocabulary. */
+struct row_bytes {
+    int64_t logits, grad;
+};
+
+/* Tiles of about equal size, at most `most`, in multiples. */
+static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
+    const int64_t tiles = sw_div_up(whole, most);
+    return sw_min_i64(whole, sw_round_up(sw_div_up(whole, tiles), multiple));
+}
+
+static struct head_tiles cut_vocabulary(int64_t tile_bytes, int64_t rows, int64_t vocab, int64_t logit_bytes) {
+    const int64_t most_rows = sw_max_i64(tile_bytes / (SW_SOFTMAX_BLOCK_COLUMNS * logit_bytes), ROWS_MULTIPLE);
+    const int64_t tile_rows = even_tile(rows, sw_min_i64(most_rows, CUT_ROWS), ROWS_MULTIPLE);
+    const int64_t blocks = sw_max_i64(tile_bytes / (tile_rows * logit_bytes) / SW_SOFTMAX_BLOCK_COLUMNS, 1);
+    return (struct head_tiles){
+        .rows = tile_rows,
+        .logits_rows = tile_rows,
+        .cols = even_tile(vocab, blocks * SW_SOFTMAX_BLOCK_COLUMNS, SW_SOFTMAX_BLOCK_COLUMNS),
+        .cut = true,
+    };
+}
+
+static struct head_tiles cut_rows(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
+    const int64_t most_rows = sw_max_i64(tile_bytes / (row.logits + row.grad), ROWS_MULTIPLE);
+    const int64_t tile_rows = even_tile(rows, most_rows, ROWS_MULTIPLE);
+    return (struct head_tiles){.rows = tile_rows, .logits_rows = tile_rows, .cols = vocab};
+}
+
+/* The multiples of rows that so many bytes hold, at least one. */
+static int64_t most_in(int64_t bytes, int64_t row_bytes) {
+    return sw_max_i64(bytes / row_bytes / GPU_ROWS_MULTIPLE, 1) * GPU_ROWS_MULTIPLE;
+}
+
+/* What evening out leaves of the gradients' room is the logits'. */
+static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
+    const int64_t least_logits = sw_min_i64(most_in((int64_t)(LOGITS_SHARE * (double)tile_bytes), row.logits), rows);
+    const int64_t most_rows = most_in(tile_bytes - least_logits * row.logits, row.grad);
+    const int64_t tile_rows = even_tile(rows, most_rows, GPU_ROWS_MULTIPLE);
+    const int64_t most_logits = most_in(tile_bytes - tile_rows * row.grad, row.logits);
+    return (struct head_tiles){
+        .rows = tile_rows, .logits_rows = even_tile(tile_rows, most_logits, GPU_ROWS_MULTIPLE), .cols = vocab};
+}
+
+struct head_tiles sw_head_tiles(const struct sw_model *model) {
+    const bool gpu = !sw_device_info(model->device).host_memory;
+    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : HOST_TILE_BYTES, vocab = model->config.vocab;
+    const int64_t tile_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : kind_bytes;
+    const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
+    const int64_t float_bytes = (int64_t)sizeof(float), typed_bytes = sw_dtype_bytes(model->shape.type);
+    const struct row_bytes row = {.logits = vocab * float_bytes, .grad = vocab * typed_bytes};
+    if (vocab > SW_SOFTMAX_BLOCK_COLUMNS && sw_min_i64(rows, LEAST_ROWS) * (row.logits + row.grad) > tile_bytes)
+        return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
+    return gpu || model->shape.head_logits_apart ? cut_rows_apart(tile_bytes, rows, vocab, row)
+                                                 : cut_rows(tile_bytes, rows, vocab, row);
+}
+
+struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols) {
+    const int64_t hidden = model->config.hidden;
+    const sw_dtype type = model->shape.type;
+    return (struct head_products){
+        .logits = {.m = rows, .n = cols, .k = hidden, .transpose_b = true, .in = type, .out = SW_F32},
+        .input_gradient = {.m = rows,
+                           .n = hidden,
+                           .k = cols,
+                           .accumulate = model->head.cut,
+                           .in = type,
+                           .out = model->head.cut ? SW_F32 : type},
+        .table_gradient =
+            {.m = cols, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
+    };
+}

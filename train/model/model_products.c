@@ -1,0 +1,81 @@
+/* What a training step multiplies, read off the products that the model has prepared. */
+#include "core/size.h"
+#include "train/model/model_private.h"
+
+enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
+static const char *const passes[] = {
+    [FORWARD] = "forward", [INPUT_GRADIENT] = "input gradient", [WEIGHT_GRADIENT] = "weight gradient"};
+
+/* A product and its two gradients. */
+static int add(struct sw_model_product *out, int count, const char *layer, const struct sw_gemm shapes[3],
+               int64_t times) {
+    for (int i = FORWARD; i <= WEIGHT_GRADIENT; i++)
+        out[count++] = (struct sw_model_product){.layer = layer, .pass = passes[i], .shape = shapes[i], .times = times};
+    return count;
+}
+
+/* Tiles of one size along one side of the head: all but the last, and the last where it is smaller. */
+struct sizes {
+    int64_t size[2], times[2];
+    int count;
+};
+
+static struct sizes cut(int64_t all, int64_t tile) {
+    struct sizes sizes = {.count = 0};
+    if (all >= tile)
+        sizes = (struct sizes){.size = {tile}, .times = {all / tile}, .count = 1};
+    if (all % tile != 0) {
+        sizes.size[sizes.count] = all % tile;
+        sizes.times[sizes.count++] = 1;
+    }
+    return sizes;
+}
+
+/* A product of the head. Tiles of rows may have parts of one size, which are listed once. */
+static int add_of_head(struct sw_model_product *out, int count, enum pass pass, struct sw_gemm shape, int64_t times) {
+    const struct sw_model_product added = {
+        .layer = "head", .pass = passes[pass], .head = true, .shape = shape, .times = times};
+    for (int i = 0; i < count; i++) {
+        const struct sw_gemm *there = &out[i].shape;
+        if (out[i].head && out[i].pass == added.pass && there->m == shape.m && there->n == shape.n &&
+            there->k == shape.k) {
+            out[i].times += times;
+            return count;
+        }
+    }
+    out[count] = added;
+    return count + 1;
+}
+
+static int add_head(struct sw_model_product *out, int count, const struct sw_model *model) {
+    const struct sizes rows = cut(model->rows, model->head.rows), cols = cut(model->config.vocab, model->head.cols);
+    for (int r = 0; r < rows.count; r++) {
+        const struct sizes parts = cut(rows.size[r], model->head.logits_rows);
+        for (int c = 0; c < cols.count; c++) {
+            const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
+            const int64_t times = rows.times[r] * cols.times[c];
+            /* Logits of a cut vocabulary are computed again for the gradients, all but those of the last tile. */
+            const int64_t again = model->head.cut ? times - (c + 1 == cols.count ? rows.times[r] : 0) : 0;
+            for (int p = 0; p < parts.count; p++)
+                count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
+                                    (times + again) * parts.times[p]);
+            count = add_of_head(out, count, INPUT_GRADIENT, tile.input_gradient, times);
+            count = add_of_head(out, count, WEIGHT_GRADIENT, tile.table_gradient, times);
+        }
+    }
+    return count;
+}
+
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]) {
+    static const char *const names[LINEARS] = {"qkv", "projection", "up", "down"};
+    static_assert(3 * (LINEARS + 4) <= SW_MODEL_MAX_PRODUCTS, "there is room for each product");
+    int count = 0;
+    for (int i = 0; i < LINEARS; i++) {
+        const struct linear *linear = &model->linear[i];
+        struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
+        /* What a residual adds is no part of the product. */
+        shapes[0].addend = false;
+        count = add(out, count, names[i], shapes, model->config.layers * model->tiles);
+    }
+    return add_head(out, count, model);
+}

@@ -1,0 +1,219 @@
+/* The units of a model: embedding, blocks or tiles of blocks, head; and which part of a tensor each tile has. */
+#include "core/size.h"
+#include "train/model/model_private.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+enum { DIVISORS_CHARS = 256 };
+
+/* How the tiles of a block cut a tensor: not at all, and it is in the first tile of its half; or by what goes into its
+ * product, or comes out of it. */
+enum cut { NOT_CUT, CUT_IN, CUT_OUT };
+/* A vector is of the hidden size, of a head, or has an element for each output. */
+enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
+
+static const struct {
+    enum form form;
+    enum cut cut;
+} block_tensors[BLOCK_TENSORS] = {
+    [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [QKV_WEIGHT] = {MATRIX, CUT_OUT},         [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [Q_NORM] = {HEAD_VECTOR, NOT_CUT},        [K_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},   [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [UP_WEIGHT] = {MATRIX, CUT_OUT},          [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [DOWN_WEIGHT] = {MATRIX, CUT_IN},         [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
+};
+
+/* Tiles after the first have neither the norm nor the bias of the sum. */
+static const struct sw_block_range ranges[BLOCK_KINDS] = {
+    [BLOCK_WHOLE] = {NORM1_SCALE, BLOCK_TENSORS},
+    [ATTENTION_FIRST] = {NORM1_SCALE, NORM2_SCALE},
+    [ATTENTION_NEXT] = {QKV_WEIGHT, PROJECTION_BIAS},
+    [MLP_FIRST] = {NORM2_SCALE, BLOCK_TENSORS},
+    [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
+};
+
+struct sw_block_range sw_block_range(enum block_kind kind) {
+    return ranges[kind];
+}
+
+struct sw_tile sw_tile_of(int64_t tiles, int64_t unit) {
+    if (tiles == 1)
+        return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
+    const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
+    const bool attends = within < tiles, first = index == 0;
+    return (struct sw_tile){
+        .kind = attends ? (first ? ATTENTION_FIRST : ATTENTION_NEXT) : (first ? MLP_FIRST : MLP_NEXT),
+        .layer = (unit - 1) / (2 * tiles),
+        .index = index,
+        .first = first,
+        .last = index + 1 == tiles,
+    };
+}
+
+static const struct sw_tensor_names *names_of(const struct sw_model_config *config) {
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    return family->names;
+}
+
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor) {
+    const struct sw_tensor_piece *piece = names_of(config)->piece[tensor];
+    int count = 0;
+    while (count < SW_MOST_PIECES && piece[count].name != NULL &&
+           (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
+        count++;
+    return count;
+}
+
+int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
+    const struct sw_block_range range = sw_block_range(sw_tile_of(model->tiles, unit).kind);
+    int before = 0;
+    if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0)
+        return -1;
+    for (int t = range.first; t < (int)tensor; t++)
+        before += sw_block_pieces(&model->config, (enum sw_block_tensor)t);
+    return before;
+}
+
+/* Columns that a product of the block makes, or of one of the pieces that it is stored in. */
+static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
+        return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
+    return tensor == UP_WEIGHT || tensor == UP_BIAS ? c->ffn : c->hidden;
+}
+
+static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor) {
+    return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
+}
+
+/* Returns how many dimensions it has. */
+static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
+                    int64_t dim[2]) {
+    const enum form form = block_tensors[tensor].form;
+    const int64_t in = inputs_of(c, tensor), out = outputs_of(c, tensor, pieces, piece);
+    if (form != MATRIX) {
+        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? c->head_dim : out;
+        return 1;
+    }
+    dim[0] = c->out_first ? out : in;
+    dim[1] = c->out_first ? in : out;
+    return 2;
+}
+
+/* Tile `index` of a tensor that is cut so. What one tensor holds of queries, keys and values is cut in each of them. */
+static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
+                              const int64_t *dim, int64_t tiles, int64_t index) {
+    const enum cut cut = tiles == 1 ? NOT_CUT : block_tensors[tensor].cut;
+    const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
+    const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
+    const int64_t stride = cols / (fused ? 3 : 1);
+    struct sw_part part = {.rows = rows, .cols = cols, .block_cols = cols, .block_stride = cols};
+    if (cut == NOT_CUT)
+        return part;
+    if (dims > 1 && (cut == CUT_OUT) == c->out_first) {
+        part.rows = rows / tiles;
+        part.first_row = index * part.rows;
+    } else {
+        part.cols = cols / tiles;
+        part.block_cols = stride / tiles;
+        part.block_stride = stride;
+        part.first_col = index * part.block_cols;
+    }
+    return part;
+}
+
+static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, int64_t tiles,
+                                  struct sw_tile tile, enum sw_block_tensor tensor) {
+    const struct sw_tensor_names *names = names_of(c);
+    const int pieces = sw_block_pieces(c, tensor);
+    for (int piece = 0; piece < pieces; piece++) {
+        char name[SW_TENSOR_NAME_CHARS];
+        int64_t dim[2];
+        const int dims = shape_of(c, tensor, pieces, piece, dim);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, tiles, tile.index);
+        part.joined = piece > 0;
+        snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
+        SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
+    }
+    return SW_OK;
+}
+
+static void name_block(struct sw_unit *unit, int64_t tiles, struct sw_tile tile) {
+    const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
+    if (tiles == 1)
+        snprintf(unit->name, sizeof unit->name, "block %lld", (long long)tile.layer);
+    else
+        snprintf(unit->name, sizeof unit->name, "block %d %s %d/%d", (int)tile.layer, attends ? "attention" : "mlp",
+                 (int)tile.index + 1, (int)tiles);
+}
+
+static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_config *c, int64_t tiles) {
+    struct sw_unit *embedding = &units->unit[0], *head = &units->unit[units->count - 1];
+    const struct sw_tensor_names *names = names_of(c);
+    snprintf(embedding->name, sizeof embedding->name, "embedding");
+    SW_TRY(sw_unit_add_tensor(embedding, names->token_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
+    if (c->positions == SW_POSITIONS_LEARNED)
+        SW_TRY(sw_unit_add_tensor(embedding, names->position_table, 2, (int64_t[]){c->max_positions, c->hidden}, true));
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        const struct sw_tile tile = sw_tile_of(tiles, u);
+        const struct sw_block_range range = sw_block_range(tile.kind);
+        name_block(&units->unit[u], tiles, tile);
+        for (int t = range.first; t < range.end; t++)
+            SW_TRY(add_block_tensor(&units->unit[u], c, tiles, tile, (enum sw_block_tensor)t));
+    }
+    snprintf(head->name, sizeof head->name, "head");
+    SW_TRY(sw_unit_add_tensor(head, names->final_norm_scale, 1, &c->hidden, false));
+    if (c->norm == SW_NORM_LAYER)
+        SW_TRY(sw_unit_add_tensor(head, names->final_norm_bias, 1, &c->hidden, false));
+    if (!c->tied_embeddings)
+        SW_TRY(sw_unit_add_tensor(head, names->output_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
+    return SW_OK;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
+    const int64_t common = common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn);
+    char divisors[DIVISORS_CHARS] = "";
+    size_t used = 0;
+    if (tiles > 1 && c->qk_norm)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
+                       (long long)tiles, c->family);
+    if (tiles >= 1 && common % tiles == 0)
+        return SW_OK;
+    for (int64_t d = 1; d <= common && used + SW_SIZE_CHARS < sizeof divisors; d++)
+        if (common % d == 0)
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, d == 1 ? "%lld" : ", %lld", (long long)d);
+    return sw_fail(SW_ERR_ARG,
+                   "--tiles %lld must divide the model's %lld heads%s and %lld columns of the MLP; give %s%s",
+                   (long long)tiles, (long long)c->heads, c->kv_heads == c->heads ? "" : ", its key heads",
+                   (long long)c->ffn, common == 1 ? "" : "one of ", divisors);
+}
+
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out) {
+    struct sw_units *units;
+    SW_TRY(check_tiles(config, tiles));
+    SW_TRY(sw_units_create(config->layers * (tiles == 1 ? 1 : 2 * tiles) + 2, &units));
+    units->tied = config->tied_embeddings;
+    sw_status status = add_all_tensors(units, config, tiles);
+    if (status == SW_OK)
+        status = sw_units_seal(units);
+    if (status != SW_OK) {
+        sw_units_destroy(units);
+        return status;
+    }
+    *out = units;
+    return SW_OK;
+}

@@ -1,0 +1,85 @@
+#include "train/plan/described.h"
+
+#include "train/files/json_file.h"
+#include "train/plan/rates_json.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FILE_LIMIT_BYTES ((size_t)1 << 20)
+enum { VERSION = 2, MOST_TILE_ROWS = 1 << 16 };
+
+static sw_status read_bytes(const json_t *object, const char *name, const char *path, int64_t *out) {
+    static const double most = 0x1p62;
+    double value;
+    SW_TRY(sw_json_positive(object, name, path, false, &value));
+    if (value < 1.0 || value > most)
+        return sw_fail(SW_ERR_ARG, "%s: %s must be bytes that a machine may have", path, name);
+    *out = (int64_t)value;
+    return SW_OK;
+}
+
+static sw_status read_device(const json_t *object, const char *path, struct sw_device_description *out) {
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof out->name)
+        return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of 1 to %zu characters", path,
+                       sizeof out->name - 1);
+    strcpy(out->name, name);
+    double tile_rows = 0.0;
+    const struct {
+        const char *name;
+        double *value;
+        bool may_be_zero;
+    } numbers[] = {{"memory_bytes_per_s", &out->memory_bytes_per_s, false},
+                   {"fp32_flops_per_s", &out->product_flops_per_s[SW_F32], false},
+                   {"tf32_flops_per_s", &out->tf32_flops_per_s, false},
+                   {"bf16_flops_per_s", &out->product_flops_per_s[SW_BF16], false},
+                   {"fp16_flops_per_s", &out->product_flops_per_s[SW_F16], false},
+                   {"attention_forward_flops_per_s", &out->attention_forward_flops_per_s, false},
+                   {"attention_backward_flops_per_s", &out->attention_backward_flops_per_s, false},
+                   {"attention_tile_rows", &tile_rows, true},
+                   {"op_s", &out->op_s, true}};
+    const char *names[2 + sizeof numbers / sizeof numbers[0]] = {"name", "memory_bytes"};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        names[2 + i] = numbers[i].name;
+    SW_TRY(sw_json_refuse_unknown(object, path, "device", names, sizeof names / sizeof names[0]));
+    SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
+    if (tile_rows > MOST_TILE_ROWS || tile_rows != floor(tile_rows))
+        return sw_fail(SW_ERR_ARG, "%s: attention_tile_rows must be a whole number of at most %d", path,
+                       (int)MOST_TILE_ROWS);
+    out->attention_tile_rows = (int64_t)tile_rows;
+    return SW_OK;
+}
+
+static sw_status from_json(const json_t *root, const char *path, struct sw_described_machine *out) {
+    if (json_integer_value(json_object_get(root, "spillway_machine")) != VERSION)
+        return sw_fail(SW_ERR_ARG, "%s does not describe a machine: it must have \"spillway_machine\": %d", path,
+                       (int)VERSION);
+    static const char *const names[] = {"spillway_machine", "about", "device", "host_bytes", "rates"};
+    SW_TRY(sw_json_refuse_unknown(root, path, "the machine", names, sizeof names / sizeof names[0]));
+    SW_TRY(sw_rates_refuse_unknown(json_object_get(root, "rates"), path));
+    SW_TRY(read_device(json_object_get(root, "device"), path, &out->device));
+    SW_TRY(read_bytes(root, "host_bytes", path, &out->host_bytes));
+    return sw_rates_from_json(json_object_get(root, "rates"), path, &out->rates);
+}
+
+sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out) {
+    *out = (struct sw_described_machine){0};
+    json_t *root;
+    SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
+    const sw_status status = from_json(root, path, out);
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_described_machine_devices(const struct sw_described_machine *machine, struct sw_devices *out) {
+    SW_TRY(sw_devices_open(SW_DEVICE_CPU, 0, 0, out));
+    const sw_status status = sw_device_open_described(&machine->device, &out->compute);
+    if (status != SW_OK) {
+        out->compute = out->host;
+        sw_devices_close(out);
+    }
+    return status;
+}

@@ -1,0 +1,318 @@
+#include "train/plan/plan_choice.h"
+
+#include "core/log.h"
+#include "offload/simulate/outline_price.h"
+#include "train/plan/planned.h"
+#include "train/plan/settings_plan.h"
+#include "train/settings/places.h"
+
+#include <math.h>
+
+/* Several ranks' plans would have to fail and to be priced alike, so theirs are by layer. */
+static bool order_is_open(const struct sw_settings *settings) {
+    return sw_settings_order_is_auto(settings) && sw_settings_ranks(settings) == 1 &&
+           sw_settings_micro_batches(settings) > 1;
+}
+
+/* All micro-batches, and powers of four below. Returns how many groups there are. */
+static int groups_of(int64_t micros, int64_t out[SW_CHOICE_MOST_GROUPS]) {
+    enum { FACTOR = 4 };
+    int count = 0;
+    int64_t power = 1;
+    while (power <= micros / FACTOR)
+        power *= FACTOR;
+    for (out[count++] = micros; power > 0; power /= FACTOR)
+        if (power < micros)
+            out[count++] = power;
+    return count;
+}
+
+/* As keep_lesser of the plan's: a change of fewer budgets, then of fewer bytes. */
+static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *b) {
+    return a->short_budgets != b->short_budgets ? a->short_budgets < b->short_budgets
+                                                : a->missing_bytes < b->missing_bytes;
+}
+
+/* Where no group fits, the message is of the one that is nearest to it. */
+sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, nearest = 0;
+    struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
+    if (!order_is_open(settings))
+        return sw_settings_outline(settings, model, NULL, out);
+    const int count = groups_of(sw_settings_micro_batches(settings), group);
+    for (int i = 0; i < count; i++) {
+        settings->group = group[i];
+        const sw_status status = sw_settings_outline(settings, model, &lack, out);
+        if (status != SW_ERR_BUDGET)
+            return status;
+        sw_error_clear();
+        if (lacks_less(&lack, &least)) {
+            least = lack;
+            nearest = group[i];
+        }
+    }
+    settings->group = nearest;
+    return sw_settings_outline(settings, model, NULL, out);
+}
+
+/* What a change must save to be worth it: less than this is within what rates are known to. */
+#define LEAST_SAVED 0.005
+
+/* A group that is slower than the best by more than this is taken not to win by where its updates run. */
+#define MOST_MADE_UP 0.08
+
+/* What is known of a group's plan: infinite where it does not fit, or takes drives that nobody measured. */
+struct group_price {
+    int64_t group;
+    double step_s, least_s; /* with updates where they are without a choice; at the least, wherever they are */
+    double bound_s;         /* what the step cannot be below, where that rules it out: then step_s is not looked for */
+    double chosen_s;        /* with updates where they are the cheapest */
+    bool searched;          /* for that */
+    bool too_long;          /* its plan would have too many ops, so it is not priced */
+};
+
+/* The cheapest so far, and what it is compared with. */
+struct choice {
+    struct sw_settings *settings; /* its group is that of the plan that is tried */
+    const struct sw_model *model;
+    const struct sw_rates *rates;
+    struct group_price price[SW_CHOICE_MOST_GROUPS];
+    int count, best;
+    double best_s;
+    double nearest_s; /* of the cheapest group as long as updates are where they are without a choice */
+    struct sw_plan **plan;
+};
+
+/* What other lanes than that of updates take does not become less by moving these. */
+static double busiest_other_lane(const struct sw_simulation *step) {
+    double most = 0.0;
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (lane != SW_LANE_UPDATE)
+            most = fmax(most, step->lane_busy_s[lane]);
+    return most;
+}
+
+/* Whether a group is neither the cheapest with updates where they are without a choice, nor worth a search for where
+ * they are cheaper (next_to_search), as its lanes alone take too long or its plan has too many ops. */
+static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct group_price *price, bool *out) {
+    const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
+                                         .others_s = c->best_s * (1.0 - LEAST_SAVED)};
+    struct sw_step_bound bound;
+    SW_TRY(sw_outline_bound(plan, c->rates, enough, &bound, out));
+    price->too_long = !*out && sw_outline_is_too_long(plan, bound.ops);
+    if (*out)
+        price->bound_s = bound.step_s;
+    *out = *out || price->too_long;
+    return SW_OK;
+}
+
+static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct group_price *price) {
+    struct sw_simulation step;
+    int64_t ops;
+    bool ruled_out;
+    if (sw_plan_uses_nvme(plan) && !(c->rates->read.bytes_per_s > 0.0))
+        return SW_OK;
+    SW_TRY(rule_out(c, plan, price, &ruled_out));
+    if (ruled_out)
+        return SW_OK;
+    SW_TRY(sw_outline_simulate(plan, c->rates, &step, &ops));
+    price->step_s = step.step_s;
+    price->least_s = busiest_other_lane(&step);
+    return SW_OK;
+}
+
+static void take_plan(struct choice *c, int group, double step_s, struct sw_plan *plan) {
+    sw_plan_destroy(*c->plan);
+    *c->plan = plan;
+    c->best = group;
+    c->best_s = step_s;
+}
+
+/* Its plan takes the place of the best where it is faster. */
+static sw_status try_group(struct choice *c, int group) {
+    struct group_price *price = &c->price[group];
+    struct sw_plan *plan;
+    c->settings->group = price->group;
+    sw_status status = sw_settings_outline(c->settings, c->model, NULL, &plan);
+    if (status == SW_ERR_BUDGET) {
+        sw_error_clear();
+        return SW_OK;
+    }
+    SW_TRY(status);
+    status = price_plan(c, plan, price);
+    if (status == SW_OK && price->step_s < c->best_s * (1.0 - LEAST_SAVED))
+        take_plan(c, group, price->step_s, plan);
+    else
+        sw_plan_destroy(plan);
+    return status;
+}
+
+static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
+    int64_t group[SW_CHOICE_MOST_GROUPS] = {0};
+    c->count = groups_of(sw_settings_micro_batches(c->settings), group);
+    prices->orders = c->count;
+    for (int i = 0; i < c->count; i++) {
+        c->price[i] = (struct group_price){
+            .group = group[i], .step_s = INFINITY, .least_s = INFINITY, .bound_s = INFINITY, .chosen_s = INFINITY};
+        SW_TRY(try_group(c, i));
+        prices->order[i].group = group[i];
+        prices->order[i].step_s = c->price[i].step_s;
+        prices->order[i].bound_s = c->price[i].bound_s;
+        prices->order[i].too_long = c->price[i].too_long;
+    }
+    return SW_OK;
+}
+
+/* The best group first, then those that may be faster, those with the least other work first; -1: none is left. */
+static int next_to_search(const struct choice *c) {
+    int next = -1;
+    if (!c->price[c->best].searched)
+        return c->best;
+    for (int i = 0; i < c->count; i++)
+        if (!c->price[i].searched && c->price[i].least_s < c->best_s * (1.0 - LEAST_SAVED) &&
+            c->price[i].step_s < c->nearest_s * (1.0 + MOST_MADE_UP) &&
+            (next < 0 || c->price[i].least_s < c->price[next].least_s))
+            next = i;
+    return next;
+}
+
+/* Where updates run, of each group that may gain by it. */
+static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) {
+    c->nearest_s = c->best_s;
+    for (int i = next_to_search(c); i >= 0; i = next_to_search(c)) {
+        struct sw_update_prices prices;
+        struct sw_plan *plan;
+        c->price[i].searched = true;
+        c->settings->group = c->price[i].group;
+        SW_TRY(sw_settings_outline_by_price(c->settings, c->model, c->rates, &prices, &plan));
+        const double step_s = prices.known ? prices.chosen_s : prices.host_s;
+        c->price[i].chosen_s = step_s;
+        if (i != c->best && step_s >= c->best_s * (1.0 - LEAST_SAVED)) {
+            sw_plan_destroy(plan);
+            continue;
+        }
+        take_plan(c, i, step_s, plan);
+        *out = prices;
+    }
+    return SW_OK;
+}
+
+static bool update_is_open(const struct sw_settings *settings, const struct sw_plan *plan) {
+    return settings->update == SW_UPDATE_AUTO && sw_plan_has_update_choice(plan);
+}
+
+bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
+                            const struct sw_plan *plan) {
+    const bool may_pay = !sw_device_info(devices->compute).host_memory || settings->rates != NULL;
+    return may_pay && (order_is_open(settings) || update_is_open(settings, plan));
+}
+
+sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
+                         struct sw_plan_prices *out_prices, struct sw_plan **plan) {
+    struct choice c = {
+        .settings = settings, .model = model, .rates = rates, .count = 1, .best_s = INFINITY, .plan = plan};
+    c.price[0].group = settings->group;
+    *out_prices = (struct sw_plan_prices){0};
+    sw_status status = SW_OK;
+    if (order_is_open(settings))
+        status = choose_order(&c, out_prices);
+    if (status == SW_OK && update_is_open(settings, *plan))
+        status = choose_updates(&c, &out_prices->update);
+    for (int i = 0; i < out_prices->orders; i++)
+        out_prices->order[i].chosen_s = c.price[i].chosen_s;
+    settings->group = c.price[c.best].group;
+    return status;
+}
+
+static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
+                         const char *folder, struct sw_ranks *ranks, const struct sw_plan *plan,
+                         struct sw_machine_rates *out) {
+    struct sw_places places;
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
+    const struct sw_rates_target target = {.settings = settings,
+                                           .model = model,
+                                           .devices = devices,
+                                           .ring_chunks = plan->spec.ring_chunks,
+                                           .directories = places.path,
+                                           .directory_count = places.count,
+                                           .ranks = ranks};
+    const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
+    sw_places_release(&places);
+    return status;
+}
+
+static double step_seconds(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
+    for (int i = 0; i < prices->orders; i++)
+        if (prices->order[i].group == plan->spec.group)
+            return fmin(prices->order[i].step_s, prices->order[i].chosen_s);
+    return prices->update.known ? prices->update.chosen_s : 0.0;
+}
+
+static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
+    int64_t on_device = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        on_device += sw_plan_updates_on_device(plan, u);
+    for (int i = 0; i < prices->orders; i++)
+        if (prices->order[i].group == plan->spec.group)
+            sw_log_info("micro-batches go through a unit in groups of %lld of %lld: %.3f s a step predicted",
+                        (long long)plan->spec.group, (long long)plan->spec.micro_batches,
+                        fmin(prices->order[i].step_s, prices->order[i].chosen_s));
+    if (prices->update.known)
+        sw_log_info("updates of %lld of %lld units run on the device: %.3f s a step predicted, %.3f s with the host's "
+                    "updates there",
+                    (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s,
+                    prices->update.host_s);
+}
+
+/* Whatever rank 0 finds, all know. */
+static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_settings *settings, struct sw_model *model,
+                                 const struct sw_devices *devices, const char *folder, const struct sw_plan *plan,
+                                 struct sw_machine_rates *out, bool *out_known) {
+    bool stopped = false;
+    *out_known = true;
+    if (sw_ranks_rank(ranks) == 0) {
+        sw_ranks_enter(ranks, "measuring", 0);
+        const sw_status status = measure(settings, model, devices, folder, ranks, plan, out);
+        sw_ranks_leave(ranks);
+        *out_known = status == SW_OK;
+        stopped = status == SW_ERR_STOPPED;
+        if (status != SW_OK && !stopped)
+            sw_log_warn("the plan stays as it was made, as nothing is priced: %s", sw_error_message(status));
+        sw_error_clear();
+    }
+    SW_TRY(sw_ranks_gate(ranks, stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
+    SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
+    if (!*out_known)
+        return SW_OK;
+    SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
+    return sw_rates_measure_ranks(ranks, devices, sw_settings_type(settings), &out->rates);
+}
+
+static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
+                                 const char *folder, struct sw_ranks *ranks, struct sw_plan **plan,
+                                 double *out_step_s) {
+    struct sw_machine_rates rates = {0};
+    struct sw_plan_prices prices;
+    bool known;
+    *out_step_s = 0.0;
+    if (!sw_plan_choice_is_open(settings, devices, *plan))
+        return SW_OK;
+    sw_log_info("measuring this machine for what --order and --update leave open; naming both leaves that out");
+    sw_status status = measure_for_all(ranks, settings, model, devices, folder, *plan, &rates, &known);
+    if (status == SW_OK && known)
+        status = sw_ranks_gate(ranks, sw_plan_choose(settings, model, &rates.rates, &prices, plan));
+    sw_rates_release(&rates);
+    SW_TRY(status);
+    if (known)
+        log_choice(*plan, &prices);
+    *out_step_s = known ? step_seconds(*plan, &prices) : 0.0;
+    return SW_OK;
+}
+
+sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
+                                  const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
+                                  struct sw_plan **plan, double *out_step_s) {
+    SW_TRY(choose_at_start(settings, model, devices, folder, ranks, plan, out_step_s));
+    return sw_ranks_gate(ranks, sw_settings_complete_plan(*plan));
+}

@@ -1,0 +1,117 @@
+#include "train/plan/planned.h"
+#include "train/plan/settings_plan.h"
+
+#include "core/log.h"
+#include "train/devices/algorithms.h"
+#include "train/plan/plan_choice.h"
+
+/* This machine's, or those of the one that is described, with its memory. */
+static sw_status open_devices(struct sw_planned *p) {
+    if (p->settings.machine == NULL)
+        return sw_settings_open_devices(&p->settings, &p->devices);
+    SW_TRY(sw_described_machine_read(p->settings.machine, &p->described));
+    SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
+    SW_TRY(sw_settings_prepare_device(&p->settings, p->devices.compute));
+    const struct sw_device_info info = sw_devices_info(&p->devices);
+    sw_settings_resolve_memory(&p->settings, &info, p->described.host_bytes);
+    return SW_OK;
+}
+
+sw_status sw_planned_open(struct sw_planned *p) {
+    SW_TRY(sw_config_load(p->settings.model, &p->config));
+    SW_TRY(sw_settings_check(&p->settings));
+    const struct sw_store_owner owner = sw_settings_owner(&p->settings);
+    SW_TRY(sw_places_of(&p->settings.nvme, ".", &owner, &p->places));
+    SW_TRY(open_devices(p));
+    const struct sw_device_info info = sw_devices_info(&p->devices);
+    SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
+    const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
+                                         .batch = p->settings.micro_batch,
+                                         .seq = p->settings.seq,
+                                         .tiles = p->settings.tiles};
+    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
+    sw_algorithms_keep(p->devices.compute);
+    return SW_OK;
+}
+
+sw_status sw_planned_make(struct sw_planned *p) {
+    SW_TRY(sw_planned_open(p));
+    return sw_plan_fit(&p->settings, p->model, &p->plan);
+}
+
+bool sw_plan_uses_nvme(const struct sw_plan *plan) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        for (int state = 0; state < SW_STATES; state++)
+            if (plan->placement[u].tier[state] == SW_NVME)
+                return true;
+    return false;
+}
+
+/* Of a plan that has nothing on NVMe the drives matter only for what saves cost, so it can do without them. */
+static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+    const bool uses = sw_plan_uses_nvme(p->plan), saves = sw_plan_saves(p->plan);
+    const sw_status status = sw_rates_measure(target, uses || saves, &p->rates);
+    if (status == SW_OK || uses || !saves)
+        return status;
+    sw_log_warn("what a save takes is not predicted: %s", sw_error_message(status));
+    sw_error_clear();
+    return sw_rates_measure(target, false, &p->rates);
+}
+
+static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+    if (p->settings.machine != NULL)
+        return sw_rates_describe(&p->described.rates, p->model, p->devices.compute, &p->rates);
+    return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : measure_rates(p, target);
+}
+
+/* Each has its share of the machine's cores, as all of them were busy when they measured. */
+static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates_target *target) {
+    struct sw_rates *rates = &p->rates.rates;
+    int64_t cores;
+    const bool finds = sw_ranks_rank(p->ranks) == 0 || p->settings.rates == NULL;
+    SW_TRY(sw_ranks_gate(p->ranks, finds ? find_rates(p, target) : SW_OK));
+    if (sw_ranks_rank(p->ranks) > 0)
+        sw_rates_release(&p->rates);
+    SW_TRY(sw_rates_spread(p->ranks, p->plan->spec.units->count, &p->rates));
+    SW_TRY(sw_rates_measure_ranks(p->ranks, &p->devices, sw_settings_type(&p->settings), rates));
+    SW_TRY(sw_ranks_cores(p->ranks, &cores));
+    rates->cores = (double)cores;
+    return SW_OK;
+}
+
+static struct sw_rates_target target_of(const struct sw_planned *p) {
+    return (struct sw_rates_target){.settings = &p->settings,
+                                    .model = p->model,
+                                    .devices = &p->devices,
+                                    .ring_chunks = p->plan->spec.ring_chunks,
+                                    .directories = p->places.path,
+                                    .directory_count = p->places.count};
+}
+
+sw_status sw_planned_keep_rates(const struct sw_planned *p) {
+    const struct sw_rates_target target = target_of(p);
+    const bool keeps = p->settings.rates != NULL && sw_ranks_rank(p->ranks) == 0;
+    return keeps ? sw_rates_keep(p->settings.rates, &target, &p->rates) : SW_OK;
+}
+
+sw_status sw_planned_predict(struct sw_planned *p) {
+    const struct sw_rates_target target = target_of(p);
+    SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
+    if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
+        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
+    SW_TRY(sw_settings_complete_plan(p->plan));
+    SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
+    p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
+    p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
+    return p->may_save ? sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save)
+                       : SW_OK;
+}
+
+void sw_planned_release(struct sw_planned *p) {
+    sw_places_release(&p->places);
+    sw_rates_release(&p->rates);
+    sw_plan_destroy(p->plan);
+    sw_model_destroy(p->model);
+    if (!sw_ranks_hold(p->ranks, &p->devices))
+        sw_devices_close(&p->devices);
+}

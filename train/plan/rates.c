@@ -1,0 +1,300 @@
+#include "train/plan/rates.h"
+
+#include "core/long_work.h"
+#include "core/machine.h"
+#include "core/size.h"
+#include "offload/simulate/measure.h"
+#include "offload/simulate/measure_comm.h"
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/plan/rates_json.h"
+#include "train/plan/settings_plan.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
+enum { RATES_VERSION = 5, SHAPE_CHARS = 512 };
+
+static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
+    return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
+                                     .chunk_grains = target->settings->chunk_grains,
+                                     .ring_chunks = target->ring_chunks};
+}
+
+static sw_status measure_drives(const struct sw_rates_target *target, struct sw_rates *rates) {
+    const struct sw_measure_shape shape = chunks_of(target);
+    struct sw_store_rates drives;
+    SW_TRY(sw_measure_store(target->directories, target->directory_count, target->settings->allow_buffered,
+                            SW_STORE_IO_DEPTH, &shape, &drives));
+    rates->read = drives.read;
+    rates->write = drives.write;
+    rates->read_write_slowdown = drives.read_write_slowdown;
+    rates->io_latency_s = drives.latency_s;
+    rates->commit_s = drives.commit_s;
+    return SW_OK;
+}
+
+static void keep_better(struct sw_rate *best, struct sw_rate found) {
+    if (found.bytes_per_s > best->bytes_per_s)
+        *best = found;
+}
+
+static void keep_shorter(double *best_s, double found_s) {
+    *best_s = *best_s == 0.0 ? found_s : fmin(*best_s, found_s);
+}
+
+/* Short measurements, in which a machine that does other things shows little of itself: they are made several times
+ * over the whole time, and the best counts. */
+static sw_status measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
+    const struct sw_measure_shape shape = chunks_of(target);
+    struct sw_rate upload, download, update, update_on_device, finish, zero;
+    double op_s, queued_op_s;
+    SW_TRY(sw_measure_copies(target->devices->compute, &shape, &upload, &download));
+    SW_TRY(sw_measure_update(target->devices->host, &shape, &update));
+    update_on_device = update;
+    if (target->devices->compute != target->devices->host)
+        SW_TRY(sw_measure_update(target->devices->compute, &shape, &update_on_device));
+    SW_TRY(sw_measure_accumulators(target->devices->compute, &shape, &finish, &zero));
+    SW_TRY(sw_measure_handover(target->devices->host, &shape, &update, &op_s));
+    queued_op_s = op_s;
+    if (sw_device_info(target->devices->compute).asynchronous)
+        SW_TRY(sw_measure_queued(target->devices->compute, &queued_op_s));
+    sw_ranks_tick(target->ranks);
+    keep_better(&best->upload, upload);
+    keep_better(&best->download, download);
+    keep_better(&best->update, update);
+    keep_better(&best->finish, finish);
+    keep_better(&best->zero, zero);
+    keep_better(&best->update_on_device, update_on_device);
+    keep_shorter(&best->op_s, op_s);
+    keep_shorter(&best->queued_op_s, queued_op_s);
+    return SW_OK;
+}
+
+static void use_units(struct sw_machine_rates *rates) {
+    rates->rates.forward_s = rates->units.forward;
+    rates->rates.backward_s = rates->units.backward;
+    rates->rates.recompute_s = rates->units.recompute;
+    rates->rates.derive_s = rates->units.derive;
+}
+
+static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
+    SW_TRY(sw_unit_seconds_alloc(units, &rates->units));
+    use_units(rates);
+    return SW_OK;
+}
+
+/* What ranks that are not here to be measured exchange: as fast as the device's own link, after the time in which a
+ * network hands over. */
+#define ASSUMED_COMM_LATENCY_S 20e-6
+static void assume_ranks(struct sw_rates *rates) {
+    const bool down = rates->download.bytes_per_s < rates->upload.bytes_per_s;
+    rates->gather = rates->reduce = down ? rates->download : rates->upload;
+    rates->comm_latency_s = ASSUMED_COMM_LATENCY_S;
+}
+
+static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
+    struct sw_rates *rates = &out->rates;
+    struct sw_long_work progress =
+        sw_long_work_begin("measuring this machine", target->settings->json ? SW_LONG_WORK_SILENT : 0);
+    SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
+    rates->cores = (double)sw_machine_cores();
+    SW_TRY(measure_memory(target, rates));
+    SW_TRY(sw_measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
+                            &rates->compute_cores));
+    SW_TRY(measure_memory(target, rates));
+    SW_TRY(sw_long_work_at(&progress, 0));
+    if (store)
+        SW_TRY(measure_drives(target, rates));
+    sw_ranks_tick(target->ranks);
+    SW_TRY(sw_long_work_at(&progress, 0));
+    SW_TRY(measure_memory(target, rates));
+    assume_ranks(rates);
+    sw_long_work_end(&progress);
+    return SW_OK;
+}
+
+sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
+    *out = (struct sw_machine_rates){0};
+    const sw_status status = measure(target, store, out);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}
+
+sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,
+                            struct sw_machine_rates *out) {
+    *out = (struct sw_machine_rates){0};
+    struct sw_long_work progress = sw_long_work_begin("counting what the units take", SW_LONG_WORK_SILENT);
+    sw_status status = allocate_units(sw_model_get_units(model)->count, out);
+    if (status == SW_OK)
+        status = sw_measure_units(model, device, NULL, &progress, &out->units, &out->rates.compute_cores);
+    out->rates = *described;
+    use_units(out);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}
+
+void sw_rates_release(struct sw_machine_rates *rates) {
+    sw_unit_seconds_free(&rates->units);
+    *rates = (struct sw_machine_rates){0};
+}
+
+sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates) {
+    const int64_t bytes = units * (int64_t)sizeof(double);
+    const bool receives = sw_ranks_rank(ranks) != 0;
+    SW_TRY(sw_ranks_gate(ranks, receives ? allocate_units(units, rates) : SW_OK));
+    SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
+    SW_TRY(
+        sw_ranks_spread(ranks, "rate of products", &rates->products_flops_per_s, sizeof rates->products_flops_per_s));
+    use_units(rates);
+    double *const arrays[] = {rates->units.forward, rates->units.backward, rates->units.recompute, rates->units.derive};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        SW_TRY(sw_ranks_spread(ranks, "rates of units", arrays[i], bytes));
+    return SW_OK;
+}
+
+sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
+                                 struct sw_rates *rates) {
+    const int64_t bytes = sw_plan_staging_bytes(sw_ranks_count(ranks));
+    struct sw_memory *staging = NULL;
+    if (sw_ranks_comm(ranks) == NULL)
+        return SW_OK;
+    sw_status status =
+        sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging));
+    if (status == SW_OK)
+        status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
+    if (status == SW_OK)
+        status = sw_measure_comm_rates(sw_ranks_comm(ranks), devices->compute, type, rates);
+    sw_memory_close(staging);
+    return status;
+}
+
+/* What the times of units and the rates of chunks depend on. */
+static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
+    const struct sw_model_config *c = sw_model_get_config(target->model);
+    const struct sw_settings *s = target->settings;
+    const struct sw_device_info info = sw_devices_info(target->devices);
+    struct sw_machine machine = {.cpu = "unknown"};
+    if (sw_machine_read(&machine) != SW_OK)
+        sw_error_clear();
+    snprintf(text, SHAPE_CHARS,
+             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
+             "%lld x %lld, %s, "
+             "%s %s with %d threads, %s%s%s, chunks of %lld grains",
+             c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
+             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
+             (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
+             info.threads, info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
+             (long long)s->chunk_grains);
+}
+
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+struct unit_array {
+    const char *name;
+    size_t offset;
+};
+static const struct unit_array unit_arrays[] = {{"forward_s", offsetof(struct sw_unit_seconds, forward)},
+                                                {"backward_s", offsetof(struct sw_unit_seconds, backward)},
+                                                {"recompute_s", offsetof(struct sw_unit_seconds, recompute)},
+                                                {"derive_s", offsetof(struct sw_unit_seconds, derive)}};
+
+static double *array_of(const struct sw_machine_rates *rates, const struct unit_array *array) {
+    return *(double *const *)((const char *)&rates->units + array->offset);
+}
+
+static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
+    json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
+    sw_rates_to_json(&rates->rates, root);
+    if (rates->products_flops_per_s > 0.0)
+        json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
+    for (size_t i = 0; i < COUNT(unit_arrays); i++) {
+        json_t *array = json_array();
+        for (int64_t u = 0; u < units; u++)
+            json_array_append_new(array, json_real(array_of(rates, &unit_arrays[i])[u]));
+        json_object_set_new(root, unit_arrays[i].name, array);
+    }
+    return root;
+}
+
+static sw_status write_file(const char *path, const struct sw_machine_rates *rates, const char *shape, int64_t units) {
+    json_t *root = to_json(rates, shape, units);
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
+                                    : sw_file_replace(path, text, strlen(text), SW_FILE_SHARED);
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+static sw_status read_units(const json_t *root, const struct unit_array *array, const char *path, int64_t units,
+                            double *out) {
+    const json_t *values = json_object_get(root, array->name);
+    if (!json_is_array(values) || (int64_t)json_array_size(values) != units)
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one a unit", path, array->name,
+                       (long long)units);
+    for (int64_t u = 0; u < units; u++) {
+        const json_t *value = json_array_get(values, (size_t)u);
+        out[u] = json_number_value(value);
+        if (!json_is_number(value) || out[u] < 0.0)
+            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must be a positive number, or 0", path, array->name,
+                           (long long)u);
+    }
+    return SW_OK;
+}
+
+static sw_status from_json(const json_t *root, const char *path, const char *shape, int64_t units,
+                           struct sw_machine_rates *out) {
+    const char *of = json_string_value(json_object_get(root, "shape"));
+    if (json_integer_value(json_object_get(root, "spillway_rates")) != RATES_VERSION || of == NULL)
+        return sw_fail(SW_ERR_ARG, "%s is not a file of rates of this version; name a new file to have one made", path);
+    if (strcmp(of, shape) != 0)
+        return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
+    SW_TRY(allocate_units(units, out));
+    SW_TRY(sw_rates_from_json(root, path, &out->rates));
+    if (json_object_get(root, "products_flops_per_s") != NULL)
+        SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
+    for (size_t i = 0; i < COUNT(unit_arrays); i++)
+        SW_TRY(read_units(root, &unit_arrays[i], path, units, array_of(out, &unit_arrays[i])));
+    return SW_OK;
+}
+
+static sw_status read_file(const char *path, const char *shape, int64_t units, struct sw_machine_rates *out) {
+    json_t *root;
+    SW_TRY(sw_json_read_file(path, RATES_FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
+    const sw_status status = from_json(root, path, shape, units, out);
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_rates_keep(const char *path, const struct sw_rates_target *target, const struct sw_machine_rates *rates) {
+    char shape[SHAPE_CHARS];
+    describe(target, shape);
+    return write_file(path, rates, shape, sw_model_get_units(target->model)->count);
+}
+
+sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out) {
+    const int64_t units = sw_model_get_units(target->model)->count;
+    char shape[SHAPE_CHARS];
+    describe(target, shape);
+    *out = (struct sw_machine_rates){0};
+    if (access(path, F_OK) == 0) {
+        const sw_status status = read_file(path, shape, units, out);
+        if (status != SW_OK)
+            sw_rates_release(out);
+        return status;
+    }
+    SW_TRY(sw_rates_measure(target, true, out));
+    const sw_status status = write_file(path, out, shape, units);
+    if (status != SW_OK)
+        sw_rates_release(out);
+    return status;
+}

@@ -1,0 +1,155 @@
+/* The plan that settings give for a model. */
+#include "train/plan/settings_plan.h"
+
+#include "core/machine.h"
+#include "train/devices/gpu_verdict.h"
+
+#include <stdlib.h>
+
+enum { UNIT_SLOTS = 2 };
+
+/* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
+ * each element of the hidden state and position. The embedding multiplies nothing. Of a block in tiles, the first half
+ * attend. */
+static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
+    const struct sw_tensor *table = &units->unit[0].tensor[0];
+    const bool head = unit + 1 == units->count;
+    double multiplying = head && units->tied ? (double)table->elems : 0.0;
+    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
+        if (units->unit[unit].tensor[t].dims > 1)
+            multiplying += (double)units->unit[unit].tensor[t].elems;
+    const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
+    return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
+}
+
+/* What updates are priced by; NULL: they are where the settings say. */
+struct pricing {
+    const struct sw_rates *rates;
+    struct sw_update_prices *prices;
+};
+
+/* Outlines the plan with the units' flops, which its ops will have. */
+static sw_status outline_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
+                              const struct pricing *pricing, struct sw_plan **out) {
+    double *flops = calloc((size_t)spec->units->count, sizeof *flops);
+    bool *streams = calloc((size_t)spec->units->count, sizeof *streams);
+    sw_status status = SW_OK;
+    if (flops == NULL || streams == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
+    for (int64_t u = 0; u < spec->units->count; u++) {
+        flops[u] = forward_flops(spec->units, u, settings);
+        streams[u] = settings->update == SW_UPDATE_DEVICE;
+    }
+    spec->forward_flops = flops;
+    spec->streams_update = streams;
+    status = pricing == NULL ? sw_plan_outline(spec, out)
+                             : sw_plan_outline_by_price(spec, pricing->rates, pricing->prices, out);
+    if (status == SW_OK)
+        (*out)->spec.lack = NULL;
+end:
+    free(flops);
+    free(streams);
+    return status;
+}
+
+/* Of a rank at a ZeRO stage. */
+struct share {
+    int rank, stage;
+};
+
+static sw_status plan_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
+                            const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    const struct sw_model_bytes bytes = sw_model_bytes(model);
+    struct sw_plan_spec spec = {
+        .lack = out_lack,
+        .units = sw_model_get_units(model),
+        .ranks = (int)sw_settings_ranks(settings),
+        .rank = share.rank,
+        .zero = share.stage,
+        .type = sw_settings_type(settings),
+        .train = true,
+        .micro_batches = sw_settings_micro_batches(settings),
+        .unit_slots = UNIT_SLOTS,
+        .token_bytes = bytes.token,
+        .boundary_bytes = bytes.boundary,
+        .saved_bytes = bytes.saved,
+        .derived_bytes = bytes.derived,
+        .shares_input = bytes.shares_input,
+        .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
+        .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
+        .recompute = settings->recompute == SW_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
+        .one_generation = settings->durability == SW_DURABILITY_NONE,
+        .chunk_grains = settings->chunk_grains,
+        .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
+        .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
+        .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
+    };
+    SW_TRY(sw_settings_group(settings, &spec.group));
+    SW_TRY(sw_placement_parse(settings->place, &spec.place));
+    return outline_plan(&spec, settings, pricing, out);
+}
+
+/* Sharing the weights saves nothing but memory where every device holds them all. Ranks have to choose alike: by what
+ * the first can do, whose shards are the largest. */
+static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model,
+                              const struct pricing *pricing, int *out) {
+    const bool open = settings->zero == SW_OPTION_AUTO;
+    *out = open ? SW_ZERO_NONE : (int)settings->zero;
+    if (!open || sw_settings_ranks(settings) == 1)
+        return SW_OK;
+    struct sw_plan *plan = NULL;
+    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, pricing, NULL, &plan);
+    *out = SW_ZERO_GRADS;
+    for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
+        if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
+            *out = SW_ZERO_WEIGHTS;
+    sw_plan_destroy(plan);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    sw_error_clear();
+    *out = SW_ZERO_WEIGHTS;
+    return SW_OK;
+}
+
+static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
+                              const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    struct share share = {.rank = (int)settings->rank};
+    SW_TRY(choose_stage(settings, model, pricing, &share.stage));
+    return plan_share(settings, model, share, pricing, out_lack, out);
+}
+
+sw_status sw_settings_outline(const struct sw_settings *settings, const struct sw_model *model,
+                              struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    return make_outline(settings, model, NULL, out_lack, out);
+}
+
+sw_status sw_settings_outline_by_price(const struct sw_settings *settings, const struct sw_model *model,
+                                       const struct sw_rates *rates, struct sw_update_prices *out_prices,
+                                       struct sw_plan **out) {
+    return make_outline(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
+}
+
+sw_status sw_settings_complete_plan(struct sw_plan *plan) {
+    SW_TRY(sw_plan_complete(plan));
+    return sw_plan_check(plan);
+}
+
+sw_status sw_settings_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    struct sw_plan *plan;
+    SW_TRY(sw_settings_outline(settings, model, NULL, &plan));
+    const sw_status status = sw_settings_complete_plan(plan);
+    if (status == SW_OK)
+        *out = plan;
+    else
+        sw_plan_destroy(plan);
+    return status;
+}
+
+sw_status sw_settings_open_devices(const struct sw_settings *settings, struct sw_devices *out) {
+    const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
+    SW_TRY(sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out));
+    SW_TRY(sw_settings_prepare_device(settings, out->compute));
+    return sw_gpu_as_in_training(out);
+}

@@ -1,0 +1,112 @@
+#include "train/run/costs.h"
+
+#include "core/log.h"
+#include "train/run/trainer.h"
+#include "train/stores/writes.h"
+
+#include <stdio.h>
+
+enum { THOUSAND = 1000, SECONDS_PER_MINUTE = 60, INTERVAL_CHARS = 128 };
+
+void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
+    const sw_cost_kind kind = saves ? SW_COST_SAVING : costs->saved ? SW_COST_AFTER_SAVING : SW_COST_PLAIN;
+    const bool counts = costs->steps > 0 && !costs->paused;
+    costs->steps++;
+    costs->written_bytes += written_bytes;
+    costs->kind[kind].steps += counts;
+    costs->kind[kind].seconds += counts ? seconds : 0.0;
+    costs->paused = false;
+    costs->saved = saves;
+}
+
+static double mean(const struct sw_costs *costs, sw_cost_kind kind) {
+    return costs->kind[kind].steps > 0 ? costs->kind[kind].seconds / (double)costs->kind[kind].steps : 0.0;
+}
+
+double sw_costs_of_save(const struct sw_costs *costs) {
+    if (costs->kind[SW_COST_PLAIN].steps == 0 || costs->kind[SW_COST_SAVING].steps == 0)
+        return 0.0;
+    const double plain_s = mean(costs, SW_COST_PLAIN);
+    const double after_s = costs->kind[SW_COST_AFTER_SAVING].steps > 0 ? mean(costs, SW_COST_AFTER_SAVING) : plain_s;
+    return mean(costs, SW_COST_SAVING) - plain_s + after_s - plain_s;
+}
+
+void sw_costs_say_start(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t save_steps = sw_writes_save_steps(&settings->save_every, trainer->predicted_step_s);
+    const struct sw_writes writes = sw_writes_of(trainer->plan, save_steps);
+    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
+    sw_writes_text((double)writes.step_bytes, step);
+    if (save_steps == 0 && sw_plan_saves(trainer->plan)) {
+        sw_log_info("to be written: %s a step, and %s more with each save", step,
+                    sw_writes_text((double)writes.save_bytes, save));
+        return;
+    }
+    sw_log_info("to be written: %s a step, %s a thousand steps with their saves, %s in all %lld steps", step,
+                sw_writes_share_text(sw_writes_per_thousand(&writes), settings->endurance, thousand),
+                sw_writes_share_text(sw_writes_of_run(&writes, settings->steps), settings->endurance, all),
+                (long long)settings->steps);
+}
+
+/* "100 steps", "10 min" or "100 steps or 10 min, whichever is less". */
+static const char *interval_text(const struct sw_option_every *every, char text[INTERVAL_CHARS]) {
+    const bool minutes = every->seconds % SECONDS_PER_MINUTE == 0;
+    const long long time = (long long)(minutes ? every->seconds / SECONDS_PER_MINUTE : every->seconds);
+    const char *unit = minutes ? "min" : "s";
+    if (every->seconds == 0)
+        snprintf(text, INTERVAL_CHARS, "%lld steps", (long long)every->steps);
+    else if (every->steps == 0)
+        snprintf(text, INTERVAL_CHARS, "%lld %s", time, unit);
+    else
+        snprintf(text, INTERVAL_CHARS, "%lld steps or %lld %s, whichever is less", (long long)every->steps, time, unit);
+    return text;
+}
+
+void sw_costs_say_kill(const struct sw_trainer *trainer) {
+    const struct sw_option_every *every = &trainer->run.settings.save_every;
+    const double step_s = trainer->predicted_step_s;
+    const int64_t steps = sw_writes_save_steps(every, step_s);
+    char interval[INTERVAL_CHARS], priced[INTERVAL_CHARS] = "";
+    if (trainer->plan->spec.one_generation) {
+        sw_log_info("a kill or a power loss would cost the whole run: --durability none");
+    } else if (trainer->plan->commit_every_step) {
+        if (step_s > 0.0)
+            snprintf(priced, sizeof priced, ", about %.3g s", step_s);
+        sw_log_info("a kill or a power loss would cost the running step%s", priced);
+    } else {
+        if (step_s > 0.0)
+            snprintf(priced, sizeof priced, ": %lld steps, %.3g min, at the predicted %.3g s a step", (long long)steps,
+                     (double)steps * step_s / SECONDS_PER_MINUTE, step_s);
+        sw_log_info("a kill or a power loss would cost up to %s, and the running step%s (--save-every)",
+                    interval_text(every, interval), priced);
+    }
+}
+
+static void say_saves(const struct sw_costs *costs) {
+    const double plain_s = mean(costs, SW_COST_PLAIN), save_s = mean(costs, SW_COST_SAVING);
+    const double cost_s = sw_costs_of_save(costs);
+    if (costs->kind[SW_COST_PLAIN].steps == 0 || costs->kind[SW_COST_SAVING].steps == 0)
+        return;
+    double all_s = 0.0;
+    for (int kind = 0; kind < SW_COST_KINDS; kind++)
+        all_s += costs->kind[kind].seconds;
+    sw_log_info("steps with a save took %.3f s, others %.3f s: with what the step after it loses, a save costs %.3f s, "
+                "%.1f%% of the time",
+                save_s, plain_s, cost_s, 100.0 * cost_s * (double)costs->kind[SW_COST_SAVING].steps / all_s);
+}
+
+/* Of this start alone: what came before is in the log. The store does not count the zeros that it is made of. */
+void sw_costs_say_end(const struct sw_trainer *trainer) {
+    const struct sw_costs *costs = &trainer->costs;
+    const double endurance_tb = trainer->run.settings.endurance;
+    char all[SW_WRITES_SHARE_CHARS], thousand[SW_WRITES_SHARE_CHARS];
+    if (costs->steps == 0)
+        return;
+    say_saves(costs);
+    const int64_t made_bytes = trainer->made_store ? sw_plan_store_bytes(trainer->plan) : 0;
+    const double written = (double)(sw_store_counters(trainer->store).write_bytes + made_bytes);
+    sw_log_info(
+        "written since the start: %s; by the steps, %s a thousand steps",
+        sw_writes_share_text(written, endurance_tb, all),
+        sw_writes_share_text(THOUSAND * (double)costs->written_bytes / (double)costs->steps, endurance_tb, thousand));
+}

@@ -1,0 +1,262 @@
+#include "train/run/exports.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "train/files/files.h"
+#include "train/hf/checkpoint.h"
+#include "train/run/gathered_masters.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define INDEX_LIMIT_BYTES ((size_t)1 << 20)
+
+struct export {
+    int64_t step;
+    double loss;   /* NAN: not known */
+    bool unlisted; /* being written, or removed: whatever is there of it goes, also after a kill */
+};
+
+struct exports {
+    char folder[SW_RUN_PATH_CHARS];
+    struct export kept[SW_EXPORTS_MOST + 1];
+    int count;
+};
+
+static sw_status path_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS]) {
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)step);
+    return sw_path_join(path, SW_RUN_PATH_CHARS, exports->folder, name);
+}
+
+static sw_status parse_index(const char *text, const char *path, struct exports *exports) {
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+    size_t i;
+    json_t *entry;
+    json_array_foreach(root, i, entry) {
+        const json_t *loss = json_object_get(entry, "val_loss");
+        if (exports->count < SW_EXPORTS_MOST)
+            exports->kept[exports->count++] =
+                (struct export){.step = json_integer_value(json_object_get(entry, "step")),
+                                .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
+                                .unlisted = json_is_true(json_object_get(entry, "unlisted"))};
+    }
+    const bool sound = json_is_array(root);
+    json_decref(root);
+    return sound ? SW_OK : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
+}
+
+static sw_status read_index(const char *run_folder, struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
+    SW_TRY(sw_folder_make_own(exports->folder, 0700));
+    SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return SW_OK;
+    SW_TRY(sw_file_read_own_text(path, INDEX_LIMIT_BYTES, &text));
+    const sw_status status = parse_index(text, path, exports);
+    free(text);
+    return status;
+}
+
+static sw_status write_index(const struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    json_t *root = json_array();
+    for (int i = 0; i < exports->count; i++) {
+        const struct export *kept = &exports->kept[i];
+        json_t *loss = isfinite(kept->loss) ? json_real(kept->loss) : json_null();
+        json_t *entry = json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss);
+        if (kept->unlisted)
+            json_object_set_new(entry, "unlisted", json_true());
+        json_array_append_new(root, entry);
+    }
+    char *text = json_dumps(root, JSON_INDENT(2));
+    sw_status status = sw_path_join(path, sizeof path, exports->folder, "index.json");
+    if (status == SW_OK)
+        status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
+                              : sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+/* A loss is better than none, a lower one than a higher, and of equals the newer. */
+static bool is_worse(const struct export *a, const struct export *b) {
+    const bool known[] = {isfinite(a->loss), isfinite(b->loss)};
+    if (known[0] != known[1])
+        return known[1];
+    if (known[0] && a->loss != b->loss)
+        return a->loss > b->loss;
+    return a->step < b->step;
+}
+
+static int count_listed(const struct exports *exports) {
+    int count = 0;
+    for (int i = 0; i < exports->count; i++)
+        count += !exports->kept[i].unlisted;
+    return count;
+}
+
+static void unlist_worst(struct exports *exports) {
+    struct export *worst = NULL;
+    for (int i = 0; i < exports->count; i++)
+        if (!exports->kept[i].unlisted && (worst == NULL || is_worse(&exports->kept[i], worst)))
+            worst = &exports->kept[i];
+    if (worst != NULL)
+        worst->unlisted = true;
+}
+
+static sw_status remove_one(const struct exports *exports, int64_t step) {
+    char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(exports, step, path));
+    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    SW_TRY(sw_folder_remove(path));
+    return sw_folder_remove(partial);
+}
+
+/* The list says what goes before it goes, and forgets it after, so that a kill between leaves it to the next start. No
+ * training ends because an old export is in its way. */
+static sw_status remove_unlisted(struct exports *exports) {
+    const int before = exports->count;
+    int kept = 0;
+    for (int i = 0; i < before; i++) {
+        const sw_status status = exports->kept[i].unlisted ? remove_one(exports, exports->kept[i].step) : SW_OK;
+        if (status != SW_OK)
+            sw_log_warn("an export that is no longer kept stays: %s", sw_error_message(status));
+        if (status != SW_OK)
+            sw_error_clear();
+        if (!exports->kept[i].unlisted || status != SW_OK)
+            exports->kept[kept++] = exports->kept[i];
+    }
+    exports->count = kept;
+    return kept < before ? write_index(exports) : SW_OK;
+}
+
+sw_status sw_exports_tidy(const char *run_folder) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, run_folder, "exports/index.json"));
+    if (access(path, F_OK) != 0)
+        return SW_OK;
+    struct exports *exports = calloc(1, sizeof *exports);
+    sw_status status =
+        exports != NULL ? read_index(run_folder, exports) : sw_fail(SW_ERR_NOMEM, "no memory to list the exports");
+    if (status == SW_OK)
+        status = remove_unlisted(exports);
+    free(exports);
+    return status;
+}
+
+/* Masters out of the engines of all ranks, a run of grains at a time. */
+struct reader {
+    struct sw_gathered_masters *masters;
+    const struct sw_units *units;
+    const float *grains;        /* SW_GATHERED_GRAINS at most */
+    int64_t unit, first, count; /* that are there; unit -1: none */
+};
+
+static sw_status read_grains(struct reader *reader, int64_t unit, int64_t grain) {
+    if (reader->unit == unit && grain >= reader->first && grain < reader->first + reader->count)
+        return SW_OK;
+    reader->unit = -1;
+    reader->first = grain / SW_GATHERED_GRAINS * SW_GATHERED_GRAINS;
+    reader->count = sw_min_i64(SW_GATHERED_GRAINS, reader->units->unit[unit].grains - reader->first);
+    SW_TRY(sw_gathered_masters_read(reader->masters, unit, reader->first, reader->count, &reader->grains));
+    reader->unit = unit;
+    return SW_OK;
+}
+
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct reader *reader = context;
+    while (count > 0) {
+        const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
+        const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
+        SW_TRY(read_grains(reader, unit, grain));
+        const int64_t at = (grain - reader->first) * SW_GRAIN_ELEMS;
+        memcpy(out, reader->grains + at + within, (size_t)run * sizeof *out);
+        first += run;
+        count -= run;
+        out += run;
+    }
+    return SW_OK;
+}
+
+static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
+    struct reader reader = {.masters = masters, .units = sw_model_get_units(trainer->model), .unit = -1};
+    const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
+    const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
+    const struct sw_load from = {.fill = fill, .context = &reader};
+    return sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
+}
+
+static bool has(const struct exports *exports, int64_t step) {
+    for (int i = 0; i < exports->count; i++)
+        if (exports->kept[i].step == step && !exports->kept[i].unlisted)
+            return true;
+    return false;
+}
+
+static bool list_has(struct sw_trainer *trainer, int64_t step) {
+    struct exports *exports = calloc(1, sizeof *exports);
+    const bool found = exports != NULL && read_index(trainer->folder, exports) == SW_OK && has(exports, step);
+    sw_error_clear();
+    free(exports);
+    return found;
+}
+
+sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out) {
+    *out = sw_ranks_rank(trainer->ranks) == 0 && list_has(trainer, step);
+    return sw_ranks_spread(trainer->ranks, "whether there is an export", out, sizeof *out);
+}
+
+static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_masters *masters, int64_t step,
+                              double validation_loss) {
+    struct exports *exports = calloc(1, sizeof *exports);
+    char path[SW_RUN_PATH_CHARS];
+    sw_status status = SW_OK;
+    if (exports == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to export");
+    SW_TRY_GOTO(read_index(trainer->folder, exports), end);
+    SW_TRY_GOTO(path_of(exports, step, path), end);
+    if (has(exports, step))
+        goto end; /* of before a kill: the same bits */
+    SW_TRY_GOTO(remove_unlisted(exports), end);
+    exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
+    SW_TRY_GOTO(write_index(exports), end);
+    SW_TRY_GOTO(write_weights(trainer, masters, path), end);
+    exports->kept[exports->count - 1].unlisted = false;
+    while (count_listed(exports) > trainer->run.settings.keep)
+        unlist_worst(exports);
+    SW_TRY_GOTO(write_index(exports), end);
+    sw_log_info("wrote %s", path);
+    status = remove_unlisted(exports);
+end:
+    free(exports);
+    return status;
+}
+
+/* Rank 0 writes, and asks the others for what it has not. */
+sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
+    struct sw_gathered_masters *masters;
+    SW_TRY(sw_engine_settle(trainer->engine));
+    SW_TRY(sw_gathered_masters_open(trainer, &masters));
+    sw_status status = SW_OK;
+    sw_ranks_be_patient(trainer->ranks, true);
+    if (sw_ranks_rank(trainer->ranks) == 0) {
+        status = write_export(trainer, masters, step, validation_loss);
+        sw_gathered_masters_end(masters);
+    } else {
+        status = sw_gathered_masters_follow(masters);
+    }
+    sw_gathered_masters_close(masters);
+    status = sw_ranks_gate(trainer->ranks, status);
+    sw_ranks_be_patient(trainer->ranks, false);
+    return status;
+}

@@ -1,0 +1,498 @@
+/* The steps of a run. The next step is begun while the last one's update still runs, unless an evaluation or an
+ * export comes between them. */
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "train/files/files.h"
+#include "train/run/eval.h"
+#include "train/run/exports.h"
+#include "train/run/signals.h"
+#include "train/run/steplog.h"
+#include "train/run/trace_file.h"
+#include "train/run/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NS_PER_S INT64_C(1000000000)
+
+/* What a rank may wish while it trains. */
+enum { WISH_STOP = 1, WISH_TIME = 2, WISH_SAVE = 4 };
+
+struct loop {
+    struct sw_trainer *trainer;
+    const volatile sig_atomic_t *stop;
+    struct sw_steplog *log;
+    struct sw_schedule schedule;
+    int64_t first_step, last_step;
+    int64_t begun;                                /* last step begun */
+    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* steps that ended, oldest first */
+    sw_status failure;                            /* first failure beside a step (keep_failure); SW_OK: none */
+    char failure_text[SW_WATCH_TEXT_CHARS];       /* its message */
+    bool saved;                                   /* the final save has succeeded */
+    int64_t evaluated;                            /* last step that the log has an evaluation of */
+    unsigned heard;                               /* wishes of all ranks, as of the last step that ended */
+    int64_t ended_ns;                             /* when the last step ended, or this loop began */
+    int64_t bad_steps;                            /* in a row, up to now */
+    int64_t good_steps;                           /* of this start */
+    int64_t applied_steps;                        /* of the run */
+    double seconds_per_step;                      /* smoothed */
+    double longest_pause_seconds;                 /* of evaluations between steps */
+    bool out_of_time;
+    int64_t nvme_bytes;
+    int64_t saved_ns;  /* when the last save began; of several ranks rank 0's clock decides */
+    int64_t save_step; /* the first step that was begun after it; wishes of earlier steps are answered by it */
+    bool save_is_due;  /* by time; all ranks agree */
+    bool saves[SW_ENGINE_STEPS_AHEAD]; /* whether a step that is begun carries a save, by its number */
+};
+
+double sw_trainer_mean_loss(const struct sw_step_result *result) {
+    return result->loss_sum / (double)result->loss_tokens;
+}
+
+/* Of the sequences of a step, each rank computes a run. Counts the targets of all of them that masks and documents
+ * leave. */
+static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    const int64_t own = micros * batch, all = own * sw_settings_ranks(settings);
+    const int64_t first = sw_ranks_rank(trainer->ranks) * own;
+    *out_loss_tokens = 0;
+    for (int64_t s = 0; s < all; s++) {
+        const uint64_t position = (uint64_t)((step - 1) * all + s);
+        const int64_t mine = s - first;
+        int64_t targets;
+        if (mine >= 0 && mine < own) {
+            const struct sw_tokens tokens =
+                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
+            SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
+        }
+        SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
+        *out_loss_tokens += targets;
+    }
+    return SW_OK;
+}
+
+/* A full disk, a failed export or data that cannot be read must not cost the steps since the last commit. Such a
+ * failure ends the run as a request to stop does, and is returned after the final save. Failures of the engine are
+ * returned at once, since nothing can be saved then. Only the first failure is kept. */
+static sw_status keep_failure(struct loop *loop, sw_status status) {
+    if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
+        return status;
+    if (loop->failure == SW_OK)
+        snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
+    if (loop->failure == SW_OK)
+        loop->failure = status;
+    loop->trainer->ranks->told = false;
+    sw_error_clear();
+    return SW_OK;
+}
+
+static bool exports_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.export_every;
+    return every > 0 && step % every == 0;
+}
+
+/* Whether the time between saves is over. */
+static bool save_time_is_over(const struct loop *loop) {
+    const int64_t seconds = loop->trainer->run.settings.save_every.seconds;
+    return sw_plan_saves(loop->trainer->plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
+}
+
+/* Where not every step commits: whether the state after this step is to be committed. */
+static bool saves_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.save_every.steps;
+    const bool counted = every > 0 && step % every == 0;
+    return sw_plan_saves(loop->trainer->plan) && (counted || loop->save_is_due);
+}
+
+static void note_save(struct loop *loop, int64_t next_step) {
+    loop->saved_ns = sw_now_ns();
+    loop->save_step = next_step;
+    loop->save_is_due = false;
+}
+
+/* What a signal that comes while this step runs is answered. Of several ranks all hear of it a step later. */
+static void expect_stop_after(const struct loop *loop, int64_t step) {
+    const int64_t ended = sw_max_i64(loop->first_step - 1, loop->last[SW_RUN_RECENT_STEPS - 1].step);
+    const int64_t last = sw_ranks_count(loop->trainer->ranks) > 1 ? sw_min_i64(step + 1, loop->last_step) : step;
+    const double left_s = loop->seconds_per_step * (double)(last - ended);
+    sw_signals_expect(last, left_s > 0.0 ? loop->ended_ns + (int64_t)(left_s * 1e9) : 0);
+}
+
+/* Begins a step, unless its tokens cannot be read: then loop->begun stays as it was. */
+static sw_status begin_step(struct loop *loop, int64_t step) {
+    const struct sw_settings *settings = &loop->trainer->run.settings;
+    int64_t loss_tokens;
+    expect_stop_after(loop, step);
+    const sw_status filled = fill_tokens(loop->trainer, step, &loss_tokens);
+    /* Other ranks may have begun this step, so that only a rank alone can end before it. */
+    if (filled != SW_OK)
+        return sw_ranks_count(loop->trainer->ranks) == 1 ? keep_failure(loop, filled) : filled;
+    loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
+    const struct sw_step_input input = {
+        .kind = SW_STEP_TRAIN,
+        .step = step,
+        .adamw = {.lr = sw_schedule_lr(&loop->schedule, step),
+                  .beta1 = settings->beta1,
+                  .beta2 = settings->beta2,
+                  .eps = settings->eps,
+                  .weight_decay = settings->weight_decay},
+        .clip = settings->clip,
+        .loss_tokens = sw_max_i64(1, loss_tokens),
+        .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
+    };
+    loop->saves[step % SW_ENGINE_STEPS_AHEAD] = input.save;
+    if (input.save)
+        note_save(loop, step);
+    SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
+    loop->begun = step;
+    return SW_OK;
+}
+
+static bool evaluates_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.eval_every;
+    return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
+}
+
+/* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. Without
+ * validation data the end looks at one step's tokens (loss_of_step). */
+static double evaluation_seconds(const struct loop *loop) {
+    const double step_tokens = (double)loop->trainer->run.settings.batch_tokens;
+    const double tokens = fmax((double)sw_data_validation_tokens(loop->trainer->data), step_tokens);
+    return 0.5 * loop->seconds_per_step * tokens / step_tokens;
+}
+
+/* Whether another step after this one, and the evaluation at the end, would end too late. */
+static bool time_is_up(const struct loop *loop) {
+    const int64_t limit = loop->trainer->run.settings.time_limit;
+    const double pause = fmax(loop->longest_pause_seconds, evaluation_seconds(loop));
+    const double elapsed = (double)(sw_now_ns() - loop->trainer->start_ns) * 1e-9;
+    /* Of several ranks each hears a step later what one of them wishes. */
+    const double steps = sw_ranks_count(loop->trainer->ranks) > 1 ? 3.0 : 2.0;
+    return limit > 0 && elapsed + steps * loop->seconds_per_step + pause > (double)limit;
+}
+
+/* Several ranks must begin the same steps: what any of them wishes counts once all have heard of it. */
+static unsigned wishes_of(const struct loop *loop) {
+    const bool stops = *loop->stop || loop->failure != SW_OK;
+    const unsigned own = (stops ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
+    if (sw_ranks_count(loop->trainer->ranks) == 1)
+        return own;
+    const bool asks = sw_ranks_rank(loop->trainer->ranks) == 0 && !loop->save_is_due && save_time_is_over(loop);
+    sw_engine_wish(loop->trainer->engine, own | (asks ? WISH_SAVE : 0));
+    return loop->heard;
+}
+
+static bool may_begin(struct loop *loop, int64_t step) {
+    if (step > loop->last_step || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return false;
+    const unsigned wishes = wishes_of(loop);
+    loop->out_of_time = loop->out_of_time || (wishes & WISH_TIME) != 0;
+    return (wishes & WISH_STOP) == 0 && !loop->out_of_time;
+}
+
+static struct sw_step_record record_of(const struct loop *loop, const struct sw_step_result *result) {
+    const struct sw_trainer *trainer = loop->trainer;
+    const int64_t tokens = trainer->run.settings.batch_tokens;
+    const double *busy = result->busy_seconds;
+    const int64_t *bytes = result->lane_bytes;
+    return (struct sw_step_record){
+        .step = result->step,
+        .loss = sw_trainer_mean_loss(result),
+        .grad_norm = result->grad_norm,
+        .lr = sw_schedule_lr(&loop->schedule, result->step),
+        .tokens = tokens,
+        .seconds = result->seconds,
+        .tokens_per_second = (double)tokens / result->seconds,
+        .mfu = NAN,
+        .skipped = result->skipped,
+        .saved = trainer->plan->commit_every_step || loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .carries_save = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .ranks = sw_ranks_count(trainer->ranks),
+        .zero = trainer->plan->spec.zero,
+        .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
+        .lanes = {.compute = busy[SW_LANE_COMPUTE],
+                  .upload = busy[SW_LANE_UPLOAD],
+                  .download = busy[SW_LANE_DOWNLOAD],
+                  .read = busy[SW_LANE_READ],
+                  .write = busy[SW_LANE_WRITE],
+                  .update = busy[SW_LANE_UPDATE],
+                  .comm = busy[SW_LANE_COMM]},
+        .bytes = {.nvme_read = bytes[SW_LANE_READ],
+                  .nvme_write = bytes[SW_LANE_WRITE],
+                  .upload = bytes[SW_LANE_UPLOAD],
+                  .download = bytes[SW_LANE_DOWNLOAD],
+                  .comm = bytes[SW_LANE_COMM]},
+        .peak = {.device = trainer->plan->tier_bytes[SW_DEVICE],
+                 .host = trainer->plan->tier_bytes[SW_HOST],
+                 .nvme = loop->nvme_bytes},
+    };
+}
+
+static void remember(struct loop *loop, const struct sw_step_result *result) {
+    memmove(loop->last, loop->last + 1, sizeof loop->last - sizeof loop->last[0]);
+    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_trainer_run_step(result);
+}
+
+static sw_status end_step(struct loop *loop, int64_t step) {
+    struct sw_step_result result;
+    SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
+    const bool first = step == loop->first_step;
+    loop->ended_ns = sw_now_ns();
+    loop->applied_steps = result.applied_steps;
+    loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
+    /* While the loss scale is on its way down, overflows are what finds it. */
+    const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
+    loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
+    loop->good_steps += !bad;
+    loop->heard |= result.wishes;
+    loop->save_is_due |= (result.wishes & WISH_SAVE) != 0 && step >= loop->save_step;
+    remember(loop, &result);
+    const struct sw_step_record record = record_of(loop, &result);
+    sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
+    return keep_failure(loop, sw_steplog_step(loop->log, record));
+}
+
+/* Mean loss over the whole validation part. The engine is idle. */
+static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .model = trainer->model,
+                                             .data = trainer->data,
+                                             .batch = settings->micro_batch,
+                                             .seq = settings->seq,
+                                             .micro_batches = sw_settings_micro_batches(settings),
+                                             .max_tokens = INT64_MAX,
+                                             .ranks = trainer->ranks};
+    return sw_evaluate(&evaluation, out_loss, out_tokens);
+}
+
+/* out_loss is left alone where the loss could not be measured. */
+static sw_status evaluate(struct loop *loop, int64_t step, double *out_loss) {
+    int64_t tokens;
+    SW_TRY(validate(loop->trainer, out_loss, &tokens));
+    loop->trainer->validation_loss = *out_loss;
+    return sw_steplog_evaluation(loop->log,
+                                 (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
+}
+
+/* An evaluation, or an export with one, between a step and the next. */
+static sw_status pause_after(struct loop *loop, int64_t step) {
+    const int64_t start_ns = sw_now_ns();
+    loop->trainer->costs.paused = true;
+    double loss = NAN;
+    if (sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(keep_failure(loop, evaluate(loop, step, &loss)));
+    if (exports_after(loop, step))
+        SW_TRY(keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
+    /* Both have applied the update, beside which the next step would have committed. */
+    if (saves_after(loop, step)) {
+        note_save(loop, step + 1);
+        SW_TRY(sw_engine_save(loop->trainer->engine));
+    }
+    loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
+    return SW_OK;
+}
+
+/* The line of a step that was committed by a process that died before it wrote one. The step's times died with it. */
+static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
+    return sw_steplog_restore(loop->log, (struct sw_step_record){
+                                             .step = step->step,
+                                             .loss = step->loss,
+                                             .grad_norm = step->grad_norm,
+                                             .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
+                                             .tokens = loop->trainer->run.settings.batch_tokens,
+                                             .seconds = NAN,
+                                             .tokens_per_second = NAN,
+                                             .mfu = NAN,
+                                             .skipped = step->skipped,
+                                             .saved = true,
+                                             .ranks = sw_ranks_count(loop->trainer->ranks),
+                                             .zero = loop->trainer->plan->spec.zero,
+                                             .eta_seconds = NAN,
+                                         });
+}
+
+/* An export that may lack; where the log has its loss already, that is measured once more for the list. */
+static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    double loss = validates ? loop->trainer->validation_loss : (double)NAN;
+    int64_t tokens;
+    bool has;
+    SW_TRY(sw_exports_has(loop->trainer, step, &has));
+    if (has)
+        return SW_OK;
+    if (validates && evaluated)
+        SW_TRY(validate(loop->trainer, &loss, &tokens));
+    return sw_exports_write(loop->trainer, step, loss);
+}
+
+/* What should have followed the last commit. */
+static sw_status catch_up(struct loop *loop) {
+    const struct sw_run_position *position = &loop->trainer->position;
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
+        if (position->recent[i].step > sw_steplog_last_step(loop->log))
+            SW_TRY(restore_line(loop, &position->recent[i]));
+    const bool evaluated = loop->evaluated >= position->step;
+    const bool exports = position->step > 0 && exports_after(loop, position->step);
+    double loss;
+    if ((evaluates_after(loop, position->step) || exports) && !evaluated &&
+        sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(evaluate(loop, position->step, &loss));
+    return exports ? export_again(loop, position->step, evaluated) : SW_OK;
+}
+
+static sw_status run_steps(struct loop *loop, int64_t *out_step) {
+    int64_t step = loop->first_step - 1;
+    SW_TRY(catch_up(loop));
+    for (;;) {
+        if (loop->begun == step && may_begin(loop, step + 1))
+            SW_TRY(begin_step(loop, step + 1));
+        if (loop->begun == step)
+            break;
+        step++;
+        const bool pauses = evaluates_after(loop, step) || exports_after(loop, step);
+        if (!pauses && may_begin(loop, step + 1))
+            SW_TRY(begin_step(loop, step + 1));
+        SW_TRY(end_step(loop, step));
+        if (pauses)
+            SW_TRY(pause_after(loop, step));
+    }
+    *out_step = step;
+    return SW_OK;
+}
+
+/* The log may lack the last steps, so that their numbers go into the commit, for the log of a resume. */
+static sw_status save(struct loop *loop) {
+    struct sw_trainer *trainer = loop->trainer;
+    if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
+        memcpy(trainer->recent, loop->last, sizeof trainer->recent);
+    const sw_status status = sw_engine_save(trainer->engine);
+    loop->saved = status == SW_OK;
+    if (status == SW_OK || loop->failure == SW_OK)
+        return status;
+    char text[SW_WATCH_TEXT_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
+}
+
+/* The failure that was kept, of whichever rank. */
+static sw_status kept_failure(const struct loop *loop) {
+    return sw_ranks_gate(loop->trainer->ranks,
+                         loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
+}
+
+/* Mean loss that the weights as they are give the tokens of a step. The engine is idle, its update applied. */
+static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
+    struct sw_trainer *trainer = loop->trainer;
+    struct sw_step_input input = {.kind = SW_STEP_LOSS};
+    struct sw_step_result result;
+    SW_TRY(sw_ranks_gate(trainer->ranks, fill_tokens(trainer, step, &input.loss_tokens)));
+    input.loss_tokens = sw_max_i64(1, input.loss_tokens);
+    SW_TRY(sw_engine_begin(trainer->engine, &input));
+    SW_TRY(sw_engine_wait(trainer->engine, &result));
+    *out_loss = sw_trainer_mean_loss(&result);
+    return SW_OK;
+}
+
+/* Steps that were not finite, with the state saved. */
+static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
+    if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in %d steps in a row, so the run stopped after step %lld with its "
+            "state of before saved; look at the data, at --lr and --warmup, and at --precision",
+            SW_BAD_STEPS_LIMIT, (long long)step);
+    if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned in them; "
+            "look at the weights that the run began with, at the data, at --lr and at --precision",
+            (long long)loop->first_step, (long long)step);
+    return SW_OK;
+}
+
+static sw_status refuse_bad_weights(int64_t step, double loss) {
+    return isfinite(loss) ? SW_OK
+                          : sw_fail(SW_ERR_NOT_FINITE,
+                                    "the weights after step %lld, which is saved, give no finite loss: they have "
+                                    "diverged; begin a new run with a lower --lr or a longer --warmup",
+                                    (long long)step);
+}
+
+static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
+    double loss = loop->trainer->validation_loss;
+    SW_TRY(save(loop));
+    SW_TRY(kept_failure(loop));
+    SW_TRY(refuse_bad_steps(loop, step));
+    *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+    const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    /* A user who stops a run waits for it: only where its last steps were bad, its weights are looked at. */
+    if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
+        return SW_OK;
+    if (validates && !evaluated)
+        SW_TRY(evaluate(loop, step, &loss));
+    else if (!validates && step >= loop->first_step)
+        SW_TRY(loss_of_step(loop, step, &loss));
+    return refuse_bad_weights(step, loss);
+}
+
+static sw_status write_trace(const struct loop *loop, int64_t last_step) {
+    const char *path = loop->trainer->run.settings.trace;
+    if (path == NULL)
+        return SW_OK;
+    const struct sw_trace *trace = sw_engine_trace(loop->trainer->engine);
+    SW_TRY(sw_trace_file_write(path, trace));
+    sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)sw_trace_steps(trace),
+                (long long)(last_step - loop->first_step + 1));
+    return SW_OK;
+}
+
+/* Rank 0 keeps the log, and all do what it lacks. */
+static sw_status open_log(struct loop *loop) {
+    const struct sw_trainer *trainer = loop->trainer;
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "log.jsonl"));
+    SW_TRY(sw_steplog_open(path, trainer->position.step, trainer->run.settings.steps, &loop->log));
+    loop->evaluated = sw_steplog_last_evaluation(loop->log);
+    return SW_OK;
+}
+
+static sw_status run(struct loop *loop, sw_run_end *out_end) {
+    struct sw_ranks *ranks = loop->trainer->ranks;
+    int64_t step;
+    SW_TRY(sw_ranks_first(ranks, open_log(loop)));
+    SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
+    SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
+    SW_TRY(run_steps(loop, &step));
+    sw_status status = finish(loop, step, out_end);
+    if (status == SW_OK && sw_ranks_rank(ranks) == 0)
+        status = write_trace(loop, step);
+    if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)
+        return status;
+    return sw_fail_while(status, "training: step %lld is saved, and `spillway resume %s` goes on after it",
+                         (long long)step, loop->trainer->folder);
+}
+
+sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    struct loop loop = {
+        .trainer = trainer,
+        .stop = stop,
+        .schedule = sw_settings_schedule(settings),
+        .first_step = trainer->position.step + 1,
+        .last_step = settings->steps,
+        .begun = trainer->position.step,
+        .ended_ns = sw_now_ns(),
+        .saved_ns = sw_now_ns(),
+        .nvme_bytes = sw_store_file_bytes(trainer->store),
+    };
+    sw_ranks_be_patient(trainer->ranks, false);
+    const sw_status status = run(&loop, out_end);
+    const sw_status closed = sw_steplog_close(loop.log);
+    return status != SW_OK ? status : closed;
+}

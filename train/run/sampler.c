@@ -1,0 +1,112 @@
+#include "train/run/sampler.h"
+
+#include "core/rng.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* Keeps sampling apart from the other uses of a seed. */
+#define SAMPLER_STREAM UINT64_C(0x73616d706c657200)
+
+struct candidate {
+    float logit;
+    int32_t token;
+};
+
+/* Few of many tokens are ever asked for, the most likely first: the others need no order. */
+struct sw_sampler {
+    struct sw_sampler_spec spec;
+    struct candidate *candidate; /* a heap, and behind it the most likely ones, likelier towards the end */
+    int64_t heap;
+};
+
+sw_status sw_sampler_create(const struct sw_sampler_spec *spec, struct sw_sampler **out) {
+    struct sw_sampler *sampler = calloc(1, sizeof *sampler);
+    if (sampler != NULL) {
+        sampler->spec = *spec;
+        sampler->candidate = calloc((size_t)spec->vocab, sizeof *sampler->candidate);
+    }
+    if (sampler == NULL || sampler->candidate == NULL) {
+        sw_sampler_destroy(sampler);
+        return sw_fail(SW_ERR_NOMEM, "no memory to sample from %lld tokens", (long long)spec->vocab);
+    }
+    *out = sampler;
+    return SW_OK;
+}
+
+void sw_sampler_destroy(struct sw_sampler *sampler) {
+    if (sampler == NULL)
+        return;
+    free(sampler->candidate);
+    free(sampler);
+}
+
+/* Of equal ones the lower token, so that the order is a function of the logits. */
+static bool is_likelier(struct candidate a, struct candidate b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+static void sift_down(struct sw_sampler *sampler, int64_t at) {
+    struct candidate *heap = sampler->candidate, moved = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < sampler->heap; at = child) {
+        if (child + 1 < sampler->heap && is_likelier(heap[child + 1], heap[child]))
+            child++;
+        if (!is_likelier(heap[child], moved))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+static void fill(struct sw_sampler *sampler, const float *logits) {
+    sampler->heap = sampler->spec.vocab;
+    for (int64_t t = 0; t < sampler->heap; t++)
+        sampler->candidate[t] = (struct candidate){.logit = logits[t], .token = (int32_t)t};
+    for (int64_t at = sampler->heap / 2 - 1; at >= 0; at--)
+        sift_down(sampler, at);
+}
+
+/* The most likely one but `rank`. */
+static struct candidate ranked(struct sw_sampler *sampler, int64_t rank) {
+    const int64_t place = sampler->spec.vocab - 1 - rank;
+    while (sampler->heap > place) {
+        const struct candidate likeliest = sampler->candidate[0];
+        sampler->candidate[0] = sampler->candidate[--sampler->heap];
+        sift_down(sampler, 0);
+        sampler->candidate[sampler->heap] = likeliest;
+    }
+    return sampler->candidate[place];
+}
+
+/* Not normalised: of the most likely one it is 1. */
+static double weight_of(const struct sw_sampler *sampler, struct candidate candidate, float best) {
+    return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
+}
+
+int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t place) {
+    const struct sw_sampler_spec *spec = &sampler->spec;
+    fill(sampler, logits);
+    const struct candidate best = ranked(sampler, 0);
+    if (spec->temperature <= 0)
+        return best.token;
+    const bool all = spec->top_k == 0 || spec->top_k >= spec->vocab;
+    int64_t kept = all ? spec->vocab : spec->top_k;
+    double total = 0.0;
+    for (int64_t i = 0; i < kept; i++)
+        total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best.logit);
+    /* The smallest set of most likely tokens whose probability reaches top_p. */
+    double nucleus = spec->top_p < 1 ? 0.0 : total;
+    for (int64_t i = 0; spec->top_p < 1 && i < kept; i++) {
+        nucleus += weight_of(sampler, ranked(sampler, i), best.logit);
+        if (nucleus >= spec->top_p * total)
+            kept = i + 1;
+    }
+    double left = sw_rng_uniform(spec->seed, SAMPLER_STREAM, place) * nucleus;
+    for (int64_t i = 0; i < kept; i++) {
+        left -= weight_of(sampler, ranked(sampler, i), best.logit);
+        if (left < 0)
+            return ranked(sampler, i).token;
+    }
+    return ranked(sampler, kept - 1).token;
+}

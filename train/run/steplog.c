@@ -1,0 +1,211 @@
+#include "train/run/steplog.h"
+
+#include "core/log.h"
+#include "train/files/files.h"
+#include "train/run/steplog_text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct sw_steplog {
+    char *path;
+    int fd;
+    int64_t total_steps;
+    int64_t last_step, last_evaluation; /* that the log has; 0: none */
+    bool on_terminal;
+    bool broken; /* a line could not be written, and may be there in part: nothing may follow it */
+};
+
+/* The step of a whole line, or -1. */
+static int64_t step_of_line(const char *line, size_t length, bool *out_evaluation) {
+    if (length == 0 || line[length - 1] != '\n')
+        return -1;
+    json_t *root = json_loadb(line, length - 1, 0, NULL);
+    const json_t *step = json_object_get(root, "step");
+    const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
+    *out_evaluation = json_object_get(root, "val_loss") != NULL;
+    json_decref(root);
+    return number;
+}
+
+/* Bytes of the leading lines that are whole and not beyond last_step. */
+static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_step, off_t *out_bytes) {
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length = 0;
+    off_t kept = 0;
+    while ((length = getline(&line, &capacity, file)) > 0) {
+        bool evaluation = false;
+        const int64_t step = step_of_line(line, (size_t)length, &evaluation);
+        /* A line without its end is what a killed process leaves; any other damage is worth a word. */
+        if (step < 0 && line[length - 1] == '\n')
+            sw_log_warn("%s is damaged at byte %lld; the lines from there on are removed", log->path, (long long)kept);
+        if (step < 0 || step > last_step)
+            break;
+        *(evaluation ? &log->last_evaluation : &log->last_step) = step;
+        kept += length;
+    }
+    const bool failed = ferror(file) != 0;
+    free(line);
+    if (failed)
+        return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
+    *out_bytes = kept;
+    return SW_OK;
+}
+
+static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
+    off_t kept = 0;
+    if (last_step > 0) {
+        const int fd = open(log->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+        if (file == NULL && fd >= 0)
+            close(fd);
+        if (file == NULL)
+            return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
+        const sw_status status = measure_kept(file, log, last_step, &kept);
+        fclose(file);
+        if (status != SW_OK)
+            return status;
+    }
+    if (ftruncate(log->fd, kept) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be cut to its resumed step: %s", log->path, strerror(errno));
+    return SW_OK;
+}
+
+/* A link, or another name of a file, would have lines cut off and added outside the folder of the run. */
+static sw_status open_own(struct sw_steplog *log) {
+    struct stat info;
+    log->fd = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (log->fd < 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", log->path, strerror(errno));
+    if (fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1)
+        return sw_fail(SW_ERR_ARG, "%s is not a regular file with this one name: put a copy of it in its place",
+                       log->path);
+    if (fchmod(log->fd, 0600) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be kept for its user alone: %s", log->path, strerror(errno));
+    return SW_OK;
+}
+
+sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out) {
+    struct sw_steplog *log = calloc(1, sizeof *log);
+    if (log == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+    log->fd = -1;
+    tzset(); /* What the C library would else do, and allocate for, when the first line's time is written. */
+    log->total_steps = total_steps;
+    log->on_terminal = isatty(STDERR_FILENO) == 1;
+    log->path = strdup(path);
+    sw_status status = SW_OK;
+    if (log->path == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+        goto failed;
+    }
+    const bool is_new = access(path, F_OK) != 0;
+    SW_TRY_GOTO(open_own(log), failed);
+    SW_TRY_GOTO(is_new ? sw_file_flush_folder_of(path) : SW_OK, failed);
+    SW_TRY_GOTO(remove_beyond(log, last_step), failed);
+    *out = log;
+    return SW_OK;
+failed:
+    (void)sw_steplog_close(log);
+    return status;
+}
+
+static sw_status flush(int fd, const char *path) {
+    return fdatasync(fd) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be flushed: %s", path, strerror(errno));
+}
+
+sw_status sw_steplog_flush(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
+    const sw_status status = flush(fd, path);
+    close(fd);
+    return status;
+}
+
+sw_status sw_steplog_close(struct sw_steplog *log) {
+    if (log == NULL)
+        return SW_OK;
+    sw_log_end_progress();
+    sw_status status = SW_OK;
+    if (log->fd >= 0)
+        status = flush(log->fd, log->path);
+    /* Some file systems report a failed write only here. */
+    if (log->fd >= 0 && close(log->fd) != 0 && status == SW_OK)
+        status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
+    free(log->path);
+    free(log);
+    return status;
+}
+
+/* One write for the line and its end, so that a reader or a crash meets whole lines. */
+static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+    if (log->broken)
+        return SW_OK;
+    text[length] = '\n';
+    log->broken = true;
+    const size_t bytes = (size_t)length + 1;
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t put = write(log->fd, text + done, bytes - done);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s", log->path,
+                           strerror(errno));
+        done += (size_t)put;
+    }
+    log->broken = false;
+    return SW_OK;
+}
+
+sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
+    sw_step_to_text(&record, log->total_steps, text);
+    if (log->on_terminal)
+        sw_log_progress(text);
+    else
+        sw_log_info("%s", text);
+    record.time_s = time(NULL);
+    return sw_steplog_restore(log, record);
+}
+
+sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
+    log->last_step = record.step;
+    return write_line(log, text, sw_step_to_json(&record, text));
+}
+
+int64_t sw_steplog_last_step(const struct sw_steplog *log) {
+    return log != NULL ? log->last_step : INT64_MAX;
+}
+
+int64_t sw_steplog_last_evaluation(const struct sw_steplog *log) {
+    return log != NULL ? log->last_evaluation : 0;
+}
+
+sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    if (log == NULL)
+        return SW_OK;
+    sw_eval_to_text(&record, text);
+    sw_log_info("%s", text);
+    /* A run that was done already is evaluated again when it is resumed, for the eye only. */
+    if (record.step == log->last_evaluation)
+        return SW_OK;
+    log->last_evaluation = record.step;
+    record.time_s = time(NULL);
+    return write_line(log, text, sw_eval_to_json(&record, text));
+}

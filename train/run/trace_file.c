@@ -1,0 +1,53 @@
+#include "train/run/trace_file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_CHARS = 4096 };
+
+/* A trace replaces nothing: the path may be mistyped, and state or data be there. */
+static sw_status must_be_free(const char *path) {
+    struct stat there;
+    if (lstat(path, &there) == 0)
+        return sw_fail(SW_ERR_ARG, "--trace %s exists already; name a new file", path);
+    return SW_OK;
+}
+
+static sw_status open_beside(const char *path, char beside[PATH_CHARS], FILE **out) {
+    const int used = snprintf(beside, PATH_CHARS, "%s.partial", path);
+    if (used < 0 || used >= PATH_CHARS)
+        return sw_fail(SW_ERR_ARG, "the path of --trace is too long: %.64s...", path);
+    *out = fopen(beside, "we");
+    if (*out == NULL)
+        return sw_fail(SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(errno));
+    return SW_OK;
+}
+
+sw_status sw_trace_file_check(const char *path) {
+    char beside[PATH_CHARS];
+    FILE *file;
+    SW_TRY(must_be_free(path));
+    SW_TRY(open_beside(path, beside, &file));
+    fclose(file);
+    unlink(beside);
+    return SW_OK;
+}
+
+sw_status sw_trace_file_write(const char *path, const struct sw_trace *trace) {
+    char beside[PATH_CHARS];
+    FILE *file;
+    SW_TRY(must_be_free(path));
+    SW_TRY(open_beside(path, beside, &file));
+    sw_trace_write(trace, file);
+    const bool written = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
+    const int write_error = errno;
+    const bool closed = fclose(file) == 0;
+    if (written && closed && rename(beside, path) == 0)
+        return SW_OK;
+    const int error = written ? errno : write_error;
+    unlink(beside);
+    return sw_fail(error == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(error));
+}

@@ -1,0 +1,474 @@
+#include "train/run/trainer.h"
+#include "train/plan/settings_plan.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/long_work.h"
+#include "core/machine.h"
+#include "train/devices/algorithms.h"
+#include "train/devices/gpu_verdict.h"
+#include "train/files/files.h"
+#include "train/folder/run_lock.h"
+#include "train/folder/run_starts.h"
+#include "train/plan/plan_choice.h"
+#include "train/run/agreement.h"
+#include "train/run/loading.h"
+#include "train/run/progress.h"
+#include "train/run/steplog.h"
+#include "train/run/trace_file.h"
+#include "train/settings/room.h"
+#include "train/stores/new_store.h"
+#include "train/stores/rank_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static sw_status open_data(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    struct sw_data_spec spec = {
+        .files = (const char *const *)settings->data.items,
+        .file_count = settings->data.count,
+        .format = {.type = settings->tokens, .flag = "--tokens"},
+        .vocab = trainer->run.config.vocab,
+        .seq = settings->seq,
+        .seed = (uint64_t)settings->seed,
+    };
+    SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
+    const sw_status status = sw_data_open(&spec, &trainer->data);
+    return status == SW_ERR_IO && sw_run_is_one(trainer->folder)
+               ? sw_fail_while(status, "opening the data of this run; if they were moved, --data (or --val) says where "
+                                       "they are now")
+               : status;
+}
+
+static sw_status check_settings(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    settings->ranks = sw_ranks_count(trainer->ranks);
+    settings->rank = sw_ranks_rank(trainer->ranks);
+    settings->local_rank = sw_ranks_local_rank(trainer->ranks);
+    settings->local_ranks = sw_ranks_local_count(trainer->ranks);
+    if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
+        return sw_fail(SW_ERR_ARG, "--speculate always is for a rank alone: several never speculate; leave it out");
+    return sw_settings_check(settings);
+}
+
+static sw_status share_cores(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    int64_t cores;
+    SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
+    if (settings->threads == SW_OPTION_AUTO)
+        settings->threads = cores;
+    return sw_ranks_least(trainer->ranks, &settings->threads, 1);
+}
+
+static sw_status open_inputs(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_settings_open_devices(settings, &trainer->devices));
+    SW_TRY(sw_gpu_verdict_require(&trainer->devices));
+    SW_TRY(sw_algorithms_begin(trainer->devices.compute, &trainer->run.products));
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    sw_ranks_keep_to_node(trainer->ranks, info.bus);
+    SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
+    const struct sw_schedule schedule = sw_settings_schedule(settings);
+    SW_TRY(sw_schedule_check(&schedule));
+    return open_data(trainer);
+}
+
+static sw_status make_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
+                                         .batch = settings->micro_batch,
+                                         .seq = settings->seq,
+                                         .tiles = settings->tiles,
+                                         .documents = sw_data_has_documents(trainer->data)};
+    return sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model);
+}
+
+static sw_status make_plan(struct sw_trainer *trainer) {
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_plan_fit(settings, trainer->model, &trainer->plan));
+    return sw_room_check(trainer->plan, &info, settings);
+}
+
+/* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
+ * itself, all see whether they go on. */
+static sw_status prepare(struct sw_trainer *trainer) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_gate(ranks, check_settings(trainer)));
+    SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
+    SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
+    SW_TRY(share_cores(trainer));
+    SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
+    SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
+    /* Rank 0 prepares its products first, and the others by its algorithms. */
+    SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
+    SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));
+    SW_TRY(sw_ranks_gate(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
+    return sw_ranks_gate(ranks, make_plan(trainer));
+}
+
+struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result) {
+    return (struct sw_run_step){.step = result->step,
+                                .loss = sw_trainer_mean_loss(result),
+                                .grad_norm = result->grad_norm,
+                                .skipped = result->skipped};
+}
+
+/* The loop may have noted the step already, before the final save. */
+static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
+    struct sw_run_step *newest = &trainer->recent[SW_RUN_RECENT_STEPS - 1];
+    if (newest->step >= result->step)
+        return;
+    memmove(trainer->recent, trainer->recent + 1, sizeof trainer->recent - sizeof trainer->recent[0]);
+    *newest = sw_trainer_run_step(result);
+}
+
+/* Whether the commit of a step has in its text all steps whose lines may not last yet. */
+static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
+    const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
+    bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
+    for (int64_t i = 0; restores && i < lacking; i++)
+        restores = trainer->recent[SW_RUN_RECENT_STEPS - 1 - i].step == step - i;
+    return restores;
+}
+
+/* No resume may find a commit and lack steps before it in the log. A log that cannot be flushed is no reason to lose
+ * steps. */
+static void flush_log(struct sw_trainer *trainer, int64_t step) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails || restores_log(trainer, step))
+        return;
+    const sw_status status = sw_path_join(path, sizeof path, trainer->folder, "log.jsonl");
+    trainer->log_fails = status != SW_OK || sw_steplog_flush(path) != SW_OK;
+    trainer->log_flushed = step;
+    if (trainer->log_fails)
+        sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
+    sw_error_clear();
+}
+
+/* The commit's text, on a lane's thread. Commits that are not a step's own come after the step's line in the log. */
+static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
+    struct sw_trainer *trainer = context;
+    struct sw_run_position position = {.step = result->step,
+                                       .applied_steps = result->applied_steps,
+                                       .skipped_steps = result->skipped_steps,
+                                       .loss_scale = result->next_scale};
+    snprintf(position.start, sizeof position.start, "%s", sw_run_last_start(&trainer->run));
+    if (result->by_plan)
+        remember(trainer, result);
+    memcpy(position.recent, trainer->recent, sizeof position.recent);
+    flush_log(trainer, result->step);
+    return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
+}
+
+static sw_status open_engine(struct sw_trainer *trainer) {
+    const struct sw_engine_spec spec = {
+        .plan = trainer->plan,
+        .device = trainer->devices.compute,
+        .host = trainer->devices.host,
+        .store = trainer->store,
+        .io_depth = SW_STORE_IO_DEPTH,
+        .speculation = (sw_speculation)trainer->run.settings.speculate,
+        .ops = sw_model_ops(trainer->model),
+        .describe = describe,
+        .describe_context = trainer,
+        .applied_steps = trainer->position.applied_steps,
+        .skipped_steps = trainer->position.skipped_steps,
+        .loss_scale = trainer->position.loss_scale,
+        .trace_ops = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? SW_TRACE_OPS : 0,
+        .comm = sw_ranks_comm(trainer->ranks),
+        .watch = sw_ranks_watch(trainer->ranks),
+    };
+    return sw_engine_open(&spec, &trainer->engine);
+}
+
+/* What is done while a store is made: shown, and watched for the wish to stop. */
+struct making {
+    struct sw_progress progress;
+    struct sw_ranks *ranks;
+    const volatile sig_atomic_t *stop;
+};
+
+static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
+    struct making *making = context;
+    sw_progress_at(&making->progress, done_bytes, total_bytes, sw_now_ns());
+    sw_ranks_tick(making->ranks);
+    return !*making->stop;
+}
+
+/* Every byte of a new store is written once, which takes a while where it is large. */
+static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
+    struct sw_trainer *trainer = context;
+    const struct sw_new_store wanted = {.plan = trainer->plan,
+                                        .places = places,
+                                        .id = id,
+                                        .allow_buffered = trainer->run.settings.allow_buffered,
+                                        .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
+    struct making making = {
+        .progress = sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
+        .ranks = trainer->ranks,
+        .stop = trainer->stop};
+    sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
+    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, out);
+    sw_ranks_leave(trainer->ranks);
+    if (status == SW_OK)
+        sw_progress_end(&making.progress, sw_store_file_bytes(*out), sw_now_ns());
+    else
+        sw_progress_break(&making.progress);
+    trainer->made_store = status == SW_OK;
+    return status;
+}
+
+static struct sw_rank_stores stores_of(struct sw_trainer *trainer) {
+    return (struct sw_rank_stores){.ranks = trainer->ranks,
+                                   .folder = trainer->folder,
+                                   .run = &trainer->run,
+                                   .make = make_store,
+                                   .context = trainer};
+}
+
+static sw_status create_store(struct sw_trainer *trainer) {
+    const struct sw_rank_stores stores = stores_of(trainer);
+    SW_TRY(sw_rank_places_agree(&stores));
+    SW_TRY(sw_start_announce(&stores, &trainer->start));
+    return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
+}
+
+/* The cheapest plan may take more of the device than the one that was checked. */
+static sw_status choose_by_price(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    SW_TRY(sw_plan_choose_at_start(settings, trainer->model, &trainer->devices, trainer->folder, trainer->ranks,
+                                   &trainer->plan, &trainer->predicted_step_s));
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
+    return sw_room_say(trainer->plan, &info, settings);
+}
+
+static sw_status open_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
+                                &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    return SW_OK;
+}
+
+/* What a run learns, its exports included, is its user's. */
+static sw_status make_folder(struct sw_trainer *trainer) {
+    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
+    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
+                           sizeof trainer->made_folders);
+}
+
+/* Each commit of this process carries an id that run.json lists before the first one. */
+static sw_status add_start(struct sw_trainer *trainer) {
+    struct sw_ranks *ranks = trainer->ranks;
+    char id[SW_STORE_ID_CHARS];
+    SW_TRY(sw_ranks_gate(ranks, sw_store_new_id(id)));
+    SW_TRY(sw_ranks_spread(ranks, "identity of the start", id, sizeof id));
+    return sw_ranks_gate(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
+}
+
+static sw_status begin_run(struct sw_trainer *trainer) {
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
+}
+
+static sw_status create(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
+    SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
+    SW_TRY(prepare(trainer));
+    trainer->run.data_digest = sw_data_digest(trainer->data);
+    SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
+    SW_TRY(make_folder(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
+    SW_TRY(sw_start_clear(ranks, trainer->folder));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(choose_by_price(trainer));
+    SW_TRY(sw_agree_on_plan(trainer));
+    SW_TRY(create_store(trainer));
+    SW_TRY(add_start(trainer));
+    SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(open_engine(trainer));
+    SW_TRY(sw_loading_run(trainer));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    return SW_OK;
+}
+
+/* A start that failed leaves nothing behind. */
+static void undo_create(struct sw_trainer *trainer) {
+    sw_engine_close(trainer->engine);
+    trainer->engine = NULL;
+    const struct sw_rank_stores stores = stores_of(trainer);
+    if (trainer->start.announced) {
+        sw_rank_store_undo(&stores, trainer->store);
+        trainer->store = NULL;
+    }
+    sw_start_undo(&stores, &trainer->start);
+    if (trainer->lock >= 0)
+        sw_run_lock_remove(trainer->folder);
+    sw_folder_unmake(trainer->folder, trainer->made_folders);
+}
+
+static sw_status make(const char *folder, struct sw_ranks *ranks, struct sw_trainer **out) {
+    struct sw_trainer *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the run");
+    trainer->folder = folder;
+    trainer->ranks = ranks;
+    trainer->start_ns = sw_now_ns();
+    trainer->lock = -1;
+    *out = trainer;
+    return SW_OK;
+}
+
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(make(settings->run, ranks, &trainer));
+    trainer->stop = stop;
+    trainer->run.settings = *settings;
+    trainer->run.settings.memory_named[SW_DEVICE] = settings->device_memory != SW_OPTION_AUTO;
+    trainer->run.settings.memory_named[SW_HOST] = settings->host_memory != SW_OPTION_AUTO;
+    *settings = (struct sw_settings){0};
+    sw_long_work_stop_by(stop);
+    const sw_status status = create(trainer);
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK) {
+        undo_create(trainer);
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
+
+static sw_status check_store(const struct sw_trainer *trainer) {
+    const struct sw_units *units = sw_model_get_units(trainer->model);
+    bool same = sw_store_unit_count(trainer->store) == units->count;
+    for (int64_t u = 0; same && u < units->count; u++)
+        same = sw_store_unit_whole_grains(trainer->store, u) == units->unit[u].grains;
+    if (!same)
+        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+    if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
+        return sw_fail(SW_ERR_ARG, "the store was made for another --durability than run.json names");
+    return SW_OK;
+}
+
+/* What a resume changes of the run's settings; NULL: nothing. */
+struct change {
+    sw_status (*apply)(void *context, struct sw_settings *settings);
+    void *context;
+};
+
+/* Budgets that the run began with are not those that its user names now: what was there then may not be any more. */
+static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
+    enum { UNNAMED = INT32_MIN };
+    const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
+    int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
+    settings->device_memory = settings->host_memory = UNNAMED;
+    const sw_status status = change->apply(change->context, settings);
+    for (int tier = SW_DEVICE; tier <= SW_HOST; tier++) {
+        settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
+        *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
+    }
+    return status;
+}
+
+static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    trainer->past_schedule = sw_settings_schedule(settings);
+    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
+        sw_settings_regroup(settings, trainer->run.ranks);
+    if (change->apply != NULL)
+        SW_TRY(apply_change(change, settings));
+    return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
+}
+
+static sw_status open_store(struct sw_trainer *trainer) {
+    struct sw_rank_stores stores = stores_of(trainer);
+    stores.previous = trainer->run.settings.previous;
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
+    SW_TRY(sw_rank_places_agree(&stores));
+    return sw_rank_store_open(&stores, &trainer->store);
+}
+
+static sw_status read_position(struct sw_trainer *trainer) {
+    SW_TRY(check_store(trainer));
+    return sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest,
+                                &trainer->position);
+}
+
+/* A folder without a run is refused when it is read, and nothing is made in it. */
+static sw_status lock_run(struct sw_trainer *trainer) {
+    return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
+}
+
+static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
+    SW_TRY(prepare(trainer));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
+    SW_TRY(choose_by_price(trainer));
+    SW_TRY(sw_agree_on_plan(trainer));
+    SW_TRY(open_store(trainer));
+    SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
+    SW_TRY(add_start(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    SW_TRY(open_engine(trainer));
+    return sw_engine_restore(trainer->engine);
+}
+
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(make(folder, ranks, &trainer));
+    trainer->stop = stop;
+    sw_long_work_stop_by(stop);
+    const sw_status status = resume(trainer, &(struct change){change, context});
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
+        (void)sw_fail_while(status, "resuming a run whose start was cut off: it is begun again by train");
+    if (status != SW_OK) {
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
+
+void sw_trainer_close(struct sw_trainer *trainer) {
+    if (trainer == NULL)
+        return;
+    sw_engine_close(trainer->engine);
+    if (trainer->store != NULL)
+        sw_store_close(trainer->store);
+    if (trainer->data != NULL)
+        sw_data_close(trainer->data);
+    sw_plan_destroy(trainer->plan);
+    sw_model_destroy(trainer->model);
+    if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
+        sw_devices_close(&trainer->devices);
+    sw_source_close(trainer->source);
+    sw_run_release(&trainer->run);
+    if (trainer->lock >= 0)
+        close(trainer->lock);
+    free(trainer);
+}

@@ -1,0 +1,135 @@
+#include "core/log.h"
+#include "train/settings/options_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 128 };
+
+struct parser {
+    const struct sw_command_line *line;
+    void *target;
+    int argc;
+    char *const *argv;
+    int next; /* the argument to look at */
+    bool seen[MAX_OPTIONS];
+    bool flags_ended; /* after "--" all arguments are values */
+    bool help;
+};
+
+static const struct sw_option *find_flag(const struct sw_command_line *line, const char *name, size_t length) {
+    for (int i = 0; i < line->option_count; i++) {
+        const struct sw_option *option = &line->options[i];
+        if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
+            return option;
+    }
+    return NULL;
+}
+
+static sw_status fail_unknown_flag(const struct sw_command_line *line, const char *typed, size_t length) {
+    const char *nearest = sw_options_nearest(line, typed, length);
+    if (nearest != NULL)
+        return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
+    return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; 'spillway %s --help' lists its flags", line->command, (int)length,
+                   typed, line->command);
+}
+
+static bool looks_like_flag(const char *text) {
+    return text[0] == '-' && text[1] == '-';
+}
+
+/* Marks an option as given; a list that is given for the first time replaces the one that was there. */
+static sw_status mark(struct parser *parser, const struct sw_option *option) {
+    bool *seen = &parser->seen[option - parser->line->options];
+    if (*seen && !sw_option_is_list(option))
+        return sw_fail(SW_ERR_ARG, "%s is given twice; give it once", option->name);
+    if (!*seen)
+        sw_option_clear(option, parser->target);
+    *seen = true;
+    return SW_OK;
+}
+
+static sw_status parse_values(struct parser *parser, const struct sw_option *option) {
+    if (parser->next >= parser->argc || looks_like_flag(parser->argv[parser->next]))
+        return sw_fail(SW_ERR_ARG, "%s needs a value (%s)", option->name,
+                       option->value != NULL ? option->value : "see --help");
+    do {
+        SW_TRY(sw_option_set(option, parser->argv[parser->next++], parser->target));
+    } while (option->kind == SW_OPTION_MANY && parser->next < parser->argc &&
+             !looks_like_flag(parser->argv[parser->next]));
+    return SW_OK;
+}
+
+static sw_status parse_flag(struct parser *parser, const char *argument) {
+    const size_t length = strcspn(argument, "=");
+    const char *attached = argument[length] == '=' ? argument + length + 1 : NULL;
+    const struct sw_option *option = find_flag(parser->line, argument, length);
+    if (option == NULL)
+        return fail_unknown_flag(parser->line, argument, length);
+    SW_TRY(mark(parser, option));
+    if (option->kind == SW_OPTION_FLAG && attached != NULL)
+        return sw_fail(SW_ERR_ARG, "%s takes no value, but '%s' is given; leave it out", option->name, attached);
+    if (option->kind == SW_OPTION_FLAG || attached != NULL)
+        return sw_option_set(option, attached, parser->target);
+    return parse_values(parser, option);
+}
+
+static sw_status parse_positional(struct parser *parser, const char *argument) {
+    for (int i = 0; i < parser->line->option_count; i++) {
+        const struct sw_option *option = &parser->line->options[i];
+        if (sw_option_has_flag(option) || (parser->seen[i] && !sw_option_is_list(option)))
+            continue;
+        SW_TRY(mark(parser, option));
+        return sw_option_set(option, argument, parser->target);
+    }
+    return sw_fail(SW_ERR_ARG, "%s does not know what to do with '%s'; 'spillway %s --help' shows what it takes",
+                   parser->line->command, argument, parser->line->command);
+}
+
+static bool asks_for_help(const char *argument) {
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+static sw_status parse_argument(struct parser *parser) {
+    const char *argument = parser->argv[parser->next++];
+    if (parser->flags_ended)
+        return parse_positional(parser, argument);
+    if (strcmp(argument, "--") == 0) {
+        parser->flags_ended = true;
+        return SW_OK;
+    }
+    if (asks_for_help(argument)) {
+        parser->help = true;
+        return SW_OK;
+    }
+    if (strcmp(argument, "--quiet") == 0) {
+        sw_log_set_quiet();
+        return SW_OK;
+    }
+    if (argument[0] == '-' && argument[1] != '\0')
+        return parse_flag(parser, argument);
+    return parse_positional(parser, argument);
+}
+
+static sw_status check_required(const struct parser *parser) {
+    for (int i = 0; i < parser->line->option_count; i++) {
+        const struct sw_option *option = &parser->line->options[i];
+        if (option->required && !parser->seen[i])
+            return sw_fail(SW_ERR_ARG, "%s needs %s (%s)", parser->line->command, option->name, option->what);
+    }
+    return SW_OK;
+}
+
+sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
+                           bool *out_help) {
+    assert(line->option_count <= MAX_OPTIONS);
+    struct parser parser = {.line = line, .target = target, .argc = argc, .argv = argv};
+    *out_help = false;
+    while (parser.next < argc && !parser.help)
+        SW_TRY(parse_argument(&parser));
+    *out_help = parser.help;
+    if (parser.help)
+        return SW_OK;
+    SW_TRY(check_required(&parser));
+    return line->check != NULL ? line->check(target) : SW_OK;
+}

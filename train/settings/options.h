@@ -1,0 +1,105 @@
+/* The flags of a command: one table drives parsing, defaults, --help and the JSON that a run keeps. */
+#ifndef SW_TRAIN_SETTINGS_OPTIONS_H
+#define SW_TRAIN_SETTINGS_OPTIONS_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* The member of the command's struct that a kind fills. */
+typedef enum {
+    SW_OPTION_FLAG,     /* bool: given or not */
+    SW_OPTION_STRING,   /* char *: owned, NULL where there is none */
+    SW_OPTION_INT,      /* int64_t */
+    SW_OPTION_REAL,     /* double */
+    SW_OPTION_SIZE,     /* int64_t: bytes, written "512MiB" */
+    SW_OPTION_DURATION, /* int64_t: seconds, written "90", "90s", "15m", "15min" or "2h" */
+    SW_OPTION_EVERY,    /* struct sw_option_every: written "100", "10m" or, for both, "100,10m" */
+    SW_OPTION_CHOICE,   /* int: index in `choices` */
+    SW_OPTION_LIST,     /* struct sw_option_list: the flag may be repeated, one value each time */
+    SW_OPTION_MANY,     /* struct sw_option_list: also takes all values up to the next flag */
+} sw_option_kind;
+
+/* How often something is done: after so many steps or so much time, whichever comes first; 0: not by that. */
+struct sw_option_every {
+    int64_t steps, seconds;
+};
+
+struct sw_option_list {
+    char **items;
+    int count;
+};
+
+sw_status sw_option_list_add(struct sw_option_list *list, const char *text);
+void sw_option_list_release(struct sw_option_list *list);
+
+/* What an int, size or duration holds when the word "auto" was given. */
+#define SW_OPTION_AUTO INT64_C(-1)
+
+struct sw_option {
+    const char *name; /* "--micro-batch", or "DIR" for an argument without a flag, in order */
+    sw_option_kind kind;
+    size_t offset;
+    const char *initial;       /* the default, as it would be written; NULL: none, and the member is left zero */
+    const char *value;         /* the value's name in --help: "N", "tokens", "SIZE" */
+    const char *what;          /* one line for --help */
+    const char *choices;       /* "auto|cpu|cuda" */
+    int64_t int_min, int_max;  /* inclusive; int_max 0: no upper limit */
+    double real_min, real_max; /* inclusive; real_max 0: no upper limit */
+    bool below_max;            /* real_max itself is excluded */
+    bool allow_auto;           /* "auto" gives SW_OPTION_AUTO */
+    bool required;
+    bool transient; /* belongs to one invocation: not in the JSON */
+    bool own;       /* each rank may have a value of its own */
+};
+
+struct sw_command_line {
+    const char *command; /* "train" */
+    const char *summary; /* one line */
+    const struct sw_option *options;
+    int option_count;
+    sw_status (*check)(const void *target); /* what the table cannot say, asked after parsing; may be NULL */
+    void (*more_help)(FILE *to);            /* printed below the flags; may be NULL */
+    bool goes_on;                           /* what is not given stays as the run has it */
+};
+
+/* A row for a command that reads a run's store, which may have been moved: at_ is the offset of a list. */
+#define SW_OPTION_STORE_MOVED(at_)                                                                                     \
+    {                                                                                                                  \
+        .name = "--nvme", .kind = SW_OPTION_LIST, at_, .value = "DIR|DEVICE",                                          \
+        .what = "where the store of the run is now, repeatable; default: where the run has it"                         \
+    }
+
+/* Fills target with the defaults. Everything in it that options own must be released, or still zero. */
+sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
+
+/* Parses the arguments after the command's name into target, over what is there: a command that goes on with an earlier
+ * run fills target from JSON before. A list that is given replaces the one there. Every command knows --quiet, which
+ * silences the log (core/log.h). Fails with SW_ERR_ARG, or with what the command's check says. Where --help is among
+ * the arguments, sets *out_help and does not check what is required. */
+sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
+                           bool *out_help);
+
+/* Releases the strings and lists of target. */
+void sw_options_release(const struct sw_command_line *line, void *target);
+
+void sw_options_help(const struct sw_command_line *line, FILE *to);
+/* The exit statuses of all commands (core/exit.h). */
+void sw_options_help_exits(FILE *to);
+
+/* All options with a flag that are not transient: "--micro-batch" is "micro_batch". The caller releases the object. */
+sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out);
+
+/* The same of those that all ranks must have alike. */
+sw_status sw_options_common_json(const struct sw_command_line *line, const void *target, json_t **out);
+
+/* Reads what sw_options_to_json wrote; origin names it in messages. Options that are missing keep their value; unknown
+ * ones are refused. Values are checked as those of flags are. */
+sw_status sw_options_from_json(const struct sw_command_line *line, const json_t *object, const char *origin,
+                               void *target);
+
+#endif

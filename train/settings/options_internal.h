@@ -1,0 +1,33 @@
+/* What the files of the options share. */
+#ifndef SW_TRAIN_SETTINGS_OPTIONS_INTERNAL_H
+#define SW_TRAIN_SETTINGS_OPTIONS_INTERNAL_H
+
+#include "train/settings/options.h"
+
+enum { SW_OPTION_CHOICE_CHARS = 64 };
+
+static inline bool sw_option_has_flag(const struct sw_option *option) {
+    return option->name[0] == '-';
+}
+
+static inline bool sw_option_is_list(const struct sw_option *option) {
+    return option->kind == SW_OPTION_LIST || option->kind == SW_OPTION_MANY;
+}
+
+static inline void *sw_option_member(const struct sw_option *option, void *target) {
+    return (char *)target + option->offset;
+}
+
+/* Sets the member from text; a list grows by one. */
+sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
+
+/* Releases what the member owns and empties it. */
+void sw_option_clear(const struct sw_option *option, void *target);
+
+/* Writes the choice's name; false where there is no such choice. */
+bool sw_option_choice_name(const struct sw_option *option, int index, char buffer[SW_OPTION_CHOICE_CHARS]);
+
+/* The flag most like what was typed, or NULL where none is near. */
+const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length);
+
+#endif

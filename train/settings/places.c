@@ -1,0 +1,135 @@
+#include "train/settings/places.h"
+
+#include "core/size.h"
+#include "io/store/block.h"
+#include "train/files/files.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The size behind the last colon, or NULL where there is none. Only what begins with a digit can be one, so that names
+ * with colons, as links to drives have them, stay names. */
+static const char *limit_of(const char *text) {
+    const char *colon = strrchr(text, ':');
+    int64_t bytes;
+    if (colon == NULL || colon == text || !isdigit((unsigned char)colon[1]))
+        return NULL;
+    if (sw_parse_size(colon + 1, &bytes) == SW_OK)
+        return colon + 1;
+    sw_error_clear();
+    return NULL;
+}
+
+int sw_place_path_chars(const char *text) {
+    const char *limit = limit_of(text);
+    return (int)(limit != NULL ? limit - 1 - text : (ptrdiff_t)strlen(text));
+}
+
+/* The text with every "{name}" replaced by the number. Takes the text; NULL: no memory. */
+static char *put_number(char *text, const char *name, int64_t number) {
+    char *at = text != NULL ? strstr(text, name) : NULL;
+    if (at == NULL)
+        return text;
+    char *joined = NULL, *rest = put_number(strdup(at + strlen(name)), name, number);
+    if (rest == NULL || asprintf(&joined, "%.*s%lld%s", (int)(at - text), text, (long long)number, rest) < 0)
+        joined = NULL;
+    free(rest);
+    free(text);
+    return joined;
+}
+
+static sw_status add(struct sw_places *places, const char *text, const struct sw_store_owner *owner) {
+    const int index = places->count;
+    const char *limit = limit_of(text);
+    char *path = limit != NULL ? strndup(text, (size_t)(limit - 1 - text)) : strdup(text);
+    path = put_number(put_number(path, "{rank}", owner->rank), "{local_rank}", owner->local_rank);
+    if (path == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    places->path[index] = path;
+    places->count++;
+    if (limit == NULL)
+        return SW_OK;
+    SW_TRY(sw_parse_size(limit, &places->most_bytes[index]));
+    return places->most_bytes[index] > 0
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "--nvme %s allows the store nothing: give a larger size, or none", text);
+}
+
+static sw_status add_exactly(struct sw_places *places, const char *path) {
+    places->path[places->count] = strdup(path);
+    if (places->path[places->count] == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    places->count++;
+    return SW_OK;
+}
+
+sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out) {
+    *out = (struct sw_places){0};
+    if (paths->count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "a store is said to have %d files; at most %d are possible", paths->count,
+                       SW_STORE_MAX_FILES);
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < paths->count; i++)
+        status = add_exactly(out, paths->items[i]);
+    if (status != SW_OK)
+        sw_places_release(out);
+    return status;
+}
+
+sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
+                       struct sw_places *out) {
+    static const struct sw_store_owner alone = {0};
+    *out = (struct sw_places){0};
+    if (nvme->count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", nvme->count, SW_STORE_MAX_FILES);
+    sw_status status = nvme->count == 0 ? add_exactly(out, folder) : SW_OK;
+    for (int i = 0; status == SW_OK && i < nvme->count; i++)
+        status = add(out, nvme->items[i], owner != NULL ? owner : &alone);
+    if (status != SW_OK)
+        sw_places_release(out);
+    return status;
+}
+
+static sw_status enter_folder(const char **path, const struct sw_store_owner *owner) {
+    char *inside;
+    if (sw_block_is_one(*path))
+        return SW_OK;
+    if (asprintf(&inside, "%s/rank-%lld-of-%lld%s", *path, (long long)owner->rank, (long long)owner->ranks,
+                 owner->whole ? "-whole" : "") < 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    free((char *)*path);
+    *path = inside;
+    return SW_OK;
+}
+
+sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner) {
+    for (int i = 0; owner->ranks > 1 && i < places->count; i++)
+        if (!sw_block_is_one(places->path[i]))
+            SW_TRY(sw_folder_make_own(places->path[i], 0700));
+    return SW_OK;
+}
+
+void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner) {
+    for (int i = 0; owner->ranks > 1 && i < places->count; i++)
+        sw_folder_remove_empty(places->path[i]);
+}
+
+sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
+                            struct sw_places *out) {
+    SW_TRY(sw_places_of(nvme, folder, owner, out));
+    sw_status status = SW_OK;
+    for (int i = 0; owner->ranks > 1 && status == SW_OK && i < out->count; i++)
+        status = enter_folder(&out->path[i], owner);
+    if (status != SW_OK)
+        sw_places_release(out);
+    return status;
+}
+
+void sw_places_release(struct sw_places *places) {
+    for (int i = 0; i < places->count; i++)
+        free((char *)places->path[i]);
+    *places = (struct sw_places){0};
+}

@@ -1,0 +1,30 @@
+/* The learning rate as a function of the step. The curves are those of PyTorch's CosineAnnealingLR and LinearLR and of
+ * transformers' get_cosine_schedule_with_warmup and its linear one: they reach min_lr one step after the last, so that
+ * every step trains. The warm-up's first step has lr/warmup, where transformers' first step has a rate of 0. */
+#ifndef SW_TRAIN_SETTINGS_SCHEDULE_H
+#define SW_TRAIN_SETTINGS_SCHEDULE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE, SW_SCHEDULE_WSD } sw_schedule_kind;
+
+struct sw_schedule {
+    sw_schedule_kind kind;
+    double lr, min_lr;
+    int64_t warmup_steps; /* linear from lr/warmup at step 1 to lr at step warmup */
+    int64_t steps;        /* length of the schedule; the steps after it have min_lr */
+    int64_t decay_steps;  /* WSD: the linear decay at the end */
+    bool min_at_last;     /* of runs that began with it: the last step of the schedule has min_lr already */
+};
+
+sw_status sw_schedule_parse_kind(const char *name, sw_schedule_kind *out); /* constant, linear, cosine, wsd */
+const char *sw_schedule_kind_name(sw_schedule_kind kind);
+/* Checks ranges: steps >= 1, 0 <= min_lr <= lr, warm-up and decay within the steps. */
+sw_status sw_schedule_check(const struct sw_schedule *schedule);
+/* The rate of a step from 1. Beyond the end: min_lr (lr for constant). */
+double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step);
+
+#endif

@@ -1,0 +1,81 @@
+#include "io/store/block.h"
+#include "train/settings/places.h"
+#include "train/settings/settings.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A name with {rank} in it is that of nothing, and only gets its folder. A link to a drive stays one: the drive that it
+ * leads to may have another name when the machine has started again. */
+static sw_status make_absolute(char **path) {
+    if (**path == '/' && sw_block_is_one(*path))
+        return SW_OK;
+    char *absolute = realpath(*path, NULL);
+    if (absolute == NULL && **path != '/' && strchr(*path, '{') != NULL) {
+        char *here = getcwd(NULL, 0);
+        if (here == NULL || asprintf(&absolute, "%s/%s", here, *path) < 0)
+            absolute = NULL;
+        free(here);
+    }
+    if (absolute == NULL)
+        return SW_OK;
+    free(*path);
+    *path = absolute;
+    return SW_OK;
+}
+
+/* The same of a place, whose limit stays behind it. A name that ends as a limit does keeps the slash that says it is
+ * none.
+ */
+static sw_status make_place_absolute(char **place) {
+    const int chars = sw_place_path_chars(*place);
+    char *path = strndup(*place, (size_t)chars), *joined = NULL;
+    const sw_status status = path != NULL ? make_absolute(&path) : SW_ERR_NOMEM;
+    const bool ambiguous = status == SW_OK && sw_place_path_chars(path) < (int)strlen(path);
+    if (status != SW_OK || asprintf(&joined, "%s%s%s", path, ambiguous ? "/" : "", *place + chars) < 0) {
+        free(path);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    }
+    free(path);
+    free(*place);
+    *place = joined;
+    return SW_OK;
+}
+
+/* run.json is UTF-8, and a name that is not could not be found again by it. */
+static sw_status check_name(const char *flag, const char *name) {
+    json_t *text = json_string(name);
+    if (text == NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "%s %s: the name, with the folders before it, is not UTF-8 and cannot be kept in run.json: "
+                       "rename it, or use another",
+                       flag, name);
+    json_decref(text);
+    return SW_OK;
+}
+
+static sw_status check_names(const struct sw_settings *settings) {
+    SW_TRY(check_name("--model", settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(check_name("--data", settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(check_name("--nvme", settings->nvme.items[i]));
+    return settings->val != NULL ? check_name("--val", settings->val) : SW_OK;
+}
+
+sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
+    SW_TRY(make_absolute(&settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(make_absolute(&settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(make_place_absolute(&settings->nvme.items[i]));
+    double percent;
+    const char *file;
+    SW_TRY(sw_settings_validation(settings, &percent, &file));
+    if (file != NULL)
+        SW_TRY(make_absolute(&settings->val));
+    return check_names(settings);
+}

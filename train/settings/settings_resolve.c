@@ -1,0 +1,142 @@
+/* What settings leave open, for a model and a device. */
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/size.h"
+#include "train/devices/devices.h"
+#include "train/hf/config.h"
+#include "train/model/model.h"
+#include "train/settings/settings.h"
+
+/* Where a micro-batch is not named: as many sequences as make about this many tokens. */
+enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
+/* Of chunks. Short copies keep a GPU's link busy only half of the time. A rank's part of a model is cut into at most
+ * so many, as a plan has several ops for each of them. */
+enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
+/* Shares of the memory that is available, for the tiers of a CPU device. */
+#define AUTO_DEVICE_SHARE 0.6
+#define AUTO_HOST_SHARE 0.2
+/* Of the host's memory beside a GPU. */
+#define AUTO_GPU_HOST_SHARE 0.8
+
+static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
+    const int64_t ranks = sw_settings_ranks(s);
+    if (s->seq == SW_OPTION_AUTO)
+        s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
+    const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
+    if (s->micro_batch == SW_OPTION_AUTO) {
+        const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
+        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
+        while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
+            s->micro_batch--;
+    }
+    const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
+    if (batch_auto)
+        s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
+}
+
+/* With other ranks than before, the bits are others anyway: micro-batches that their parts consist of will do. */
+static void fit_micro_batch(struct sw_settings *s) {
+    const int64_t sequences = s->batch_tokens / s->seq / sw_settings_ranks(s), before = s->micro_batch;
+    while (sequences > 0 && sequences % s->micro_batch != 0)
+        s->micro_batch--;
+    if (s->micro_batch != before)
+        sw_log_info("micro-batches of %lld sequences instead of %lld, for %lld ranks", (long long)s->micro_batch,
+                    (long long)before, (long long)sw_settings_ranks(s));
+}
+
+void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {
+    s->regrouped = true;
+    /* To a rank alone the stage meant nothing. */
+    if (ranks_before <= 1)
+        s->zero = SW_OPTION_AUTO;
+    s->most_memory[SW_DEVICE] = s->device_memory;
+    s->most_memory[SW_HOST] = s->host_memory;
+    s->threads = s->device_memory = s->host_memory = SW_OPTION_AUTO;
+}
+
+static void limit_to(int64_t most_bytes, int64_t *bytes) {
+    if (most_bytes > 0)
+        *bytes = sw_min_i64(*bytes, most_bytes);
+}
+
+/* Every rank computes as many whole micro-batches. */
+static sw_status check_batch(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_ranks(s);
+    int64_t micro_tokens;
+    const bool counts =
+        sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
+    if (counts && s->batch_tokens % micro_tokens == 0)
+        return SW_OK;
+    if (s->regrouped)
+        return sw_fail(
+            SW_ERR_ARG,
+            "%lld ranks cannot share the %lld sequences of this run's steps evenly; go on with a number that "
+            "divides them",
+            (long long)ranks, (long long)(s->batch_tokens / s->seq));
+    if (ranks == 1 || !counts)
+        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
+                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    return sw_fail(SW_ERR_ARG,
+                   "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
+                   "ranks; use %lld, another --micro-batch or another number of ranks",
+                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks,
+                   (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
+}
+
+void sw_settings_resolve_memory(struct sw_settings *s, const struct sw_device_info *device, int64_t host_bytes) {
+    const double share = (double)host_bytes / (double)sw_max_i64(1, s->local_ranks);
+    if (s->device_memory == SW_OPTION_AUTO) {
+        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share) : sw_devices_gpu_budget(device);
+        limit_to(s->most_memory[SW_DEVICE], &s->device_memory);
+    }
+    if (s->host_memory == SW_OPTION_AUTO) {
+        s->host_memory = (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * share);
+        limit_to(s->most_memory[SW_HOST], &s->host_memory);
+    }
+}
+
+static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
+    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
+        return SW_OK;
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read(&machine));
+    sw_settings_resolve_memory(s, device, machine.available_bytes);
+    return SW_OK;
+}
+
+static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_config *config,
+                               const struct sw_device_info *device) {
+    struct sw_units *units;
+    int64_t grains = 0;
+    if (s->chunk_grains != SW_OPTION_AUTO)
+        return SW_OK;
+    SW_TRY(sw_model_units(config, s->tiles, &units));
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].grains;
+    sw_units_destroy(units);
+    s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
+    while (grains / sw_settings_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
+        s->chunk_grains *= 2;
+    return SW_OK;
+}
+
+sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
+                              const struct sw_device_info *device) {
+    resolve_shape(s, config);
+    if (s->regrouped)
+        fit_micro_batch(s);
+    if (s->seq > config->max_positions)
+        return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
+                       (long long)config->max_positions);
+    SW_TRY(check_batch(s));
+    if (s->precision == SW_PRECISION_AUTO)
+        s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
+    SW_TRY(resolve_chunk(s, config, device));
+    s->threads = device->threads;
+    s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
+    if (s->schedule_steps == SW_OPTION_AUTO)
+        s->schedule_steps = s->steps;
+    if (s->warmup == SW_OPTION_AUTO)
+        s->warmup = sw_min_i64(100, s->schedule_steps / AUTO_WARMUP_SHARE);
+    return resolve_memory(s, device);
+}

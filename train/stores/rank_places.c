@@ -1,0 +1,114 @@
+/* Whether the places that ranks of one machine have are meant to be shared, and free. */
+#include "train/files/files.h"
+#include "train/stores/rank_store_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a place is, whatever it is called. */
+struct identity {
+    int64_t device, number; /* of a folder's file system and inode; of a block device, its number twice */
+    bool is_block;
+};
+
+struct list {
+    int64_t node;
+    int64_t count;
+    struct identity place[SW_STORE_MAX_FILES];
+};
+
+static struct identity identify(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return (struct identity){0};
+    if (S_ISBLK(info.st_mode))
+        return (struct identity){(int64_t)info.st_rdev, (int64_t)info.st_rdev, true};
+    return (struct identity){(int64_t)info.st_dev, (int64_t)info.st_ino, false};
+}
+
+/* The place of the list that is the same, or -1. What is not there yet is the same as nothing. */
+static int64_t find(const struct list *list, const struct identity *wanted) {
+    for (int64_t i = 0; wanted->number != 0 && i < list->count; i++)
+        if (list->place[i].device == wanted->device && list->place[i].number == wanted->number &&
+            list->place[i].is_block == wanted->is_block)
+            return i;
+    return -1;
+}
+
+static sw_status check_pair(const struct list *own, const struct list *other, int64_t other_rank,
+                            const struct sw_places *places) {
+    int64_t shared = 0;
+    const char *one = NULL;
+    for (int64_t i = 0; i < own->count; i++) {
+        if (find(other, &own->place[i]) < 0)
+            continue;
+        shared++;
+        one = places->path[i];
+        if (own->place[i].is_block)
+            return sw_fail(SW_ERR_ARG,
+                           "the block device %s is given to rank %lld too: give each rank devices of its own, as by "
+                           "{local_rank} in --nvme",
+                           one, (long long)other_rank);
+    }
+    if (shared == 0 || (shared == own->count && own->count == other->count))
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_ARG,
+        "%s is in --nvme of rank %lld too, whose other folders are not those of this rank: give all ranks of a "
+        "machine the same folders, or each rank its own",
+        one, (long long)other_rank);
+}
+
+static sw_status describe(const struct sw_rank_stores *self, struct list *own, struct sw_places *places) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    SW_TRY(sw_places_of(&self->run->settings.nvme, self->folder, &owner, places));
+    own->count = places->count;
+    for (int i = 0; i < places->count; i++)
+        own->place[i] = identify(places->path[i]);
+    return SW_OK;
+}
+
+static sw_status compare(const struct sw_rank_stores *self, const struct list *all, const struct sw_places *places) {
+    const int rank = sw_ranks_rank(self->ranks);
+    for (int other = 0; other < rank; other++)
+        if (all[other].node == all[rank].node)
+            SW_TRY(check_pair(&all[rank], &all[other], other, places));
+    return SW_OK;
+}
+
+sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
+    struct sw_ranks *ranks = self->ranks;
+    struct sw_places places = {0};
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    struct list *all = calloc((size_t)sw_ranks_count(ranks), sizeof *all);
+    sw_status status = all == NULL
+                           ? sw_fail(SW_ERR_NOMEM, "no memory to compare the places of %d ranks", sw_ranks_count(ranks))
+                           : SW_OK;
+    SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
+    assert(all != NULL);
+    struct list *own = &all[sw_ranks_rank(ranks)];
+    own->node = sw_comm_place(sw_ranks_comm(ranks))->node;
+    SW_TRY_GOTO(sw_ranks_gate(ranks, describe(self, own, &places)), end);
+    SW_TRY_GOTO(sw_comm_share_records(sw_ranks_comm(ranks), "places of the stores", all, sizeof *all), end);
+    SW_TRY_GOTO(sw_ranks_gate(ranks, compare(self, all, &places)), end);
+end:
+    sw_places_release(&places);
+    free(all);
+    return status;
+}
+
+sw_status sw_rank_refuse_taken(const struct sw_places *places) {
+    char path[SW_RUN_PATH_CHARS];
+    for (int i = 0; i < places->count; i++) {
+        SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
+        if (access(path, F_OK) == 0)
+            return sw_fail(SW_ERR_ARG,
+                           "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
+                           "or remove it",
+                           path);
+    }
+    return SW_OK;
+}

@@ -1,0 +1,94 @@
+/* What run.json says of the ranks' stores, gathered from all ranks. */
+#include "core/size.h"
+#include "train/folder/run_stores.h"
+#include "train/stores/rank_store_private.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank's store as it is told to the others: a head, then its places, each with its zero. */
+struct told {
+    char id[SW_STORE_ID_CHARS];
+    int64_t local_rank, places;
+    char text[];
+};
+
+static int64_t text_bytes(const struct sw_places *places) {
+    int64_t bytes = 0;
+    for (int i = 0; i < places->count; i++)
+        bytes += (int64_t)strlen(places->path[i]) + 1;
+    return bytes;
+}
+
+static void tell(const struct sw_rank_stores *self, const char *id, const struct sw_places *places, struct told *own) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    snprintf(own->id, sizeof own->id, "%s", id);
+    own->local_rank = owner.local_rank;
+    own->places = places->count;
+    char *at = own->text;
+    for (int i = 0; i < places->count; i++) {
+        const size_t bytes = strlen(places->path[i]) + 1;
+        memcpy(at, places->path[i], bytes);
+        at += bytes;
+    }
+}
+
+/* Where there is no --nvme, the store goes where the folder of the run goes. */
+static bool lies_in_folder(const struct sw_rank_stores *self, const struct sw_places *places) {
+    const size_t chars = strlen(self->folder);
+    return self->run->settings.nvme.count == 0 && places->count == 1 &&
+           strncmp(places->path[0], self->folder, chars) == 0;
+}
+
+static sw_status hear(const struct told *told, struct sw_run_store *out) {
+    const char *at = told->text;
+    snprintf(out->id, sizeof out->id, "%s", told->id);
+    out->local_rank = told->local_rank;
+    for (int64_t i = 0; i < told->places; i++) {
+        SW_TRY(sw_option_list_add(&out->places, at));
+        at += strlen(at) + 1;
+    }
+    return SW_OK;
+}
+
+static sw_status share(const struct sw_rank_stores *self, const char *id, const struct sw_places *places,
+                       struct sw_run_store *out) {
+    const int64_t count = sw_ranks_count(self->ranks), rank = sw_ranks_rank(self->ranks);
+    int64_t negative = -sw_round_up((int64_t)sizeof(struct told) + text_bytes(places), (int64_t)sizeof(int64_t));
+    SW_TRY(sw_ranks_least(self->ranks, &negative, 1));
+    const int64_t bytes = -negative;
+    char *all = calloc((size_t)count, (size_t)bytes);
+    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to hear of all stores");
+    SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
+    assert(all != NULL && out != NULL);
+    tell(self, id, places, (struct told *)(all + rank * bytes));
+    if (count > 1)
+        status = sw_comm_share_records(sw_ranks_comm(self->ranks), "stores", all, bytes);
+    for (int64_t r = 0; status == SW_OK && r < count; r++)
+        status = hear((const struct told *)(all + r * bytes), &out[r]);
+end:
+    free(all);
+    return status;
+}
+
+sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places) {
+    static const struct sw_places in_folder = {0};
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    struct sw_run_store *stores = calloc((size_t)owner.ranks, sizeof *stores);
+    sw_status status = stores != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for all stores");
+    status = sw_ranks_gate(self->ranks, status);
+    if (status == SW_OK)
+        status = share(self, id, lies_in_folder(self, places) ? &in_folder : places, stores);
+    status = sw_ranks_gate(self->ranks, status);
+    if (status != SW_OK) {
+        sw_run_stores_release(stores, owner.ranks);
+        return status;
+    }
+    sw_run_stores_release(self->run->store, self->run->ranks);
+    self->run->store = stores;
+    self->run->ranks = owner.ranks;
+    self->run->whole = owner.whole;
+    return SW_OK;
+}

@@ -1,0 +1,152 @@
+#include "train/stores/start.h"
+
+#include "core/log.h"
+#include "train/files/files.h"
+#include "train/folder/run_lock.h"
+#include "train/stores/rank_store_private.h"
+#include "train/stores/start_left.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {
+    return sw_path_join(path, SW_RUN_PATH_CHARS, folder, SW_START_FILE_NAME);
+}
+
+static sw_status refuse_second(const char *folder) {
+    sw_error_clear();
+    return sw_fail(SW_ERR_BUSY, "another process is beginning a run in %s: wait for it, or name another folder",
+                   folder);
+}
+
+sw_status sw_start_check(const char *folder) {
+    struct sw_start_left left;
+    SW_TRY(sw_start_left_read(folder, &left));
+    const sw_status status =
+        left.found ? sw_start_left_check(folder, &left) : sw_folder_must_be_free(folder, SW_RUN_LOCK_NAME);
+    sw_start_left_release(&left);
+    return status;
+}
+
+bool sw_start_is_unfinished(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    return path_of(folder, path) == SW_OK && access(path, F_OK) == 0;
+}
+
+/* The file of the start goes last, so that whatever cuts this off is found again. Returns what is left; NULL: nothing.
+ */
+static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
+    static const char *const names[] = {"run.json.partial", "run.json", SW_START_FILE_NAME};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
+        if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK ||
+            (unlink(path) != 0 && errno != ENOENT))
+            return path;
+    }
+    return NULL;
+}
+
+static sw_status remove_rest(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    return remove_files(folder, path) == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_IO, "%s, which an unfinished start has left, cannot be removed: %s", path,
+                         strerror(errno));
+}
+
+/* On one rank of each machine in turn, as machines may share what they see. */
+static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
+    struct sw_comm *comm = sw_ranks_comm(ranks);
+    const struct sw_comm_place alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_place(comm) : &alone;
+    for (int node = 0; node < place->nodes; node++) {
+        const bool own = place->node == node && place->local_rank == 0;
+        SW_TRY(sw_ranks_gate(ranks, own ? sw_start_left_remove(folder, left) : SW_OK));
+    }
+    return SW_OK;
+}
+
+static sw_status clear(struct sw_ranks *ranks, const char *folder) {
+    struct sw_start_left left = {0};
+    sw_status status = sw_ranks_first(ranks, sw_start_check(folder));
+    if (status == SW_OK)
+        status = sw_ranks_gate(ranks, sw_start_left_read(folder, &left));
+    if (status == SW_OK)
+        status = remove_stores(ranks, folder, &left);
+    if (status == SW_OK)
+        status = sw_ranks_first(ranks, remove_rest(folder));
+    sw_start_left_release(&left);
+    return status;
+}
+
+sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_ranks_gate(ranks, path_of(folder, path)));
+    bool found = access(path, F_OK) == 0;
+    SW_TRY(sw_ranks_spread(ranks, "what an unfinished start has left", &found, sizeof found));
+    if (!found)
+        return SW_OK;
+    sw_log_info("%s has what a start left that was cut off before its first commit: the run is begun again", folder);
+    return clear(ranks, folder);
+}
+
+/* Made by name before anything is written, so that also on a file system without locks one of two starts is refused.
+ * Another start may have ended well since the folder was looked at. */
+static sw_status write_announcement(const struct sw_rank_stores *stores) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(stores->folder, path));
+    const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0)
+        return errno == EEXIST ? refuse_second(stores->folder)
+                               : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
+    sw_status status =
+        sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
+    close(file);
+    /* Stores may outlive a power loss on other drives: what announces them must, too. */
+    if (status == SW_OK)
+        status = sw_file_flush_folder_of(path);
+    if (status != SW_OK)
+        unlink(path);
+    return status;
+}
+
+sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
+    struct sw_places places;
+    SW_TRY(sw_ranks_gate(stores->ranks, sw_store_new_id(start->id)));
+    sw_status status = sw_ranks_gate(stores->ranks, sw_rank_own_places(stores, &places));
+    if (status == SW_OK)
+        status = sw_ranks_gate(stores->ranks, sw_rank_refuse_taken(&places));
+    if (status == SW_OK)
+        status = sw_rank_record(stores, start->id, &places);
+    sw_places_release(&places);
+    SW_TRY(status);
+    SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores)));
+    start->announced = true;
+    return SW_OK;
+}
+
+static sw_status finish(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(path_of(folder, path));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
+    /* Were it back after a power loss, it would speak of a store that has learnt something since. */
+    return sw_file_flush_folder_of(path);
+}
+
+sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start) {
+    SW_TRY(sw_ranks_gate(ranks, SW_OK));
+    SW_TRY(sw_ranks_first(ranks, finish(folder)));
+    *start = (struct sw_start){0};
+    return SW_OK;
+}
+
+void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
+    /* What has failed is said by the error that is there. */
+    char path[SW_RUN_PATH_CHARS];
+    if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
+        (void)remove_files(stores->folder, path);
+    *start = (struct sw_start){0};
+}

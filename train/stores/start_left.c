@@ -1,0 +1,166 @@
+#include "train/stores/start_left.h"
+
+#include "io/store/block.h"
+#include "train/files/files.h"
+#include "train/folder/run_lock.h"
+#include "train/folder/run_stores.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { START_VERSION = 1, RANK_NAME_CHARS = 64 };
+#define START_LIMIT_BYTES ((size_t)16 << 20)
+
+static sw_status write_all(int file, const char *path, const char *text) {
+    const size_t bytes = strlen(text);
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t wrote = write(file, text + done, bytes - done);
+        if (wrote < 0 && errno != EINTR)
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        done += wrote > 0 ? (size_t)wrote : 0;
+    }
+    return fsync(file) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "cannot flush %s: %s", path, strerror(errno));
+}
+
+sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
+    json_t *root = json_pack("{s:i, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
+                             "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    const sw_status status =
+        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_all(file, path, text);
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+/* A text that is cut off was never flushed, and nothing was made before it was. */
+static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    if (root == NULL)
+        return SW_OK;
+    sw_status status = SW_OK;
+    if (json_integer_value(json_object_get(root, "spillway_start")) != START_VERSION ||
+        json_object_get(root, "ranks") == NULL)
+        status = sw_fail(SW_ERR_UNSUPPORTED,
+                         "%s is not of a start that this program knows: name another folder, or remove this one", path);
+    else
+        status = sw_run_stores_from_json(root, path, &out->run);
+    out->whole = status == SW_OK;
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    *out = (struct sw_start_left){0};
+    SW_TRY(sw_path_join(path, sizeof path, folder, SW_START_FILE_NAME));
+    out->found = access(path, F_OK) == 0;
+    if (!out->found)
+        return SW_OK;
+    SW_TRY(sw_file_read_own_text(path, START_LIMIT_BYTES, &text));
+    const sw_status status = parse(text, path, out);
+    free(text);
+    return status;
+}
+
+void sw_start_left_release(struct sw_start_left *left) {
+    sw_run_release(&left->run);
+    *left = (struct sw_start_left){0};
+}
+
+/* Goes through the places of all stores; the callback ends it with its error. */
+typedef sw_status (*visit_function)(void *context, const char *place, const char *id);
+
+static sw_status visit_places(const char *folder, const struct sw_run *run, visit_function visit, void *context) {
+    for (int64_t rank = 0; rank < run->ranks; rank++) {
+        struct sw_places places;
+        SW_TRY(sw_run_places(folder, run, rank, NULL, &places));
+        sw_status status = SW_OK;
+        for (int i = 0; status == SW_OK && i < places.count; i++)
+            status = visit(context, places.path[i], run->store[rank].id);
+        sw_places_release(&places);
+        SW_TRY(status);
+    }
+    return SW_OK;
+}
+
+static bool is_among(const char *name, const char *const *names) {
+    for (int i = 0; names[i] != NULL; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The folder of one of its ranks, by name. */
+static bool is_of_rank(const char *name, const struct sw_run *run) {
+    char wanted[RANK_NAME_CHARS];
+    long long rank;
+    if (sscanf(name, "rank-%lld-of-", &rank) != 1 || rank < 0 || rank >= run->ranks)
+        return false;
+    snprintf(wanted, sizeof wanted, "rank-%lld-of-%lld%s", rank, (long long)run->ranks, run->whole ? "-whole" : "");
+    return strcmp(name, wanted) == 0;
+}
+
+/* Whether all names in a folder are among these; ranks: or folders of its ranks, in which there is nothing else than a
+ * store either. NULL: there are none. */
+static sw_status check_names(const char *folder, const char *const *names, const struct sw_run *ranks) {
+    static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
+    char path[SW_RUN_PATH_CHARS];
+    sw_status status = SW_OK;
+    DIR *directory = opendir(folder);
+    if (directory == NULL)
+        return sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
+    for (const struct dirent *entry = readdir(directory); status == SW_OK && entry != NULL;
+         entry = readdir(directory)) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_among(name, names))
+            continue;
+        if (ranks == NULL || !is_of_rank(name, ranks))
+            status = sw_fail(SW_ERR_ARG,
+                             "the folder %s is not empty: beside what an unfinished start has left there is %s; move "
+                             "that away, or name a new folder",
+                             folder, name);
+        else if ((status = sw_path_join(path, sizeof path, folder, name)) == SW_OK)
+            status = check_names(path, in_rank, NULL);
+    }
+    closedir(directory);
+    return status;
+}
+
+sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left) {
+    static const char *const alone[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, NULL};
+    static const char *const made[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME,   SW_STORE_FILE_NAME,
+                                       "run.json",         "run.json.partial", NULL};
+    return left->whole ? check_names(folder, made, &left->run) : check_names(folder, alone, NULL);
+}
+
+static sw_status remove_store(void *context, const char *place, const char *id) {
+    /* Its first commit is that of step 0. */
+    SW_TRY(sw_store_remove(place, id, 0));
+    const struct sw_run *run = context;
+    const char *slash = strrchr(place, '/');
+    if (slash != NULL && is_of_rank(slash + 1, run))
+        sw_folder_remove_empty(place);
+    return SW_OK;
+}
+
+sw_status sw_start_left_remove(const char *folder, const struct sw_start_left *left) {
+    return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
+}
+
+static sw_status look(void *context, const char *place, const char *id) {
+    (void)id;
+    bool *found = context;
+    *found = *found || (!sw_block_is_one(place) && sw_store_is_at(place));
+    return SW_OK;
+}
+
+bool sw_start_left_has_stores(const char *folder, const struct sw_run *run) {
+    bool found = false;
+    return visit_places(folder, run, look, &found) != SW_OK || found;
+}
