@@ -1,0 +1,117 @@
+"""What the documentation shows is so: its commands run, its flags exist, its links and paths lead somewhere."""
+
+import array
+import glob
+import os
+import re
+import shlex
+
+import hf_folder
+import program
+import script_test
+
+ROOT = os.path.dirname(os.path.dirname(program.HERE))
+PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+PATH = re.compile(r"`((?:core|io|kernels|offload|train|bench|tests|tools|docs)/[\w./-]*)`")
+STEPS = re.compile(r"(--steps) (\d+)")
+# Runs are as long as a reader's; a test's are shorter by this.
+SHORTER = 250
+HAVE_MPI = os.environ.get("SW_HAVE_MPI") == "1"
+
+
+def read(page):
+    with open(page, encoding="utf-8") as file:
+        return file.read()
+
+
+def name_of(page):
+    return os.path.relpath(page, ROOT)
+
+
+def commands_of(page, language=None):
+    """The words of each command of the page's fenced blocks, those of one language or of all."""
+    for found in FENCE.finditer(read(page)):
+        if language is None or found[1] == language:
+            for line in found[2].replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removeprefix("$ "), comments=True) if line.count("'") % 2 == 0 else []
+                if words:
+                    yield words
+
+
+def links_and_paths_lead_somewhere():
+    problems = []
+    for page in PAGES:
+        for target in LINK.findall(read(page)):
+            if not os.path.exists(os.path.join(os.path.dirname(page), target)):
+                problems.append(f"{name_of(page)}: no {target}")
+        for target in PATH.findall(read(page)):
+            if not glob.glob(os.path.join(ROOT, target.rstrip("/")) + "*"):
+                problems.append(f"{name_of(page)}: no {target}")
+    return problems
+
+
+def flags_exist():
+    problems, help_of = [], {}
+    for page in PAGES:
+        for words in commands_of(page):
+            if words[0] == "mpirun" and "spillway" in words:
+                words = words[words.index("spillway"):]
+            if words[0] != "spillway" or len(words) < 2:
+                continue
+            command = words[1:3] if words[1] == "bench" else words[1:2]
+            key = " ".join(command)
+            if key not in help_of:
+                ended = program.run(*command, "--help")
+                help_of[key] = ended.out + ended.err if ended.code == 0 else ""
+            problems += [f"{name_of(page)}: {key} has no {word}" for word in words
+                         if word.startswith("--") and not re.search(rf"{word}\b", help_of[key])]
+    return problems
+
+
+def prepare(folder):
+    """What the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin."""
+    model = os.path.join(folder, "model")
+    os.mkdir(model)
+    program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))
+    program.write(os.path.join(model, "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1)))
+    for name, length in (("text", 20000), ("held-out", 2000), ("prompt", 40)):
+        words = program.text(7, length)
+        program.write(os.path.join(folder, name + ".txt"), words)
+        program.write(os.path.join(folder, name + ".bin"), array.array("H", list(words.encode())).tobytes())
+
+
+def shortened(words):
+    return shlex.split(STEPS.sub(lambda found: f"{found[1]} {max(1, int(found[2]) // SHORTER)}", shlex.join(words)))
+
+
+def run_page(page):
+    problems, folder = [], program.scratch_folder()
+    prepare(folder)
+    for words in commands_of(page, "sh"):
+        if words[0] == "mpirun":
+            if HAVE_MPI:
+                at = words.index("spillway")
+                done = program.subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *words[1:at],
+                                               program.PROGRAM, *shortened(words[at + 1:])], cwd=folder,
+                                              stdin=program.subprocess.DEVNULL, capture_output=True,
+                                              timeout=program.LIMIT_S, check=False)
+                problems += [] if done.returncode == 0 else [f"{name_of(page)}: {words}: {done.stderr[-800:]}"]
+        elif words[0] == "spillway":
+            ended = program.run(*shortened(words[1:]), cwd=folder)
+            problems += [] if ended.code == 0 else [f"{name_of(page)}: {shlex.join(words)}: {ended.err[-800:]}"]
+        elif not os.path.exists(os.path.join(ROOT, words[0])):
+            problems.append(f"{name_of(page)}: there is no {words[0]}")
+    return problems
+
+
+def commands_run():
+    problems = []
+    for page in PAGES:
+        problems += run_page(page)
+    return problems
+
+
+script_test.run(links_and_paths_lead_somewhere, flags_exist, commands_run)
