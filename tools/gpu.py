@@ -46,8 +46,11 @@ def commit():
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
-    described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=ROOT,
-                               capture_output=True, text=True, check=False)
+    try:
+        described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=ROOT,
+                                   capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
     return described.stdout.strip() or "unknown"
 
 
