@@ -4,9 +4,10 @@
 #include "offload/plan/plan_private.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { NEED_CHARS = 3 * SW_SIZE_CHARS };
+enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN_ITEMS = 3 };
 
 /* Bytes of a unit's state, for shares. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -122,8 +123,9 @@ struct need {
     int short_budgets; /* 0: none known yet */
 };
 
-/* Keeps the lesser of two needs: the one that asks for a change of fewer budgets, then for fewer bytes. */
-static void keep_lesser(struct need *least, const struct sw_plan *plan) {
+/* Keeps the lesser of two needs: the one that asks for a change of fewer budgets, then for fewer bytes. Returns whether
+ * it is this plan's. */
+static bool keep_lesser(struct need *least, const struct sw_plan *plan) {
     struct need need = {0};
     for (int tier = SW_DEVICE; tier < SW_NVME; tier++) {
         const int64_t bytes = plan->tier_bytes[tier], budget = plan->spec.budget_bytes[tier];
@@ -133,9 +135,11 @@ static void keep_lesser(struct need *least, const struct sw_plan *plan) {
     }
     const int64_t missing = need.missing_bytes[SW_DEVICE] + need.missing_bytes[SW_HOST];
     const int64_t least_missing = least->missing_bytes[SW_DEVICE] + least->missing_bytes[SW_HOST];
-    if (least->short_budgets == 0 || need.short_budgets < least->short_budgets ||
-        (need.short_budgets == least->short_budgets && missing < least_missing))
-        *least = need;
+    if (least->short_budgets != 0 && need.short_budgets >= least->short_budgets &&
+        (need.short_budgets > least->short_budgets || missing >= least_missing))
+        return false;
+    *least = need;
+    return true;
 }
 
 /* "--host-memory 96MiB (the budget is 64 MiB)", or nothing for a budget that suffices. */
@@ -149,17 +153,64 @@ static void describe_need(const struct sw_plan *plan, const struct need *need, s
                  unit == SW_KIB ? "KiB" : "MiB", sw_format_size(plan->spec.budget_bytes[tier], budget));
 }
 
+struct item {
+    const char *name;
+    int64_t bytes;
+};
+
+static int by_bytes(const void *a, const void *b) {
+    const struct item *left = a, *right = b;
+    return left->bytes < right->bytes ? 1 : -(left->bytes > right->bytes);
+}
+
+/* " (work 320.00 MiB, weights 96.00 MiB, accumulators 64.00 MiB)": what takes the most of a tier, slots of one name
+ * together. */
+static void describe_largest(const struct sw_plan *plan, sw_tier tier, char text[ITEMS_CHARS]) {
+    struct item items[MOST_NAMES] = {{0}};
+    int count = 0, chars = 0;
+    for (int32_t i = 0; i < plan->slot_count; i++) {
+        int at = 0;
+        while (at < count && strcmp(items[at].name, plan->slot[i].name) != 0)
+            at++;
+        if (plan->slot[i].tier != tier || at == MOST_NAMES)
+            continue;
+        count = at == count ? count + 1 : count;
+        items[at].name = plan->slot[i].name;
+        items[at].bytes += plan->slot[i].bytes;
+    }
+    qsort(items, (size_t)count, sizeof items[0], by_bytes);
+    text[0] = '\0';
+    for (int i = 0; i < count && i < SHOWN_ITEMS && chars < ITEMS_CHARS; i++) {
+        char size[SW_SIZE_CHARS];
+        chars += snprintf(text + chars, (size_t)(ITEMS_CHARS - chars), "%s%s %s", i == 0 ? ", most of it for " : ", ",
+                          items[i].name, sw_format_size(items[i].bytes, size));
+    }
+}
+
+/* The plan is laid out in the way that needs the least. */
 static sw_status refuse_budget(const struct sw_plan *plan, const struct need *need) {
     if (plan->spec.lack != NULL)
         *plan->spec.lack = (struct sw_plan_lack){
             .short_budgets = need->short_budgets,
             .missing_bytes = need->missing_bytes[SW_DEVICE] + need->missing_bytes[SW_HOST],
         };
-    char device[NEED_CHARS], host[NEED_CHARS];
+    char device[NEED_CHARS], host[NEED_CHARS], largest[ITEMS_CHARS];
     describe_need(plan, need, SW_DEVICE, device);
     describe_need(plan, need, SW_HOST, host);
-    return sw_fail(SW_ERR_BUDGET, "the model does not fit: this placement needs at least %s%s%s", device,
-                   need->short_budgets == SW_NVME ? " and " : "", host);
+    describe_largest(plan, need->missing_bytes[SW_DEVICE] > 0 ? SW_DEVICE : SW_HOST, largest);
+    return sw_fail(SW_ERR_BUDGET, "the model does not fit: this placement needs at least %s%s%s%s", device,
+                   need->short_budgets == SW_NVME ? " and " : "", host, largest);
+}
+
+/* One of the ways to put the open states each on one of so many tiers. */
+static sw_status try_way(struct sw_plan *plan, int way, int tiers, sw_recompute recompute, bool *out_fit) {
+    const sw_tier automatic[SW_STATES] = {
+        [SW_WEIGHTS] = (sw_tier)(way / (tiers * tiers * tiers)),
+        [SW_ACTS] = (sw_tier)(way / (tiers * tiers) % tiers),
+        [SW_GRADS] = (sw_tier)(way / tiers % tiers),
+        [SW_OPTIMIZER] = (sw_tier)(way % tiers),
+    };
+    return try_uniform(plan, automatic, recompute, out_fit);
 }
 
 /* Every way to put the open states each on one tier, from the fastest to the slowest. Near the least budgets these
@@ -168,19 +219,16 @@ static sw_status refuse_budget(const struct sw_plan *plan, const struct need *ne
 static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
     struct need least = {0};
     const int tiers = (int)lowest + 1;
+    int least_way = 0;
+    bool fit;
     for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
-        const sw_tier automatic[SW_STATES] = {
-            [SW_WEIGHTS] = (sw_tier)(way / (tiers * tiers * tiers)),
-            [SW_ACTS] = (sw_tier)(way / (tiers * tiers) % tiers),
-            [SW_GRADS] = (sw_tier)(way / tiers % tiers),
-            [SW_OPTIMIZER] = (sw_tier)(way % tiers),
-        };
-        bool fit;
-        SW_TRY(try_uniform(plan, automatic, recompute, &fit));
+        SW_TRY(try_way(plan, way, tiers, recompute, &fit));
         if (fit)
             return SW_OK;
-        keep_lesser(&least, plan);
+        if (keep_lesser(&least, plan))
+            least_way = way;
     }
+    SW_TRY(try_way(plan, least_way, tiers, recompute, &fit));
     return refuse_budget(plan, &least);
 }
 

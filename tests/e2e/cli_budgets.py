@@ -14,6 +14,7 @@ SEED, CASES = 1, 16
 FLAGS = ("--device-memory", "--host-memory")
 STATES = ("weights", "grads", "optimizer", "acts")
 FIXED = [",".join(f"{state}={tier}" for state in STATES) for tier in ("device", "host", "nvme")]
+MACHINE = os.path.join(os.path.dirname(os.path.dirname(program.HERE)), "bench", "machines", "rtx4090.json")
 
 
 def flat(budgets):
@@ -60,6 +61,25 @@ def judge_refusal(what, budgets, more):
     program.shutil.rmtree(RUN, ignore_errors=True)
     if ended.code != 0:
         problems.append(f"{what}: {named} were asked for and do not work: {ended.err}")
+    return problems
+
+
+def advice_holds():
+    """The smaller settings that a refusal names fit in the budget that was refused."""
+    problems = []
+    large = ["plan", "--machine", MACHINE, "--model", "qwen2.5-0.5b", "--batch-tokens", 65536, "--host-memory", "40GiB"]
+    for device, changed in (("1500MiB", 3), ("2GiB", 2), ("14GiB", 1)):
+        shape = {"--seq": "4096", "--micro-batch": "8", "--recompute": "none"}
+        flat_shape = [word for pair in shape.items() for word in pair]
+        ended = program.run(*large, "--device-memory", device, *flat_shape)
+        found = re.search(r", most of it for saved .*; with( --.*) it fits\n$", ended.err)
+        if ended.code != 1 or found is None or len(found[1].split()) != 2 * changed:
+            problems.append(f"{device}: {ended.err}")
+            continue
+        flags = found[1].split()
+        shape.update(zip(flags[::2], flags[1::2]))
+        again = program.run(*large, "--device-memory", device, *[word for pair in shape.items() for word in pair])
+        problems += [] if again.code == 0 else [f"{device}: {flags} do not fit: {again.err}"]
     return problems
 
 
@@ -115,4 +135,4 @@ def a_run_is_not_touched():
     return problems
 
 
-script_test.run(budgets_too_small, a_budget_that_suffices_is_not_named, a_run_is_not_touched)
+script_test.run(budgets_too_small, advice_holds, a_budget_that_suffices_is_not_named, a_run_is_not_touched)

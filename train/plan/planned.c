@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 #include "train/devices/algorithms.h"
+#include "train/plan/plan_advice.h"
 #include "train/plan/plan_choice.h"
 
 /* This machine's, or those of the one that is described, with its memory. */
@@ -17,6 +18,13 @@ static sw_status open_devices(struct sw_planned *p) {
     return SW_OK;
 }
 
+static struct sw_model_shape shape_of(const struct sw_planned *p) {
+    return (struct sw_model_shape){.type = sw_settings_type(&p->settings),
+                                   .batch = p->settings.micro_batch,
+                                   .seq = p->settings.seq,
+                                   .tiles = p->settings.tiles};
+}
+
 sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
@@ -25,10 +33,7 @@ sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(open_devices(p));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    const struct sw_model_shape shape = {.type = sw_settings_type(&p->settings),
-                                         .batch = p->settings.micro_batch,
-                                         .seq = p->settings.seq,
-                                         .tiles = p->settings.tiles};
+    const struct sw_model_shape shape = shape_of(p);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     sw_algorithms_keep(p->devices.compute);
     return SW_OK;
@@ -36,7 +41,8 @@ sw_status sw_planned_open(struct sw_planned *p) {
 
 sw_status sw_planned_make(struct sw_planned *p) {
     SW_TRY(sw_planned_open(p));
-    return sw_plan_fit(&p->settings, p->model, &p->plan);
+    const struct sw_model_shape shape = shape_of(p);
+    return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
 bool sw_plan_uses_nvme(const struct sw_plan *plan) {

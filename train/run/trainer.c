@@ -10,6 +10,7 @@
 #include "train/files/files.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_starts.h"
+#include "train/plan/plan_advice.h"
 #include "train/plan/plan_choice.h"
 #include "train/run/agreement.h"
 #include "train/run/loading.h"
@@ -76,20 +77,25 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
     return open_data(trainer);
 }
 
-static sw_status make_model(struct sw_trainer *trainer) {
+static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
-                                         .batch = settings->micro_batch,
-                                         .seq = settings->seq,
-                                         .tiles = settings->tiles,
-                                         .documents = sw_data_has_documents(trainer->data)};
+    return (struct sw_model_shape){.type = sw_settings_type(settings),
+                                   .batch = settings->micro_batch,
+                                   .seq = settings->seq,
+                                   .tiles = settings->tiles,
+                                   .documents = sw_data_has_documents(trainer->data)};
+}
+
+static sw_status make_model(struct sw_trainer *trainer) {
+    const struct sw_model_shape shape = shape_of(trainer);
     return sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model);
 }
 
 static sw_status make_plan(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     struct sw_settings *settings = &trainer->run.settings;
-    SW_TRY(sw_plan_fit(settings, trainer->model, &trainer->plan));
+    const struct sw_model_shape shape = shape_of(trainer);
+    SW_TRY(sw_plan_fit_or_advise(settings, trainer->model, &shape, trainer->devices.compute, &trainer->plan));
     return sw_room_check(trainer->plan, &info, settings);
 }
 

@@ -1,0 +1,64 @@
+#include "train/plan/plan_advice.h"
+
+#include <stdio.h>
+
+enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
+
+/* Whether the plan fits with these settings, which differ from those of the model in what follows from them alone. */
+static bool fits(const struct sw_settings *settings, const struct sw_model *model, const struct sw_model_shape *shape,
+                 struct sw_device *device) {
+    struct sw_settings tried = *settings; /* what it points to stays the caller's */
+    struct sw_model_shape smaller = *shape;
+    struct sw_model *made = NULL;
+    struct sw_plan *plan = NULL;
+    smaller.batch = settings->micro_batch;
+    smaller.seq = settings->seq;
+    sw_status status = sw_model_create(sw_model_get_config(model), &smaller, device, &made);
+    if (status == SW_OK)
+        status = sw_plan_fit(&tried, made, &plan);
+    if (status == SW_OK)
+        sw_plan_destroy(plan);
+    sw_model_destroy(made);
+    sw_error_clear();
+    return status == SW_OK;
+}
+
+/* Shrinks what a user gives up most easily, one after the other: the micro-batch, which changes no result but the order
+ * of sums, then kept intermediates, then the length of sequences. Fills flags with what fits first; false: nothing. */
+static bool find_smaller(struct sw_settings settings, const struct sw_model *model, const struct sw_model_shape *shape,
+                         struct sw_device *device, char flags[FLAGS_CHARS]) {
+    const struct sw_settings given = settings;
+    bool found = false;
+    settings.micro_batch = 1;
+    found = given.micro_batch > 1 && fits(&settings, model, shape, device);
+    if (!found && given.recompute != SW_RECOMPUTE_ALL) {
+        settings.recompute = SW_RECOMPUTE_ALL;
+        found = fits(&settings, model, shape, device);
+    }
+    while (!found && settings.seq / 2 >= LEAST_SEQ && settings.seq % 2 == 0) {
+        settings.seq /= 2;
+        found = fits(&settings, model, shape, device);
+    }
+    int chars = 0;
+    if (settings.micro_batch != given.micro_batch)
+        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --micro-batch 1");
+    if (settings.recompute != given.recompute)
+        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --recompute all");
+    if (settings.seq != given.seq)
+        snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --seq %lld", (long long)settings.seq);
+    return found;
+}
+
+sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_model *model,
+                                const struct sw_model_shape *shape, struct sw_device *device, struct sw_plan **out) {
+    char message[MESSAGE_CHARS], flags[FLAGS_CHARS] = "";
+    const struct sw_settings given = *settings;
+    const sw_status status = sw_plan_fit(settings, model, out);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    snprintf(message, sizeof message, "%s", sw_error_message(status));
+    sw_error_clear();
+    if (find_smaller(given, model, shape, device, flags))
+        return sw_fail(status, "%s; with%s it fits", message, flags);
+    return sw_fail(status, "%s", message);
+}

@@ -1,0 +1,13 @@
+/* What to do about a plan that does not fit. */
+#ifndef SW_TRAIN_PLAN_PLAN_ADVICE_H
+#define SW_TRAIN_PLAN_PLAN_ADVICE_H
+
+#include "train/model/model.h"
+#include "train/plan/plan_choice.h"
+
+/* Makes the outline of the plan that settings give (sw_plan_fit). Where it does not fit, SW_ERR_BUDGET also names
+ * settings with which it does: these were planned. shape: what the model was made with; device: what it was made on. */
+sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_model *model,
+                                const struct sw_model_shape *shape, struct sw_device *device, struct sw_plan **out);
+
+#endif
