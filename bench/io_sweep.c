@@ -35,7 +35,7 @@ static double planned_seconds(const struct sw_io_report *report) {
         int count = 0;
         for (int i = 0; i < cell_count(report->bench); i++)
             count += report->results[way][i].fits;
-        const int64_t most = (beside ? 2 : 1) * effort->finalists;
+        const int64_t most = (int64_t)(beside ? 2 : 1) * effort->finalists;
         const int finals = count > 1 ? (int)sw_min_i64(count, most) * effort->final_rounds : 0;
         seconds += effort->seconds * (count + finals) * (beside ? 2 : 1);
         seconds += sw_io_compared_seconds(effort->seconds, (sw_io_way)way) * effort->round_passes *

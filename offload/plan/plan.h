@@ -296,8 +296,6 @@ bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 
 /* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* Whether some steps commit, and not all. */
-bool sw_plan_saves(const struct sw_plan *plan);
 /* When what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
 /* Whether some steps carry a save, and not all commit. */

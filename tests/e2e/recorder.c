@@ -108,7 +108,8 @@ static int open_and_record(int (*real)(const char *, int, ...), const char *path
     return fd;
 }
 
-/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name,bugprone-macro-parentheses): the C library's headers
+ * have other names, and a name that is declared takes no parentheses. */
 #define MODE_OF(flags, mode)                                                                                           \
     mode_t mode = 0;                                                                                                   \
     if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                                                                      \
@@ -311,4 +312,4 @@ int io_uring_submit(struct io_uring *is) {
 int io_uring_submit_and_wait(struct io_uring *is, unsigned wait_nr) {
     return submit_and_record(is, wait_nr);
 }
-/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name,bugprone-macro-parentheses) */

@@ -12,7 +12,8 @@ enum { BASELINE_VOCAB = 4096 };
 
 static void say_data(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    const double windows = (double)settings->steps * (double)(settings->batch_tokens / settings->seq);
+    const int64_t windows_per_step = settings->batch_tokens / settings->seq;
+    const double windows = (double)settings->steps * (double)windows_per_step;
     char text[SW_DATA_TEXT_CHARS];
     sw_log_info("data: %s; %lld steps are %.3g epochs", sw_data_text(trainer->data, text), (long long)settings->steps,
                 sw_data_epochs(trainer->data, windows));
