@@ -162,7 +162,7 @@ static sw_status run_all(struct sw_store *store, const struct sw_ring_request *r
 }
 
 sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
-    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    struct sw_queue_result results[SW_STORE_MAX_FILES] = {{0}};
     sw_status status = run_all(store, requests, count, results);
     for (int i = 0; i < count && status == SW_OK; i++)
         if (results[i].error != 0)
