@@ -71,7 +71,7 @@ const char *sw_io_way_name(sw_io_way way);
 /* Whether the files have room for all that is in flight at once. */
 bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth);
 
-/* What a picture is of: "/data: nvme0n1 MODEL, ext4, 2026-11-22"; what the system does not tell is left out. */
+/* Caption of a picture: "/data: nvme0n1 MODEL, ext4, 2026-11-22"; what the system does not tell is left out. */
 void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars);
 
 /* The two forms of the bench. The target is open; its files have been written once only for the sweep. */

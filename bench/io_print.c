@@ -13,7 +13,7 @@ static double best_rate(const struct sw_io_report *report, sw_io_way way, int wh
     return sw_bench_median(&report->best[way].rates, who);
 }
 
-/* What somebody wants to know who reads no further. */
+/* The verdict: one sentence for a reader who stops there. */
 static void print_verdict(const struct sw_io_report *report) {
     printf("The drive reads %.2f GB/s, writes %.2f GB/s, and moves %.2f GB/s when both go\n",
            gb(best_rate(report, SW_IO_READ, SW_IO_OURS)), gb(best_rate(report, SW_IO_WRITE, SW_IO_OURS)),

@@ -17,7 +17,7 @@ void sw_log_progress(const char *text);
 /* Ends the line that sw_log_progress shows, so that what other code prints begins a line of its own. */
 void sw_log_end_progress(void);
 
-/* Of the process: no information and no progress is shown; warnings stay. */
+/* Makes the process quiet: it shows warnings and errors, but neither information nor progress. */
 void sw_log_set_quiet(void);
 bool sw_log_is_quiet(void);
 

@@ -37,7 +37,7 @@ static inline int64_t sw_attention_part_elems(const struct sw_attention *shape) 
     return shape->batch * shape->seq * shape->kv_heads * shape->head_dim;
 }
 
-/* What is kept of each query. */
+/* Values that are kept for each query. */
 static inline int64_t sw_attention_delta_bytes(const struct sw_attention *shape) {
     return sw_round_up(shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
 }

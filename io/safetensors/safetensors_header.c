@@ -12,7 +12,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { FAULT_BYTES = 64 }; /* What is read of a file to see that it is another. */
+enum { FAULT_BYTES = 64 }; /* Bytes that are read of a file to see that it is another. */
 
 static const struct sw_safetensors_type types[] = {
     {"F32", 4, 1, SW_F32},  {"BF16", 2, 1, SW_BF16}, {"F16", 2, 1, SW_F16},     {"F64", 8, 0, SW_F32},

@@ -83,8 +83,8 @@ static sw_status load(struct sw_store *store, const char *const *directories, co
     if (store->read_only)
         return SW_OK;
     SW_TRY(check_sequence(store));
-    /* What was read may so far be in a drive's cache only, after a process that died within its commit. It must last
-     * before the generation that it replaces is written to. */
+    /* The record that was read may so far be in a drive's cache only, after a process that died within its commit. It
+     * must last before the generation that it replaces is written to. */
     SW_TRY(sw_store_flush(store));
     sw_label_mend(store, labels);
     return SW_OK;
@@ -127,8 +127,8 @@ sw_status sw_store_open_to_read(const char *const *directories, int directory_co
     return open_on(&rings, directories, directory_count, &opening, out);
 }
 
-/* Whether a file's records say something else than when the store was opened: the commit that is read is gone, or there
- * is one that is later than all that were there. A record that cannot be read says nothing. */
+/* Tells whether a file's records say something else than when the store was opened: the commit that is read is gone, or
+ * there is one that is later than all that were there. A record that cannot be read says nothing. */
 static bool is_changed(const struct sw_store *store, int file, void *page) {
     const struct sw_store_file *target = &store->files[file];
     bool changed = false;

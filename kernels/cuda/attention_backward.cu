@@ -68,8 +68,8 @@ static __device__ __forceinline__ query_rows<T> rows_of_head(const sw_attention 
     return rows;
 }
 
-/* What is known of the walk's next tile of queries. Queries after the last have zeros in all tensors, so they add none:
- * only their first key has to be in order. */
+/* Known values of the next tile of queries in the walk. Queries after the last have zeros in all tensors, so they add
+ * none: only their first key has to be in order. */
 template <typename T, int QUERIES>
 static __device__ __forceinline__ void bring_queries(const sw_attention &shape, const tensors<T> &t,
                                                      const sw_place &own, const query_walk &walk,
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_thread
     write_keys<T, DIM, TILES>(shape, t, own, part, of_values, pair_row, sums);
 }
 
-/* What a lane keeps of its queries, rows g and g+8 of each 16 of the warp. */
+/* State that a lane keeps for its queries, rows g and g+8 of each 16 of the warp. */
 template <int TILES> struct query_state { float lse_log2[TILES][2], delta[TILES][2]; };
 
 template <int TILES>

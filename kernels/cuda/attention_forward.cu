@@ -3,7 +3,8 @@
 #include "kernels/cuda/attention.cuh"
 
 namespace {
-/* What a lane keeps of its queries, rows g and g+8 of each 16 of the warp. The greatest score is yet to be scaled. */
+/* State that a lane keeps for its queries, rows g and g+8 of each 16 of the warp. The greatest score is yet to be
+ * scaled. */
 template <int TILES> struct query_state { float max[TILES][2], sum[TILES][2]; };
 } // namespace
 
@@ -28,7 +29,7 @@ static __device__ __forceinline__ void raise_max(query_state<TILES> *s,
     }
 }
 
-/* What was summed before is scaled to the new maximum. Most tiles do not raise it for any query of the warp, and then
+/* The earlier sums are scaled to the new maximum. Most tiles do not raise it for any query of the warp, and then
  * all factors are 1. */
 template <int DIM, int TILES>
 static __device__ __forceinline__ void rescale_sums(query_state<TILES> *s, sw_fragment_c (*out)[DIM / SW_FRAGMENT_COLS],

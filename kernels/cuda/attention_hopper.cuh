@@ -1,6 +1,6 @@
-/* What the attention kernels for GPUs of capability 9.0 share. A block of two warpgroups owns SW_HOPPER_ROWS rows of
- * one head, 64 for each warpgroup, and streams tiles of the other side through shared memory; scores live in registers
- * only. Heads are at most 128 columns, 16 bytes aligned, of 16-bit types. */
+/* Shared parts of the attention kernels for GPUs of capability 9.0. A block of two warpgroups owns SW_HOPPER_ROWS rows
+ * of one head, 64 for each warpgroup, and streams tiles of the other side through shared memory; scores live in
+ * registers only. Heads are at most 128 columns, 16 bytes aligned, of 16-bit types. */
 #ifndef SW_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 #define SW_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 

@@ -149,7 +149,7 @@ static __device__ __forceinline__ void bring_queries(const sw_attention &shape, 
     }
 }
 
-/* What a warpgroup's 64 keys have: their gradients, and operands in registers that products may still read. */
+/* State of a warpgroup's 64 keys: their gradients, and operands in registers that products may still read. */
 template <int DIM> struct key_sums {
     float dk[DIM / 2], dv[DIM / 2];
     uint32_t p[QUERY_SCORES / 2], ds[QUERY_SCORES / 2];
@@ -294,7 +294,7 @@ namespace {
  */
 enum { KEYS = 128, KEY_STAGES = 3, VALUE_STAGES = 2, KEY_SCORES = KEYS / 2 };
 
-/* What is known of a row, kept in shared memory for want of registers: its log-sum-exp in units of log2(e), delta, and
+/* Known values of a row, kept in shared memory for want of registers: its log-sum-exp in units of log2(e), delta, and
  * the first key that it sees, counted from the block's first. */
 struct query_row {
     float log2_sum, delta;

@@ -6,7 +6,7 @@
 namespace {
 enum { KEYS = 128, STAGES = 2, SCORES = KEYS / 2 };
 
-/* What a lane keeps of its two queries. The greatest score is yet to be scaled. */
+/* State that a lane keeps for its two queries. The greatest score is yet to be scaled. */
 struct query_state {
     float max[2], sum[2];
 };

@@ -14,7 +14,7 @@ enum { LEAST_MAJOR = 8 };
 /* Code for products of warpgroups runs on this GPU, and on none before or after it. */
 #define WARPGROUP_ISA "sm_90"
 
-/* What some errors mean of the machine, beside what CUDA calls them. */
+/* Meanings of some errors for the machine, beside CUDA's own names. */
 static const char *meaning_of(cudaError_t error) {
     switch (error) {
     case cudaErrorECCUncorrectable: return ": the GPU's memory is damaged, which `nvidia-smi -q -d ECC` shows";

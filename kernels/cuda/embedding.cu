@@ -78,7 +78,7 @@ struct position_rows {
     }
 };
 
-/* What a window holds for the bucket, in order: rows of d_out, counted from the window's first, and where they go. */
+/* Entries of a window for the bucket, in order: rows of d_out, counted from the window's first, and where they go. */
 struct window {
     int32_t from[WINDOW], to[WINDOW];
     unsigned votes[LOOKS][STRIP_WARPS]; /* the lanes of each warp that found a row */

@@ -91,7 +91,7 @@ static __device__ __forceinline__ void sw_copy16_later(void *shared_to, const vo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 16) : "memory");
 }
 
-/* The same of 4 bytes. */
+/* Copies 4 bytes in the same way. */
 static __device__ __forceinline__ void sw_copy4_later(void *shared_to, const void *from, bool zero) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(shared_to);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 4) : "memory");

@@ -22,7 +22,8 @@ static __device__ __forceinline__ float sw_warp_max(float value) {
     return value;
 }
 
-/* Of the first `count` columns at logits, and at most SW_SOFTMAX_BLOCK_COLUMNS, by a warp. NaN stays in the sum. */
+/* Returns maximum and sum of the first `count` columns at logits, at most SW_SOFTMAX_BLOCK_COLUMNS, by a warp. NaN
+ * stays in the sum. */
 static __device__ __forceinline__ sw_running sw_softmax_block(const float *logits, int64_t count, bool aligned) {
     const int first = (int)threadIdx.x % SW_WARP * SW_ELEMS;
     const bool whole = aligned && count >= SW_SOFTMAX_BLOCK_COLUMNS;

@@ -108,7 +108,7 @@ static double pairs_of(const struct sw_attention *s) {
     return causal - unseen * (unseen + 1.0) / 2.0 + before * (before + 1.0) / 2.0;
 }
 
-/* What one pass of attention costs: products of each query with the keys that it sees, and how often it crosses what
+/* The cost of one pass of attention: products of each query with the keys that it sees, and how often it crosses what
  * lies along queries and along keys. */
 struct attention_cost {
     double flops_per_s, products, query_passes, key_passes;

@@ -11,7 +11,7 @@
 /* A GPU of fewer multiprocessors is slow enough that small shapes, which cross its tiles a few times, take as long. */
 enum { FEW_MULTIPROCESSORS = 4 };
 
-/* What is tried at one size: real shapes, then awkward ones, which both sizes have. */
+/* Cases of one size: real shapes, then awkward ones, which both sizes have. */
 enum { MOST_SHAPES = 10 };
 struct table {
     struct test_rows rows[MOST_SHAPES];   /* of activations and norms */

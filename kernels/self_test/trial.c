@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What no op may touch lies around every operand and is as long as a write that goes astray is likely to be off. */
+/* A margin that no op may touch lies around every operand and is as long as a write that goes astray is likely to be
+ * off. */
 enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, POISON_VALUE = 0xff, FAILURE_CHARS = 200 };
 #define SEED UINT64_C(20240607)
 

@@ -81,7 +81,7 @@ sw_status trial_update(struct trial *trial) {
                            records, weights);
 }
 
-/* What a rank does with the contributions of three others. The reference adds them up plainly. */
+/* Checks the sum of three other ranks' contributions against a plain sum. */
 sw_status trial_rank_sum(struct trial *trial) {
     enum { RANKS = 4, OWN = 1 };
     const struct test_rows *s = trial->shape;

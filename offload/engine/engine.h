@@ -172,7 +172,7 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
 /* Waits for the oldest begun step. */
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 
-/* Whether a lane has failed, so that only sw_engine_close is left. */
+/* Tells whether a lane has failed, so that only sw_engine_close is left. */
 bool sw_engine_has_failed(struct sw_engine *engine);
 
 /* Bits that all ranks are to know of, with the next steps that end (the result's wishes), in place of those of before.

@@ -250,7 +250,7 @@ struct sw_plan_spec {
     bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
                           * SW_RING_CHUNKS_MOST where the budget has room */
     int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
-    /* Of each unit and micro-batch; NULL: not known. Copied by sw_plan_create. */
+    /* Operations of each unit and micro-batch; NULL: not known. sw_plan_create copies the array. */
     const double *forward_flops;
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
@@ -298,7 +298,7 @@ bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* When what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
-/* Whether some steps carry a save, and not all commit. */
+/* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
 /* Whether it has programs whose updates start in the backward pass. */
 bool sw_plan_may_speculate(const struct sw_plan *plan);

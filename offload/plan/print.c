@@ -26,7 +26,8 @@ static void print_cell(FILE *out, int64_t bytes) {
     fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
 }
 
-/* What a tier keeps under a name. Drives have the optimizer of all units, wherever it is placed: that is what commits.
+/* Bytes that a tier keeps under a name. Drives have the optimizer of all units, wherever it is placed: that is what
+ * commits.
  */
 static int64_t kept_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
     const bool committed = plan->spec.train && tier == SW_NVME && strcmp(name, sw_state_name(SW_OPTIMIZER)) == 0;

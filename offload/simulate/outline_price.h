@@ -1,4 +1,4 @@
-/* What a step of an outline takes by some rates, without the whole plan: many outlines can be compared in little memory
+/* The price of an outline's step by given rates, without the whole plan: many outlines can be compared in little memory
  * and time. */
 #ifndef SW_OFFLOAD_SIMULATE_OUTLINE_PRICE_H
 #define SW_OFFLOAD_SIMULATE_OUTLINE_PRICE_H
@@ -17,7 +17,7 @@ struct sw_step_bound {
 sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_bound enough,
                            struct sw_step_bound *out, bool *out_slower);
 
-/* Whether a plan whose step has so many ops would have more than SW_PLAN_MOST_OPS in all its programs. */
+/* Tells whether a plan whose step has so many ops would have more than SW_PLAN_MOST_OPS in all its programs. */
 bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops);
 
 /* Makes the program of an outline's step, simulates it and drops it. *out_ops: how many ops it has. */

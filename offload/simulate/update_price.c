@@ -28,7 +28,7 @@ bool sw_plan_has_update_choice(const struct sw_plan *plan) {
     return any;
 }
 
-/* Whether the plan's lanes alone take as long as the cheapest step so far, or its ops are too many. */
+/* Tells whether the plan's lanes alone take as long as the cheapest step so far, or its ops are too many. */
 static sw_status cannot_win(const struct search *s, const struct sw_plan *plan, bool *out) {
     const struct sw_step_bound enough = {.step_s = s->best_s, .others_s = INFINITY};
     struct sw_step_bound bound;

@@ -110,7 +110,7 @@ static void a_stop_ends_the_taking(void **state) {
     sw_arena_destroy(arena);
 }
 
-/* What long work says into a file; the program's own standard error is given back. */
+/* Returns what long work says into a file; the program's own standard error is given back. */
 static void say_after(int64_t begun_s, int64_t done, char *text, size_t chars) {
     FILE *file = tmpfile();
     const int own = dup(STDERR_FILENO);

@@ -36,7 +36,7 @@ static bool must_be_mended(const struct sw_fault *fault) {
     }
 }
 
-/* Whether what a write leaves is wrong, and nobody is told. */
+/* Tells whether a write silently leaves wrong bytes. */
 static bool is_silent(const struct sw_fault *fault) {
     return fault->kind == SW_FAULT_FLIP_DISK || fault->kind == SW_FAULT_STALE || fault->kind == SW_FAULT_MISDIRECT;
 }

@@ -196,12 +196,12 @@ static void one_generation_is_whole_or_refused(void **state) {
     CHECK(tally.in_steps > seeds && tally.newer > 0 && tally.first_lost > seeds / 10);
 }
 
-/* What a lying drive has led to. */
+/* Outcomes of a drive that lies. */
 struct lies_tally {
     int64_t whole, refused, named;
 };
 
-/* What opens holds a step that was begun, whole; or a grain of it is named. */
+/* A store that opens holds a step that was begun, whole, or names the bad grain. */
 static void check_after_lies(struct history *self, struct lies_tally *tally) {
     struct sw_store *store = NULL;
     sw_status status = faulty_open(&self->faulty, &store);

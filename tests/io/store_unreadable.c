@@ -80,7 +80,7 @@ static void parts_lie_apart(void **state) {
         CHECK(parts[i].offset_bytes >= parts[i - 1].offset_bytes + parts[i - 1].bytes + SW_FORMAT_APART_BYTES);
 }
 
-/* What the drive says of such sectors differs; each is taken for damage, and the rest of the store is found. */
+/* Drives report such sectors differently; each answer is taken for damage, and the rest of the store is found. */
 static void opens_whichever_part_is_unreadable(void **state) {
     static const int errors[] = {EIO, ENODATA, EILSEQ};
     struct part parts[PARTS];

@@ -16,7 +16,7 @@ struct fixture {
     struct sw_data *data;
 };
 
-/* What is written from now on has another time, however fast this is. */
+/* Waits until a later write must have another time. */
 static void date(const char *path) {
     const struct timespec times[] = {{.tv_sec = LONG_AGO}, {.tv_sec = LONG_AGO}};
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);

@@ -46,7 +46,7 @@ sw_status sw_comm_wait(struct sw_comm_request *request) {
     return SW_OK;
 }
 
-/* What a rank gives of the element at a place. */
+/* Returns a rank's contribution to an element. */
 static float value_of(int rank, int64_t i) {
     return (float)((rank + 1) * (1 + i % VALUES));
 }

@@ -1,4 +1,4 @@
-/* What a plan may take of this machine's memory: what is available, or where a budget is named what a cgroup leaves. */
+/* Memory of this machine that a plan may take: what is available, or where a budget is named what a cgroup leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ static void the_tiers_of_a_device_count(void **state) {
     must_refuse(&host, &gpu, &named, "--host-memory");
 }
 
-/* What sw_room_say prints on standard error. */
+/* The text that sw_room_say prints on standard error. */
 static void said(const struct sw_plan *plan, const struct sw_settings *settings, char *text, size_t chars) {
     FILE *file = tmpfile();
     assert_non_null(file);

@@ -1,4 +1,4 @@
-/* What train and resume share: the run itself, and the last words. */
+/* Parts that train and resume share: the run itself, and the last words. */
 #ifndef SW_TRAIN_CLI_CMD_RUN_H
 #define SW_TRAIN_CLI_CMD_RUN_H
 

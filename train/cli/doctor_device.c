@@ -1,4 +1,4 @@
-/* What doctor says of what computes: the CPU device, and a GPU if there is one. */
+/* Findings of doctor about the devices: the CPU device, and a GPU if there is one. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/system_file.h"

@@ -27,8 +27,8 @@ static inline bool sw_data_file_is_there(const struct sw_data_file *file) {
     return file->fd >= 0;
 }
 
-/* Whether its size or its times are no longer those of the opening. A file that is not there has not changed. *out
- * describes it as it is now. */
+/* Tells whether a file's size or times differ from those of its opening. A file that is not there has not changed.
+ * *out describes it as it is now. */
 bool sw_data_file_changed(const struct sw_data_file *file, struct sw_data_file *out);
 
 /* All of the bytes, or an error. */

@@ -1,4 +1,4 @@
-/* What the files of the data share. */
+/* Declarations that the files of the data share. */
 #ifndef SW_TRAIN_DATA_DATA_INTERNAL_H
 #define SW_TRAIN_DATA_DATA_INTERNAL_H
 
@@ -8,7 +8,7 @@
 /* Tokens, or marks, are read at once so many at a time where all of them are. */
 enum { SW_DATA_BLOCK = 64 * 1024 };
 
-/* What a range of a stream's tokens, or of their marks, was when it was first read: a digest of each block. */
+/* Fingerprint of a range of a stream's tokens, or of their marks, at its first reading: a digest of each block. */
 struct sw_data_digests {
     int64_t first, end; /* of the range */
     uint64_t *block;    /* owned; NULL where nothing was read */
@@ -18,7 +18,7 @@ sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, 
 /* The training part and the validation part of the data. */
 typedef enum { SW_DATA_TRAINING, SW_DATA_VALIDATION, SW_DATA_PARTS } sw_data_part;
 
-/* What masks and documents make of a part. */
+/* Counts that masks and documents give for a part of the data. */
 struct sw_data_part_marks {
     int64_t learnt;    /* tokens with a loss */
     int64_t documents; /* 0: no file says where they begin */

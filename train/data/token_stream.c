@@ -40,7 +40,7 @@ static bool is_text(const char *path) {
     return ends_in(path, ".txt") || ends_in(path, ".md");
 }
 
-/* What is no data file gets the way to one. */
+/* Refuses a path that is no data file, and says how to make one of it. */
 static sw_status refuse_kind(const char *path) {
     static const struct {
         const char *ending, *unpack;
@@ -104,7 +104,8 @@ static sw_status open_mask(struct source *source) {
     return SW_OK;
 }
 
-/* Whether pairs of uint16 are uint32 of a small vocabulary: the upper halves are all 0, and the lower ones differ. */
+/* Tells whether pairs of uint16 are uint32 of a small vocabulary: the upper halves are all 0, and the lower ones
+ * differ. */
 static bool are_wide(const uint16_t *half, int64_t pairs) {
     bool differ = false;
     for (int64_t i = 0; i < pairs; i++) {

@@ -32,11 +32,12 @@ int64_t sw_token_stream_tokens(const struct sw_token_stream *stream);
  * where a file was changed in place after it was opened. Allocates nothing. */
 sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out);
 
-/* What is said of a token beside the data. Without a mask it is learnt. The first of a document is not, whatever its
- * mask: nothing that may be seen foretells it. Where any file has documents, one without is a single document. */
+/* Marks of a token: loss and document, as the files beside the data say. Without a mask it is learnt. The first of a
+ * document is not, whatever its mask: nothing that may be seen foretells it. Where any file has documents, one without
+ * is a single document. */
 enum { SW_TOKEN_LEARNT = 1, SW_TOKEN_BEGINS_DOCUMENT = 2 };
 
-/* Whether any file has documents, and whether any has these or a mask. */
+/* Tells whether any file has documents, and whether any has these or a mask. */
 bool sw_token_stream_has_documents(const struct sw_token_stream *stream);
 bool sw_token_stream_marked(const struct sw_token_stream *stream);
 /* The files of the stream, and which of the files beside one are there. */
@@ -49,8 +50,8 @@ struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stre
 /* The marks of a range, as sw_token_stream_read. */
 sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
 
-/* Whether a file that a range lies in, or one beside it, has another size or other times than at its opening; *out gets
- * the first such file as it is now. */
+/* Tells whether a file that a range lies in, or one beside it, has another size or other times than at its opening;
+ * *out gets the first such file as it is now. */
 bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,
                              struct sw_data_file *out);
 /* The file of the stream, or beside one, that was written to last. */

@@ -137,7 +137,7 @@ static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
              gpu->isa, driver, gpu->driver, (long long)gpu->library);
 }
 
-/* What this machine keeps; empty where that is nothing or damaged. */
+/* Reads the algorithms that this machine keeps; the list is empty where there are none, or they are damaged. */
 static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
     char key[KEY_CHARS];
     struct sw_gemm_algorithms list = {0};

@@ -10,7 +10,7 @@
 
 enum { SW_ALGORITHM_GPU_CHARS = 256 };
 
-/* What run.json holds of them. */
+/* The record of the algorithms in run.json. */
 struct sw_algorithm_record {
     struct sw_gemm_algorithms list;
     int64_t library; /* version of the library that they are of; 0: nothing was recorded */

@@ -13,7 +13,7 @@
 #define KIND "gpu"
 enum { KEY_CHARS = 512, DEVICE_CHARS = 32, VERDICT_VERSION = 1 };
 
-/* What a verdict is about. Two programs of one digest have the same kernels. */
+/* The key of a verdict. Two programs of one digest have the same kernels. */
 static sw_status key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
     unsigned char digest[SW_COMM_DIGEST_BYTES];
     char driver[SW_DRIVER_VERSION_CHARS];

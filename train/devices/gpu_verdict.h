@@ -1,5 +1,5 @@
-/* Whether a GPU computes rightly: the verdict of the self-test (kernels/self_test.h), kept for each GPU model, driver,
- * cuBLASLt and program. */
+/* The verdict on a GPU, whether it computes rightly: that of the self-test (kernels/self_test.h), kept for each GPU
+ * model, driver, cuBLASLt and program. */
 #ifndef SW_TRAIN_DEVICES_GPU_VERDICT_H
 #define SW_TRAIN_DEVICES_GPU_VERDICT_H
 

@@ -1,4 +1,4 @@
-/* What this user's programs have found out about this machine and may find out again: small JSON files in
+/* A cache of facts about this machine, which can be found out again: small JSON files in
  * $XDG_CACHE_HOME/spillway, or ~/.cache/spillway. A file that is not there, damaged or of another version is only made
  * again. */
 #ifndef SW_TRAIN_FILES_CACHE_H

@@ -55,7 +55,7 @@ sw_status sw_file_flush_folder_of(const char *path) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
-/* What a link or another name of a file of somebody else's is goes, and not what it leads to. */
+/* A link goes, and so does another name of somebody else's file, but never the file behind it. */
 static int open_new(const char *path, sw_file_readers readers) {
     if (unlink(path) != 0 && errno != ENOENT)
         return -1;
@@ -182,7 +182,7 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
     /* A umask takes nothing from a folder that is its user's alone. */
     if (mode == 0700 && chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
-    /* What is flushed in the folder is lost all the same where power takes its name away. */
+    /* A power loss may take the folder's own name, and with it everything that was flushed inside. */
     return sw_file_flush_folder_of(folder);
 }
 

@@ -18,7 +18,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
 sw_status sw_file_flush_folder_of(const char *path);
 /* Reads a whole regular file: zero-terminated, malloc'ed, at most limit bytes. */
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
-/* The same of a file that belongs to a folder of ours, so that a link in its place is refused. */
+/* Does the same with a file that belongs to a folder of ours, and refuses a link in its place. */
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_copy(const char *from, const char *to);
 
@@ -26,7 +26,7 @@ sw_status sw_file_copy(const char *from, const char *to);
 sw_status sw_folder_must_be_free(const char *folder, const char *but);
 /* Makes the folder, which then survives a power loss, where it is not there (its parent must be). */
 sw_status sw_folder_make(const char *folder, mode_t mode);
-/* The same of a folder below one of ours: a link in its place is refused. */
+/* Does the same with a folder below one of ours, and refuses a link in its place. */
 sw_status sw_folder_make_own(const char *folder, mode_t mode);
 /* Makes a folder with this mode, and before it the parents that are missing, as the umask allows. *out_made
  * counts the folders made; a failure leaves none. */

@@ -9,7 +9,7 @@
 /* Reads a file of at most limit bytes, without members of one name. What is no JSON is `bad`, with its line. The caller
  * drops the reference. */
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
-/* The same of a file in a folder of ours, where a link is refused. */
+/* Does the same with a file in a folder of ours, and refuses a link. */
 sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
 /* Refuses an object of the file at `path` that has a member with none of these names, and says which one it may be

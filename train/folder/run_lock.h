@@ -11,7 +11,7 @@
 
 /* Locks the folder of a run; *out is then a file to be closed. SW_ERR_BUSY where another process has it. */
 sw_status sw_run_lock(const char *folder, int *out);
-/* Whether a process has the run of a folder. */
+/* Tells whether a process has the run of a folder. */
 bool sw_run_is_locked(const char *folder);
 /* Removes the locked file again, where no run has come of it. */
 void sw_run_lock_remove(const char *folder);

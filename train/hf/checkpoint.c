@@ -10,7 +10,7 @@
 
 #define NAME_PREFIX "transformer."
 #define OUTPUT_TABLE "lm_head.weight"
-enum { COMPARED_ELEMS = 1 << 20 }; /* What is held of both tables at once while they are compared. */
+enum { COMPARED_ELEMS = 1 << 20 }; /* Elements of both tables that are held at once while they are compared. */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {

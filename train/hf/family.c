@@ -18,7 +18,7 @@ const char *sw_family_names(void) {
 
 const char *const sw_dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
 
-/* What conversion scripts, quantizers and web runtimes leave in the file. */
+/* Fields that conversion scripts, quantizers and web runtimes leave in the file. */
 const char *const sw_passed_over_fields[] = {
     "is_llama_config", "max_sequence_length", "transformers.js_config", "unsloth_fixed", "unsloth_version", NULL,
 };

@@ -4,7 +4,8 @@
 
 enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
 
-/* Whether the plan fits with these settings, which differ from those of the model in what follows from them alone. */
+/* Tells whether the plan fits with these settings, which differ from those of the model in what follows from them
+ * alone. */
 static bool fits(const struct sw_settings *settings, const struct sw_model *model, const struct sw_model_shape *shape,
                  struct sw_device *device) {
     struct sw_settings tried = *settings; /* what it points to stays the caller's */

@@ -1,4 +1,4 @@
-/* What to do about a plan that does not fit. */
+/* Advice about a plan that does not fit. */
 #ifndef SW_TRAIN_PLAN_PLAN_ADVICE_H
 #define SW_TRAIN_PLAN_PLAN_ADVICE_H
 

@@ -92,8 +92,8 @@ static double busiest_other_lane(const struct sw_simulation *step) {
     return most;
 }
 
-/* Whether a group is neither the cheapest with updates where they are without a choice, nor worth a search for where
- * they are cheaper (next_to_search), as its lanes alone take too long or its plan has too many ops. */
+/* Tells whether a group is neither the cheapest with updates where they are without a choice, nor worth a search for
+ * where they are cheaper (next_to_search), as its lanes alone take too long or its plan has too many ops. */
 static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct group_price *price, bool *out) {
     const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
                                          .others_s = c->best_s * (1.0 - LEAST_SAVED)};

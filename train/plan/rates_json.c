@@ -37,7 +37,7 @@ static bool is_amount(const json_t *value, bool may_be_zero) {
     return json_is_number(value) && isfinite(number) && (number > 0.0 || (may_be_zero && number == 0.0));
 }
 
-/* Whether an assumed number says how far off it may be, and why it is what it is. */
+/* Checks that an assumed number has its range and its reason. */
 static bool is_assumption(const json_t *value, bool may_be_zero) {
     const json_t *low = json_object_get(value, "low"), *high = json_object_get(value, "high");
     const json_t *expected = json_object_get(value, "expected");

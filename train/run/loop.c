@@ -94,7 +94,7 @@ static bool exports_after(const struct loop *loop, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-/* Whether the time between saves is over. */
+/* Tells whether the time between saves is over. */
 static bool save_time_is_over(const struct loop *loop) {
     const int64_t seconds = loop->trainer->run.settings.save_every.seconds;
     return sw_plan_saves(loop->trainer->plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
@@ -113,7 +113,7 @@ static void note_save(struct loop *loop, int64_t next_step) {
     loop->save_is_due = false;
 }
 
-/* What a signal that comes while this step runs is answered. Of several ranks all hear of it a step later. */
+/* Sets the answer to a signal that comes while this step runs. Several ranks hear of a signal one step later. */
 static void expect_stop_after(const struct loop *loop, int64_t step) {
     const int64_t ended = sw_max_i64(loop->first_step - 1, loop->last[SW_RUN_RECENT_STEPS - 1].step);
     const int64_t last = sw_ranks_count(loop->trainer->ranks) > 1 ? sw_min_i64(step + 1, loop->last_step) : step;

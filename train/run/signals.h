@@ -13,7 +13,8 @@
  * system allows, fails with an error and does not end the process. */
 const volatile sig_atomic_t *sw_signals_catch(bool speaks);
 
-/* What the answer says from now on: the training will end after last_step, at end_ns of sw_now_ns (0: not known). */
+/* Sets the text of the answer from now on: the training will end after last_step, at end_ns of sw_now_ns (0: not
+ * known). */
 void sw_signals_expect(int64_t last_step, int64_t end_ns);
 
 #endif

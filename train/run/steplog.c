@@ -98,7 +98,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
     if (log == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     log->fd = -1;
-    tzset(); /* What the C library would else do, and allocate for, when the first line's time is written. */
+    tzset(); /* The C library would otherwise do this, and allocate, when the first line's time is written. */
     log->total_steps = total_steps;
     log->on_terminal = isatty(STDERR_FILENO) == 1;
     log->path = strdup(path);

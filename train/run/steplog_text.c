@@ -180,7 +180,7 @@ static void put_lanes(struct writer *writer, const struct sw_step_record *record
 
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    /* What people look for stands first, and fits 80 columns: a narrow terminal cuts the rest. */
+    /* The fields that people look for stand first and fit 80 columns: a narrow terminal cuts the rest. */
     put(&writer, "step %" PRId64 "/%" PRId64 "  loss %.4f", record->step, total_steps, record->loss);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");

@@ -135,7 +135,7 @@ static void remember(struct sw_trainer *trainer, const struct sw_step_result *re
     *newest = sw_trainer_run_step(result);
 }
 
-/* Whether the commit of a step has in its text all steps whose lines may not last yet. */
+/* Tells whether the commit of a step has in its text all steps whose lines may not last yet. */
 static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
     const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
     bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;

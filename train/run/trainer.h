@@ -54,7 +54,7 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
                             struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
 
-/* What a commit keeps of a training step that has ended. */
+/* Returns the part of a finished training step that a commit keeps. */
 struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result);
 
 /* Of a training step, in nats a token. */

@@ -1,4 +1,4 @@
-/* Whether a plan's memory is there. */
+/* Tells whether a plan's memory is there. */
 #ifndef SW_TRAIN_SETTINGS_ROOM_H
 #define SW_TRAIN_SETTINGS_ROOM_H
 

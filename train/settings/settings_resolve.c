@@ -9,8 +9,8 @@
 
 /* Where a micro-batch is not named: as many sequences as make about this many tokens. */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
-/* Of chunks. Short copies keep a GPU's link busy only half of the time. A rank's part of a model is cut into at most
- * so many, as a plan has several ops for each of them. */
+/* Grains of a chunk. Short copies keep a GPU's link busy only half of the time. A rank's part of a model is cut into at
+ * most so many, as a plan has several ops for each of them. */
 enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
 /* Shares of the memory that is available, for the tiers of a CPU device. */
 #define AUTO_DEVICE_SHARE 0.6

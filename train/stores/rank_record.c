@@ -1,4 +1,4 @@
-/* What run.json says of the ranks' stores, gathered from all ranks. */
+/* The list of the ranks' stores in run.json, gathered from all ranks. */
 #include "core/size.h"
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"

@@ -135,7 +135,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     char id[SW_STORE_ID_CHARS];
     int64_t newest;
     SW_TRY(open_common(self, places, &newest, out));
-    /* What the rank goes on with must be whole before anything else is given up. */
+    /* The rank's own store must be whole before any other is given up. */
     const bool gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
     SW_TRY(sw_ranks_gate(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));

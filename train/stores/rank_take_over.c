@@ -73,7 +73,7 @@ static sw_status check_old(struct change *change) {
     return SW_OK;
 }
 
-/* What an earlier change has left may be whole where the run's stores are not. */
+/* A store that an earlier change left may be whole where the run's own are not. */
 static sw_status remove_left(struct change *change) {
     if (change->self->run->left_count == 0)
         return SW_OK;
@@ -197,7 +197,7 @@ static sw_status replace(struct change *change) {
     return sw_rank_remove_left(self);
 }
 
-/* Whether run.json names the new stores after all, or cannot be read: then they are not to be touched. */
+/* Tells whether run.json names the new stores after all, or cannot be read: then they are not to be touched. */
 static sw_status refuse_taken_up(const struct change *change) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(change->self->folder, &run);

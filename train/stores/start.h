@@ -15,7 +15,7 @@ struct sw_start {
 
 /* Refuses a folder that holds anything but what an unfinished start has left. Touches nothing. */
 sw_status sw_start_check(const char *folder);
-/* Whether a start in this folder was cut off, or is under way. */
+/* Tells whether a start in this folder was cut off, or is under way. */
 bool sw_start_is_unfinished(const char *folder);
 /* Removes what such a start has left. All ranks. */
 sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder);

@@ -28,8 +28,8 @@ struct sw_emulation_product {
     int commit;
 };
 
-/* What kernels call. A wait leaves the newest `newest` commits under way. Tests leave out the call at a line as they do
- * a barrier's; without a wait the sums of its products are NaN, as nobody knows what a GPU would have there. */
+/* Entry points for kernels. A wait leaves the newest `newest` commits under way. Tests leave out the call at a line as
+ * they do a barrier's; without a wait the sums of its products are NaN, as nobody knows what a GPU would have there. */
 void sw_emulation_product_start(const struct sw_emulation_product *product);
 void sw_emulation_products_fence(const char *file, int line);
 void sw_emulation_products_commit(void);
@@ -62,13 +62,13 @@ struct sw_product_block {
     uint64_t started[1024 / 32];
 };
 
-/* What the machine calls: at a block's begin and end (NULL or an error), and for copies of the running thread. */
+/* Hooks that the machine calls: at a block's begin and end (NULL or an error), and for copies of the running thread. */
 void sw_products_begin(struct sw_product_block *block, char *shared, size_t shared_bytes);
 const char *sw_products_end(const struct sw_product_block *block, int warps);
 void sw_products_copy(struct sw_product_block *block, const void *to, size_t bytes, int thread, uint32_t arrived);
 void sw_products_reset(struct sw_products *products);
 
-/* What the machine tells of the running thread. */
+/* Facts about the running thread, from the machine. */
 struct sw_products *sw_emulation_own_products(int thread);
 struct sw_product_block *sw_emulation_product_block(void);
 int sw_emulation_thread(void);

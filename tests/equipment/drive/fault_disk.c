@@ -133,7 +133,7 @@ bool sw_fault_is_bad(const struct sw_fault_disk *disk, const struct sw_fault_fil
     return end > first && memchr(file->current_bad + first, 1, (size_t)(end - first)) != NULL;
 }
 
-/* What is read is what lasts. */
+/* Bytes that are read are those that last. */
 static void forget_current(const struct sw_fault_disk *disk, struct sw_fault_file *file) {
     memcpy(file->current, file->lasting, (size_t)file->bytes);
     memcpy(file->current_bad, file->lasting_bad, (size_t)sw_div_up(file->bytes, disk->sector_bytes));
