@@ -12,33 +12,32 @@ static const struct {
     const char *name;
     const char *what;
     int (*run)(int argc, char **argv);
-    bool by_ranks; /* several processes may run it together, and it says so to itself */
+    bool by_ranks; /* several ranks may run the command together; the others refuse more than one */
 } commands[] = {
-    {.name = "doctor", .what = "what this machine has and what limits it", .run = sw_command_doctor},
-    {.name = "plan", .what = "where everything would live and what a step would move", .run = sw_command_plan},
+    {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
+    {.name = "plan", .what = "where state would live, and how long a step would take", .run = sw_command_plan},
     {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
-    {.name = "resume", .what = "go on with a run from its last commit", .run = sw_command_resume, .by_ranks = true},
+    {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval},
     {.name = "generate", .what = "continue a text", .run = sw_command_generate},
-    {.name = "export", .what = "write a Hugging Face folder", .run = sw_command_export},
-    {.name = "verify", .what = "read all of a run's store and check every sum", .run = sw_command_verify},
-    {.name = "bench",
-     .what = "what this machine does, beside its own limits",
-     .run = sw_command_bench,
-     .by_ranks = true},
+    {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
+    {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
+    {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *to) {
-    fprintf(to, "spillway " SW_VERSION ": trains transformer models whose training state does not fit on the device\n\n"
-                "usage: spillway COMMAND [arguments]; spillway COMMAND --help explains each\n\n");
+    fprintf(to, "spillway " SW_VERSION ": trains transformers whose state does not fit on the GPU\n\n"
+                "Usage: spillway COMMAND [arguments]\n"
+                "       spillway COMMAND --help explains a command and its flags\n\n"
+                "Commands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "  %-10s %s\n  %-10s %s\n", "help", "explain a command", "version", "the version of this program");
     sw_options_help_exits(to);
 }
 
-/* Results that could not be written are a failure, also where only the last flush shows it. */
+/* Turns success into failure where standard output could not be written, which may show only at the last flush. */
 static int end_output(const char *command, int code) {
     const bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
     if (!failed || code != SW_EXIT_DONE)
@@ -51,7 +50,7 @@ static bool is_one_of(const char *word, const char *const names[3]) {
     return strcmp(word, names[0]) == 0 || strcmp(word, names[1]) == 0 || strcmp(word, names[2]) == 0;
 }
 
-/* The arguments begin with the command's name. */
+/* Runs the command that argv[0] names and returns its exit status. */
 static int run_command(int argc, char **argv) {
     for (int i = 0; i < COMMAND_COUNT; i++) {
         int code;
@@ -70,7 +69,7 @@ static int run_command(int argc, char **argv) {
     return SW_EXIT_USAGE;
 }
 
-/* `help train` is `train --help`, and `help bench io` is `bench io --help`. */
+/* Turns `help train` into `train --help`, and `help bench io` into `bench io --help`. */
 static int help_with(int argc, char **argv) {
     enum { MOST_WORDS = 2 };
     char *words[MOST_WORDS + 1];

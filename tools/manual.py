@@ -9,7 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-TEXT_COLUMN = 34  # where --help explains a flag
+TEXT_COLUMN = 28  # where --help explains a flag
+EXITS, EXAMPLES, PRESETS = "Exit status", "Examples", "Presets"
 
 
 @dataclass
@@ -17,8 +18,11 @@ class Command:
     name: str  # "train", or "bench io"
     usage: str
     summary: str
-    flags: list  # (head, text), such as ("--steps N", "optimizer steps (default: 1000)")
-    more: list  # lines below the flags
+    groups: dict  # heading: flags under it, such as ("--steps N", "optimizer steps of the run (default: 1000)")
+    more: dict  # heading: lines, of what stands below the flags
+
+    def flags(self):
+        return [flag for flags in self.groups.values() for flag in flags]
 
 
 def help_of(program, *words):
@@ -26,38 +30,50 @@ def help_of(program, *words):
     return done.stdout.splitlines()
 
 
-EXITS = "exit status:"
+def sections_of(lines):
+    """The paragraphs of a help by their headings, lines that end in a colon; "" has what stands above the first."""
+    sections, heading = {"": []}, ""
+    for line in lines:
+        if line.endswith(":") and not line.startswith(" "):
+            heading = line[:-1]
+            sections[heading] = []
+        elif line:
+            sections[heading].append(line)
+    return sections
 
 
 def listed(lines):
     """The names and what stands beside them, of a help that lists commands."""
-    end = lines.index(EXITS) if EXITS in lines else len(lines)
-    return [tuple(line.split(maxsplit=1)) for line in lines[:end] if line.startswith("  ")]
+    return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
 def flags_of(lines):
-    """What is too wide for its column stands on a line of its own."""
-    flags, head = [], None
+    """(head, text) of each flag. A head that is too wide for its column stands on a line of its own."""
+    flags = []
     for line in lines:
-        if line.startswith(" " * TEXT_COLUMN):
-            flags.append((head, line.strip()))
-        elif len(line) > TEXT_COLUMN and line[TEXT_COLUMN - 2:TEXT_COLUMN] == "  ":
-            flags.append((line[:TEXT_COLUMN].strip(), line[TEXT_COLUMN:].strip()))
+        if not line.startswith(" " * TEXT_COLUMN):
+            wide = len(line) < TEXT_COLUMN or line[TEXT_COLUMN - 2:TEXT_COLUMN] != "  "
+            flags.append((line.strip(), "") if wide else (line[:TEXT_COLUMN].strip(), line[TEXT_COLUMN:].strip()))
         else:
-            head = line.strip()
+            flags[-1] = (flags[-1][0], f"{flags[-1][1]} {line.strip()}".strip())
     return flags
 
 
 def read_command(program, name):
-    usage, _, summary, _, *rest = help_of(program, *name.split())
-    rest = rest[:rest.index(EXITS)] if EXITS in rest else rest
-    end = rest.index("") if "" in rest else len(rest)
-    return Command(name, usage.partition(": ")[2], summary, flags_of(rest[:end]), rest[end + 1:])
+    lines = help_of(program, *name.split())
+    gap = lines.index("")
+    usage = " ".join(line.strip() for line in lines[:gap]).partition(": ")[2]
+    sections = sections_of(lines[gap + 1:])
+    summary = " ".join(sections.pop(""))
+    sections.pop(EXITS, None)
+    more = {heading: sections.pop(heading) for heading in (PRESETS, EXAMPLES) if heading in sections}
+    return Command(name, usage, summary, {heading: flags_of(text) for heading, text in sections.items()}, more)
 
 
 def commands_of(program):
-    names = [name for name, _ in listed(help_of(program)) if name not in ("help", "version", "bench")]
-    names += [f"bench {name}" for name, _ in listed(help_of(program, "bench"))]
+    names = [name for name, _ in listed(sections_of(help_of(program))["Commands"])
+             if name not in ("help", "version", "bench")]
+    names += [f"bench {name}" for name, _ in listed(line for line in help_of(program, "bench") if line.startswith("  "))]
     return [read_command(program, name) for name in names]
 
 
@@ -75,10 +91,12 @@ def man_page(version, what, commands, exits):
              ".B spillway", "COMMAND [arguments]", ".SH COMMANDS"]
     for command in commands:
         lines += [f".SS {roff(command.name)}", roff(command.summary), ".PP", f".B {roff(command.usage)}"]
-        for head, text in command.flags:
-            lines += [".TP", f".B {roff(head)}", roff(text)]
-        if command.more:
-            lines += [".PP", ".nf", *map(roff, command.more), ".fi"]
+        for heading, flags in command.groups.items():
+            lines += [".PP", f".I {roff(heading)}"]
+            for head, text in flags:
+                lines += [".TP", f".B {roff(head)}", roff(text)]
+        for heading, texts in command.more.items():
+            lines += [".PP", f".I {roff(heading)}", ".nf", *map(roff, texts), ".fi"]
     lines.append(".SH EXIT STATUS")
     for status, text in exits:
         lines += [".TP", f".B {status}", roff(text)]
@@ -90,12 +108,12 @@ def man_page(version, what, commands, exits):
 
 def choices_of(command):
     """(flag, words) of flags with a fixed set of values, and the presets of --model."""
-    for head, _ in command.flags:
+    for head, _ in command.flags():
         flag, _, value = head.partition(" ")
         if re.fullmatch(r"[a-z0-9]+(\|[a-z0-9]+)+", value):
             yield flag, value.replace("|", " ")
-    if command.more[:1] == ["presets:"]:
-        yield "--model", " ".join(line.split()[0] for line in command.more[1:] if line.strip())
+    if PRESETS in command.more:
+        yield "--model", " ".join(line.split()[0] for line in command.more[PRESETS])
 
 
 def completions(commands):
@@ -104,7 +122,7 @@ def completions(commands):
     values, flags = [], []
     for command in commands:
         values += [f'        "{command.name} {flag}") words="{words}" ;;' for flag, words in choices_of(command)]
-        named = " ".join(head.split()[0].removesuffix("...") for head, _ in command.flags if head.startswith("--"))
+        named = " ".join(head.split()[0].removesuffix("...") for head, _ in command.flags() if head.startswith("--"))
         flags.append(f'            "{command.name}") words="{named}" ;;')
     return "\n".join([
         "# bash completions of spillway, made from its --help.",
@@ -136,7 +154,7 @@ def main():
     overview = help_of(program)
     version, _, what = overview[0].partition(": ")
     commands = commands_of(program)
-    exits = [tuple(line.split(maxsplit=1)) for line in overview[overview.index(EXITS) + 1:]]
+    exits = listed(sections_of(overview)[EXITS])
     write(page, man_page(version, what, commands, exits))
     write(bash, completions(commands))
 

@@ -27,15 +27,18 @@ def the_man_page_has_every_flag():
     problems = []
     for command in ("train", "resume", "doctor", "bench io"):
         section = page.partition(f"\n.SS {command}\n")[2].partition("\n.SS ")[0]
-        said = program.run(*command.split(), "--help").out
-        for flag, text in re.findall(r"^  (--[a-z0-9-]+)[^\n]*?(?:  +|\n {34})(\S[^\n]*)$", said, re.MULTILINE):
-            if not re.search(rf"^\.B {flag}\b", section, re.MULTILINE) or text not in section:
+        said = re.sub(r"\n {28}", " ", program.run(*command.split(), "--help").out)
+        flags = re.findall(r"^  (--[a-z0-9-]+)(?: \S+)* +(\S[^\n]*)$", said, re.MULTILINE)
+        for flag, text in flags:
+            if not re.search(rf"^\.B {flag}\b", section, re.MULTILINE) or " ".join(text.split()) not in section:
                 problems.append(f"the page of {command} lacks {flag}, {text!r}")
+        if len(flags) != len(re.findall(r"^  --", said, re.MULTILINE)) or "spillway " + command not in section:
+            problems.append(f"the page of {command}: {len(flags)} flags")
     return problems if "gpt2-124m" in page else problems + ["the page lists no presets"]
 
 
 def completions():
-    table = [("tr", "train"), ("help ev", "eval"), ("train --sch", "--schedule-steps --schedule"),
+    table = [("tr", "train"), ("help ev", "eval"), ("train --sch", "--schedule --schedule-steps"),
              ("train --schedule w", "wsd"), ("plan --model llama-8", "llama-8b"), ("bench ge", "gemm"),
              ("bench io --thor", "--thorough"), ("eval ", "")]
     problems = []

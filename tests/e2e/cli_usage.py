@@ -21,7 +21,7 @@ COMMANDS = {
         --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "eval": "DIR|MODEL --data --seq --tokens --token-type --micro-batch --precision --threads --json",
-    "export": "DIR OUT --dtype --shard-size",
+    "export": "DIR|MODEL OUT --dtype --shard-size",
     "verify": "DIR --json",
     "doctor": "--nvme --quick --json",
 }
@@ -31,6 +31,18 @@ PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batc
                "saves": (dict, type(None)), "writes": dict}
 SIMULATION_FIELDS = {"step_s": float, "tokens_per_second": float, "bottleneck": str, "bottleneck_share": float,
                      "lane_busy_s": dict}
+
+
+def shape_of_help(command, text):
+    """Every help fits 80 columns, has its flags in groups, the output last, and ends in three examples."""
+    problems = [f"{command} --help is too wide: {line!r}" for line in text.splitlines() if len(line) > 80]
+    headings = re.findall(r"^(\S[^:\n]*):$", text, re.MULTILINE)
+    if len(headings) != len(set(headings)) or headings[-1] != "Examples":
+        problems.append(f"{command} --help has the headings {headings}")
+    examples = text.partition("\nExamples:\n")[2]
+    if len(re.findall(rf"^  spillway {command}\b", examples, re.MULTILINE)) != 3:
+        problems.append(f"{command} --help has not three examples")
+    return problems
 
 
 def help_explains_every_flag():
@@ -47,7 +59,8 @@ def help_explains_every_flag():
             problems.append(f"{command} --help does not explain --quiet")
         if any("preset" in line for line in ended.out.splitlines()) and "gpt2-124m" not in ended.out:
             problems.append(f"{command} --help speaks of presets and does not list them")
-    if not re.search(r"--place .*\(default: as before\)", program.run("resume", "--help").out):
+        problems += shape_of_help(command, ended.out)
+    if not re.search(r"--place [^-]*\(default: as before\)", " ".join(program.run("resume", "--help").out.split())):
         problems.append("resume --help does not say that what is not given stays as before")
     return problems
 

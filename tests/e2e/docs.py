@@ -114,4 +114,28 @@ def commands_run():
     return problems
 
 
-script_test.run(links_and_paths_lead_somewhere, flags_exist, commands_run)
+def examples_of(*command):
+    """The words of each example that a command's --help ends with."""
+    text = program.run(*command, "--help").out.partition("\nExamples:\n")[2].replace("\\\n", " ")
+    return [shlex.split(line) for line in text.splitlines()]
+
+
+def examples_of_help_run():
+    """Those of the commands run one after the other in one folder; those of benches, which take long, are parsed."""
+    problems, folder = [], program.scratch_folder()
+    prepare(folder)
+    for command in ("doctor", "plan", "train", "resume", "eval", "generate", "export", "verify"):
+        examples = examples_of(command)
+        problems += [] if len(examples) == 3 else [f"{command} --help has {len(examples)} examples"]
+        for words in examples:
+            more = ["--steps", "2"] if command == "train" and "--steps" not in words else []
+            ended = program.run(*shortened(words[1:]), *more, cwd=folder)
+            problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
+    for line in program.run("bench", "--help").out.splitlines():
+        for words in examples_of("bench", line.split()[0]) if line.startswith("  ") else []:
+            ended = program.run(*words[1:], "--help", cwd=folder)
+            problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
+    return problems
+
+
+script_test.run(links_and_paths_lead_somewhere, flags_exist, commands_run, examples_of_help_run)

@@ -212,6 +212,68 @@ static void test_help(void **state) {
     free(text);
 }
 
+/* Two commands of one table: each has its own rows, under headings, within 80 columns. */
+static void test_shared_table(void **state) {
+    (void)state;
+    enum { ONE = 1, OTHER = 2 };
+    static const char expected[] = "Usage: spillway one DIR [flags]\n"
+                                   "\n"
+                                   "Does one thing.\n"
+                                   "\n"
+                                   "Input:\n"
+                                   "  DIR                       the folder (required)\n"
+                                   "  --seed N                  a text whose words do not fit beside the flag and go\n"
+                                   "                            on below it (default: 1)\n"
+                                   "\n"
+                                   "Output:\n"
+                                   "  --quiet                   print only results, warnings and errors\n"
+                                   "  --help                    print this text\n"
+                                   "\n"
+                                   "Examples:\n"
+                                   "  spillway one a\n";
+    static const struct sw_option rows[] = {
+        {.name = "DIR",
+         .kind = SW_OPTION_STRING,
+         INTO(folder),
+         .commands = ONE | OTHER,
+         .group = "Input",
+         .required = true,
+         .what = "the folder"},
+        {.name = "--seed",
+         .kind = SW_OPTION_INT,
+         INTO(seed),
+         .commands = ONE,
+         .group = "Input",
+         .initial = "1",
+         .value = "N",
+         .what = "a text whose words do not fit beside the flag and go on below it"},
+        {.name = "--seed", .kind = SW_OPTION_REAL, INTO(lr), .commands = OTHER, .initial = "2.5", .what = "a rate"}};
+    const struct sw_command_line one = {.command = "one",
+                                        .summary = "Does one thing.",
+                                        .options = rows,
+                                        .option_count = sizeof rows / sizeof rows[0],
+                                        .bit = ONE,
+                                        .examples = {"spillway one a"}};
+    struct sw_command_line other = one;
+    other.bit = OTHER;
+    struct settings settings = {0};
+    bool help;
+    support_expect_ok(sw_options_defaults(&one, &settings), "defaults");
+    assert_true(settings.seed == 1 && settings.lr == 0.0);
+    char *argv[] = {"run", "--seed", "0.5"};
+    support_expect_failure(sw_options_parse(&one, 3, argv, &settings, &help), SW_ERR_ARG, "--seed", "not a number");
+    support_expect_ok(sw_options_parse(&other, 3, argv, &settings, &help), "parse");
+    assert_true(settings.seed == 1 && settings.lr == 0.5);
+    sw_options_release(&one, &settings);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    sw_options_help(&one, to);
+    assert_int_equal(fclose(to), 0);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
 static void test_json_round_trip(void **state) {
     (void)state;
     struct settings settings = {0}, back = {0};
@@ -334,6 +396,7 @@ int main(void) {
         cmocka_unit_test(test_all_forms),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_json_round_trip),
         cmocka_unit_test(test_how_often_in_all_forms),
         cmocka_unit_test(test_flags_override_json),

@@ -16,14 +16,16 @@ static const struct sw_option options[] = {
      .kind = SW_OPTION_LIST,
      AT(nvme),
      .value = "DIR",
-     .what = "folder to look at, repeatable; default: the current one"},
-    {.name = "--quick", .kind = SW_OPTION_FLAG, AT(quick), .what = "measure nothing, which takes some seconds"},
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+     .what = "folder whose drive is examined; repeat for several; default: the current folder"},
+    {.name = "--quick", .kind = SW_OPTION_FLAG, AT(quick), .what = "leave out the measurements, which take seconds"},
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "print one JSON object on standard output"},
 };
-static const struct sw_command_line line = {.command = "doctor",
-                                            .summary = "what this machine has, what limits it, and the fix for each",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0]};
+static const struct sw_command_line line = {
+    .command = "doctor",
+    .summary = "Prints what this machine has, what limits training on it, and how to lift each limit.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = {"spillway doctor", "spillway doctor --quick --json", "spillway doctor --nvme runs --nvme ."}};
 
 struct check {
     const char *what;
@@ -98,30 +100,25 @@ static void examine(struct sw_doctor *doctor, bool measures) {
         look_at_all(doctor, of_folder, COUNT(of_folder), doctor->folders[i], measures);
 }
 
-static void print_json(const struct sw_doctor *doctor) {
-    json_t *root = json_pack("{s:i, s:O}", "problems", doctor->problems, "findings", doctor->findings);
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
+static sw_status examine_and_print(const void *target) {
+    static const char *const here[] = {"."};
+    const struct doctor_options *given = target;
+    struct sw_doctor doctor = {.root = "",
+                               .folders = given->nvme.count > 0 ? (const char *const *)given->nvme.items : here,
+                               .folder_count = given->nvme.count > 0 ? given->nvme.count : 1,
+                               .json = given->json,
+                               .measures = !given->quick,
+                               .findings = json_array()};
+    examine(&doctor, !given->quick);
+    sw_status status = SW_OK;
+    if (given->json)
+        status =
+            sw_command_print_json(json_pack("{s:i, s:O}", "problems", doctor.problems, "findings", doctor.findings));
+    json_decref(doctor.findings);
+    return status;
 }
 
 int sw_command_doctor(int argc, char **argv) {
-    static const char *const here[] = {"."};
     struct doctor_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct sw_doctor doctor = {.root = "",
-                                   .folders = given.nvme.count > 0 ? (const char *const *)given.nvme.items : here,
-                                   .folder_count = given.nvme.count > 0 ? given.nvme.count : 1,
-                                   .json = given.json,
-                                   .measures = !given.quick,
-                                   .findings = json_array()};
-        examine(&doctor, !given.quick);
-        if (given.json)
-            print_json(&doctor);
-        json_decref(doctor.findings);
-        code = SW_EXIT_DONE;
-    }
-    sw_options_release(&line, &given);
-    return code;
+    return sw_command_run(&line, argc, argv, &given, examine_and_print);
 }

@@ -2,6 +2,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
+#include "train/cli/read_options.h"
 #include "train/data/data.h"
 #include "train/run/eval.h"
 #include "train/run/inference.h"
@@ -12,71 +13,8 @@
 
 enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
 
-struct eval_options {
-    char *from, *data;
-    int64_t seq, tokens, micro_batch;
-    int token_type;
-    struct sw_inference_options inference;
-    struct sw_option_list nvme;
-    bool json;
-};
-
-#define AT(member) .offset = offsetof(struct eval_options, member)
-static const struct sw_option options[] = {
-    {.name = "DIR|MODEL",
-     .kind = SW_OPTION_STRING,
-     AT(from),
-     .what = "folder of a run, or a Hugging Face folder",
-     .required = true},
-    {.name = "--data",
-     .kind = SW_OPTION_STRING,
-     AT(data),
-     .value = "FILE",
-     .what = "token file (.bin, or .txt and .md for bytes) to predict",
-     .required = true},
-    {.name = "--seq",
-     .kind = SW_OPTION_INT,
-     AT(seq),
-     .initial = "auto",
-     .value = "tokens",
-     .what = "tokens of a window; auto: 1024, or the model's positions where these are fewer",
-     .int_min = 1,
-     .int_max = 1 << 22,
-     .allow_auto = true},
-    {.name = "--tokens",
-     .kind = SW_OPTION_INT,
-     AT(tokens),
-     .initial = "auto",
-     .value = "N",
-     .what = "predict at most the first N tokens; auto: all",
-     .int_min = 1,
-     .allow_auto = true},
-    {.name = "--token-type",
-     .kind = SW_OPTION_CHOICE,
-     AT(token_type),
-     .initial = "auto",
-     .choices = "auto|u16|u32",
-     .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},
-    {.name = "--micro-batch",
-     .kind = SW_OPTION_INT,
-     AT(micro_batch),
-     .initial = "auto",
-     .value = "N",
-     .what = "windows computed at once; auto: those of 4096 tokens",
-     .int_min = 1,
-     .int_max = 1 << 20,
-     .allow_auto = true},
-    SW_INFERENCE_OPTIONS(eval_options),
-    SW_OPTION_STORE_MOVED(AT(nvme)),
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
-};
-static const struct sw_command_line line = {.command = "eval",
-                                            .summary = "loss and perplexity on a file of tokens or text",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0]};
-
 struct evaluator {
-    const struct eval_options *given;
+    const struct sw_read_options *given;
     struct sw_source *source;
     struct sw_data *data;
     struct sw_inference inference;
@@ -131,23 +69,18 @@ static sw_status print_result(const struct evaluator *e, const struct measured *
     json_t *root = json_pack("{s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "loss", m->loss, "perplexity", perplexity,
                              "bits_per_token", bits, "tokens", (json_int_t)m->tokens, "seq", (json_int_t)e->seq,
                              "seconds", m->seconds, "tokens_per_second", rate);
-    if (root == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to print the result");
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return SW_OK;
+    return sw_command_print_json(root);
 }
 
 static sw_status measure(struct evaluator *e, struct measured *out) {
-    const struct sw_evaluation evaluation = {.engine = e->inference.engine,
-                                             .model = e->inference.model,
-                                             .data = e->data,
-                                             .batch = e->batch,
-                                             .seq = e->seq,
-                                             .micro_batches = 1,
-                                             .max_tokens =
-                                                 e->given->tokens == SW_OPTION_AUTO ? INT64_MAX : e->given->tokens};
+    const struct sw_evaluation evaluation = {
+        .engine = e->inference.engine,
+        .model = e->inference.model,
+        .data = e->data,
+        .batch = e->batch,
+        .seq = e->seq,
+        .micro_batches = 1,
+        .max_tokens = e->given->most_tokens == SW_OPTION_AUTO ? INT64_MAX : e->given->most_tokens};
     const int64_t start_ns = sw_now_ns();
     SW_TRY(sw_evaluate(&evaluation, &out->loss, &out->tokens));
     out->seconds = (double)(sw_now_ns() - start_ns) / 1e9;
@@ -183,15 +116,14 @@ static sw_status evaluate(struct evaluator *e) {
     return print_result(e, &measured);
 }
 
+static sw_status run(const void *given) {
+    struct evaluator e = {.given = given};
+    const sw_status status = evaluate(&e);
+    close_all(&e);
+    return status;
+}
+
 int sw_command_eval(int argc, char **argv) {
-    struct eval_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct evaluator e = {.given = &given};
-        const sw_status status = evaluate(&e);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        close_all(&e);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    struct sw_read_options given = {0};
+    return sw_command_run(&sw_eval_command, argc, argv, &given, run);
 }

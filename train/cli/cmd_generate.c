@@ -1,6 +1,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "train/cli/commands.h"
+#include "train/cli/read_options.h"
 #include "train/data/token_stream.h"
 #include "train/folder/source.h"
 #include "train/run/decoder.h"
@@ -11,91 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTE_VOCAB = 256, MAX_NEW_TOKENS = 1 << 20 };
-
-struct generate_options {
-    char *from;
-    char *prompt, *tokens;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p;
-    struct sw_inference_options inference;
-    struct sw_option_list nvme;
-};
-
-#define AT(member) .offset = offsetof(struct generate_options, member)
-static const struct sw_option options[] = {
-    {.name = "DIR|MODEL",
-     .kind = SW_OPTION_STRING,
-     AT(from),
-     .what = "folder of a run, or a Hugging Face folder",
-     .required = true},
-    {.name = "--prompt",
-     .kind = SW_OPTION_STRING,
-     AT(prompt),
-     .value = "TEXT",
-     .what = "text to go on from (models of bytes)"},
-    {.name = "--tokens",
-     .kind = SW_OPTION_STRING,
-     AT(tokens),
-     .value = "FILE",
-     .what = "token file (.bin, or .txt for bytes) to go on from"},
-    {.name = "--max-tokens",
-     .kind = SW_OPTION_INT,
-     AT(max_tokens),
-     .initial = "200",
-     .value = "N",
-     .what = "tokens to write",
-     .int_min = 1,
-     .int_max = MAX_NEW_TOKENS},
-    {.name = "--temperature",
-     .kind = SW_OPTION_REAL,
-     AT(temperature),
-     .initial = "0.8",
-     .value = "X",
-     .what = "0: always the most likely token",
-     .real_min = 0,
-     .real_max = 100},
-    {.name = "--top-k",
-     .kind = SW_OPTION_INT,
-     AT(top_k),
-     .initial = "0",
-     .value = "N",
-     .what = "only the N most likely; 0: all",
-     .int_min = 0},
-    {.name = "--top-p",
-     .kind = SW_OPTION_REAL,
-     AT(top_p),
-     .initial = "1",
-     .value = "P",
-     .what = "only the most likely that reach this probability",
-     .real_min = 0.0001,
-     .real_max = 1},
-    {.name = "--seed",
-     .kind = SW_OPTION_INT,
-     AT(seed),
-     .initial = "0",
-     .value = "N",
-     .what = "of the choice of tokens",
-     .int_min = 0},
-    SW_INFERENCE_OPTIONS(generate_options),
-    SW_OPTION_STORE_MOVED(AT(nvme)),
-};
-
-static sw_status check(const void *target) {
-    const struct generate_options *given = target;
-    if ((given->prompt == NULL) == (given->tokens == NULL))
-        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
-    return SW_OK;
-}
-
-static const struct sw_command_line line = {.command = "generate",
-                                            .summary = "continue a text, or tokens",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0],
-                                            .check = check};
+enum { BYTE_VOCAB = 256 };
 
 struct generator {
-    const struct generate_options *options;
+    const struct sw_read_options *options;
     struct sw_source *source;
     struct sw_decoder decoder;
     struct sw_sampler *sampler;
@@ -117,9 +37,9 @@ static sw_status read_prompt_file(struct generator *g, const char *path, int64_t
 
 static sw_status read_prompt(struct generator *g) {
     const int64_t vocab = sw_source_config(g->source)->vocab;
-    const struct generate_options *options_given = g->options;
-    if (options_given->tokens != NULL)
-        return read_prompt_file(g, options_given->tokens, vocab);
+    const struct sw_read_options *options_given = g->options;
+    if (options_given->prompt_file != NULL)
+        return read_prompt_file(g, options_given->prompt_file, vocab);
     if (vocab != BYTE_VOCAB)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "this model's vocabulary is not bytes, and this version has no tokenizer; give --tokens FILE");
@@ -218,15 +138,14 @@ static sw_status generate(struct generator *g) {
     return SW_OK;
 }
 
+static sw_status run(const void *given) {
+    struct generator g = {.options = given};
+    const sw_status status = generate(&g);
+    close_all(&g);
+    return status;
+}
+
 int sw_command_generate(int argc, char **argv) {
-    struct generate_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct generator g = {.options = &given};
-        const sw_status status = generate(&g);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        close_all(&g);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    struct sw_read_options given = {0};
+    return sw_command_run(&sw_generate_command, argc, argv, &given, run);
 }

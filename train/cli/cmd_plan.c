@@ -264,12 +264,7 @@ static sw_status print_json(const struct sw_planned *p) {
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
-    if (root == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to print the plan");
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return SW_OK;
+    return sw_command_print_json(root);
 }
 
 static sw_status run(struct sw_planned *p) {

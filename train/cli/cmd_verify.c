@@ -1,6 +1,7 @@
 #include "core/size.h"
 #include "io/store/store.h"
 #include "train/cli/commands.h"
+#include "train/cli/read_options.h"
 #include "train/folder/run_stores.h"
 
 #include <jansson.h>
@@ -9,25 +10,8 @@
 
 enum { ADVICE_CHARS = 128 };
 
-struct verify_options {
-    char *run;
-    struct sw_option_list nvme;
-    bool json;
-};
-
-#define AT(member) .offset = offsetof(struct verify_options, member)
-static const struct sw_option options[] = {
-    {.name = "DIR", .kind = SW_OPTION_STRING, AT(run), .what = "folder of a run", .required = true},
-    SW_OPTION_STORE_MOVED(AT(nvme)),
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
-};
-static const struct sw_command_line line = {.command = "verify",
-                                            .summary = "read all of the last commit and check every sum",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0]};
-
 struct verification {
-    struct verify_options *given;
+    const struct sw_read_options *given;
     struct sw_store_set stores;
     int64_t grains, bad;
     json_t *bad_grains;
@@ -51,7 +35,7 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
 
 static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
-    const sw_status status = sw_run_open_to_read(v->given->run, &v->given->nvme, &run, &v->stores);
+    const sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
     sw_run_release(&run);
     return status;
 }
@@ -83,12 +67,7 @@ static sw_status print_json(const struct verification *v, long long step, int64_
         describe_bad_records(v->stores.store[s], bad_records);
     json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
                              "bytes", (json_int_t)bytes, "bad", v->bad_grains, "bad_records", bad_records);
-    if (root == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to print what was found");
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return SW_OK;
+    return sw_command_print_json(root);
 }
 
 static sw_status report_bad(const struct verification *v, long long step) {
@@ -147,18 +126,17 @@ static void end_reading(void *context) {
     json_array_clear(v->bad_grains);
 }
 
+static sw_status run(const void *given) {
+    struct verification v = {.given = given, .bad_grains = json_array()};
+    sw_status status = sw_command_read_run(read_stores, end_reading, &v);
+    if (status == SW_OK)
+        status = report(&v);
+    end_reading(&v);
+    json_decref(v.bad_grains);
+    return status;
+}
+
 int sw_command_verify(int argc, char **argv) {
-    struct verify_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct verification v = {.given = &given, .bad_grains = json_array()};
-        sw_status status = sw_command_read_run(read_stores, end_reading, &v);
-        if (status == SW_OK)
-            status = report(&v);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        end_reading(&v);
-        json_decref(v.bad_grains);
-    }
-    sw_options_release(&line, &given);
-    return code;
+    struct sw_read_options given = {0};
+    return sw_command_run(&sw_verify_command, argc, argv, &given, run);
 }

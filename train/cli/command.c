@@ -1,11 +1,12 @@
-/* What all commands do alike with their arguments and their errors. */
+/* Arguments, errors and JSON, alike for all commands. */
 #include "core/log.h"
 #include "train/cli/commands.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <unistd.h>
 
-/* A reading is as fast as the drive, and a step rarely is. */
+/* Training overtakes a reader rarely: the reader is as fast as the drive, and a step rarely is. */
 enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
 
 int sw_command_fail(const char *command, sw_status status) {
@@ -20,7 +21,7 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
     if (status == SW_OK)
         status = sw_options_parse(line, argc, argv, target, &help);
     if (status != SW_OK) {
-        /* What a later version will understand is no mistake of the user. */
+        /* SW_ERR_UNSUPPORTED is no usage error: a later version may accept the same arguments. */
         *out_exit = sw_command_fail(line->command, status);
         if (status == SW_ERR_ARG)
             *out_exit = SW_EXIT_USAGE;
@@ -42,6 +43,15 @@ int sw_command_run(const struct sw_command_line *line, int argc, char **argv, vo
     }
     sw_options_release(line, target);
     return code;
+}
+
+sw_status sw_command_print_json(json_t *object) {
+    if (object == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the JSON object of --json");
+    json_dumpf(object, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(object);
+    return SW_OK;
 }
 
 sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context) {

@@ -15,18 +15,23 @@ int sw_command_resume(int argc, char **argv);
 int sw_command_train(int argc, char **argv);
 int sw_command_verify(int argc, char **argv);
 
-/* Prints the error as one line and returns the exit status that belongs to it. */
+/* Prints the error as one line on standard error and returns the exit status for it. */
 int sw_command_fail(const char *command, sw_status status);
 
-/* A whole command: parses into target (zero before, released after) and runs it. Returns the exit status. */
+/* Runs a whole command: parses the arguments into target (zero before, released after) and calls run. Returns the exit
+ * status. */
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
-/* Reads a run by an attempt, and by another where its training has written over what was being read
- * (SW_ERR_OVERTAKEN), but not for ever. Every attempt begins as the first did: end takes back what a failed one did. */
+/* Prints the one object of --json on standard output and releases it. NULL fails for lack of memory. */
+sw_status sw_command_print_json(json_t *object);
+
+/* Reads a run by calling attempt, and again while it fails with SW_ERR_OVERTAKEN, up to a limit: the run's training
+ * then wrote over what was being read. end undoes a failed attempt, so that the next one starts like the first. */
 sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context);
 
-/* Defaults and arguments into target. Returns true where the command goes on; else *out_exit is its exit status. */
+/* Fills target with the defaults and the arguments. Returns true if the command shall run; otherwise *out_exit is its
+ * exit status. */
 bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
 
 #endif

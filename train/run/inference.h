@@ -21,55 +21,6 @@ struct sw_inference_options {
     bool allow_buffered;
 };
 
-/* Their flags, for the table of a command whose struct `owner` has them as its member `inference`. */
-#define SW_INFERENCE_AT(owner, member) .offset = offsetof(struct owner, inference.member)
-#define SW_INFERENCE_OPTIONS(owner)                                                                                    \
-    {.name = "--precision",                                                                                            \
-     .kind = SW_OPTION_CHOICE,                                                                                         \
-     SW_INFERENCE_AT(owner, precision),                                                                                \
-     .initial = "auto",                                                                                                \
-     .choices = "auto|bf16|fp16|fp32",                                                                                 \
-     .what = "type of weights and activations; auto: bf16 where the device has it"},                                   \
-        {.name = "--device",                                                                                           \
-         .kind = SW_OPTION_CHOICE,                                                                                     \
-         SW_INFERENCE_AT(owner, device),                                                                               \
-         .initial = "auto",                                                                                            \
-         .choices = "auto|cpu|cuda",                                                                                   \
-         .what = "what computes; auto: CUDA where there is one, else the CPU"},                                        \
-        {.name = "--threads",                                                                                          \
-         .kind = SW_OPTION_INT,                                                                                        \
-         SW_INFERENCE_AT(owner, threads),                                                                              \
-         .initial = "auto",                                                                                            \
-         .value = "N",                                                                                                 \
-         .what = "threads of the CPU device; auto: all cores",                                                         \
-         .int_min = 1,                                                                                                 \
-         .int_max = 4096,                                                                                              \
-         .allow_auto = true},                                                                                          \
-        {.name = "--device-memory",                                                                                    \
-         .kind = SW_OPTION_SIZE,                                                                                       \
-         SW_INFERENCE_AT(owner, device_memory),                                                                        \
-         .initial = "auto",                                                                                            \
-         .value = "SIZE",                                                                                              \
-         .what = "budget of the device tier; auto: most of what the device has available",                             \
-         .allow_auto = true},                                                                                          \
-        {.name = "--host-memory",                                                                                      \
-         .kind = SW_OPTION_SIZE,                                                                                       \
-         SW_INFERENCE_AT(owner, host_memory),                                                                          \
-         .initial = "auto",                                                                                            \
-         .value = "SIZE",                                                                                              \
-         .what = "budget of the host tier; auto: a tenth of the memory that is available",                             \
-         .allow_auto = true},                                                                                          \
-        {.name = "--scratch",                                                                                          \
-         .kind = SW_OPTION_LIST,                                                                                       \
-         SW_INFERENCE_AT(owner, scratch),                                                                              \
-         .value = "FOLDER",                                                                                            \
-         .what = "on a fast drive: where weights beyond the budgets are copied to, until the end (repeat for "         \
-                 "several drives); not given: where a run's store is"},                                                \
-    {                                                                                                                  \
-        .name = "--allow-buffered", .kind = SW_OPTION_FLAG, SW_INFERENCE_AT(owner, allow_buffered),                    \
-        .what = "accept a --scratch without O_DIRECT, through the page cache"                                          \
-    }
-
 struct sw_inference_spec {
     struct sw_source *source; /* must outlive it */
     const struct sw_inference_options *options;

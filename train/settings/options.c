@@ -17,12 +17,18 @@ struct parser {
     bool help;
 };
 
+const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous) {
+    const struct sw_option *option = previous == NULL ? line->options : previous + 1;
+    for (; option < line->options + line->option_count; option++)
+        if (line->bit == 0 || (option->commands & line->bit) != 0)
+            return option;
+    return NULL;
+}
+
 static const struct sw_option *find_flag(const struct sw_command_line *line, const char *name, size_t length) {
-    for (int i = 0; i < line->option_count; i++) {
-        const struct sw_option *option = &line->options[i];
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
         if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
             return option;
-    }
     return NULL;
 }
 
@@ -75,15 +81,15 @@ static sw_status parse_flag(struct parser *parser, const char *argument) {
 }
 
 static sw_status parse_positional(struct parser *parser, const char *argument) {
-    for (int i = 0; i < parser->line->option_count; i++) {
-        const struct sw_option *option = &parser->line->options[i];
-        if (sw_option_has_flag(option) || (parser->seen[i] && !sw_option_is_list(option)))
+    const struct sw_command_line *line = parser->line;
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;) {
+        if (sw_option_has_flag(option) || (parser->seen[option - line->options] && !sw_option_is_list(option)))
             continue;
         SW_TRY(mark(parser, option));
         return sw_option_set(option, argument, parser->target);
     }
     return sw_fail(SW_ERR_ARG, "%s does not know what to do with '%s'; 'spillway %s --help' shows what it takes",
-                   parser->line->command, argument, parser->line->command);
+                   line->command, argument, line->command);
 }
 
 static bool asks_for_help(const char *argument) {
@@ -112,11 +118,10 @@ static sw_status parse_argument(struct parser *parser) {
 }
 
 static sw_status check_required(const struct parser *parser) {
-    for (int i = 0; i < parser->line->option_count; i++) {
-        const struct sw_option *option = &parser->line->options[i];
-        if (option->required && !parser->seen[i])
-            return sw_fail(SW_ERR_ARG, "%s needs %s (%s)", parser->line->command, option->name, option->what);
-    }
+    const struct sw_command_line *line = parser->line;
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (option->required && !parser->seen[option - line->options])
+            return sw_fail(SW_ERR_ARG, "%s needs %s (%s)", line->command, option->name, option->what);
     return SW_OK;
 }
 

@@ -53,26 +53,29 @@ struct sw_option {
     bool below_max;            /* real_max itself is excluded */
     bool allow_auto;           /* "auto" gives SW_OPTION_AUTO */
     bool required;
-    bool transient; /* belongs to one invocation: not in the JSON */
-    bool own;       /* each rank may have a value of its own */
+    bool transient;    /* belongs to one invocation: not in the JSON */
+    bool own;          /* each rank may have a value of its own */
+    const char *group; /* heading in --help; rows of a group are neighbours. NULL: the table has no groups */
+    unsigned commands; /* bits of the commands that have this row; 0: every command of the table */
 };
 
+/* The heading of flags about output; --quiet and --help stand below it. */
+#define SW_OPTION_OUTPUT "Output"
+
+enum { SW_COMMAND_EXAMPLES = 3 };
+
+/* One command. Several commands may share a table of options: each row's `commands` says which of them have it. */
 struct sw_command_line {
     const char *command; /* "train" */
-    const char *summary; /* one line */
+    const char *summary; /* one sentence */
     const struct sw_option *options;
     int option_count;
-    sw_status (*check)(const void *target); /* what the table cannot say, asked after parsing; may be NULL */
-    void (*more_help)(FILE *to);            /* printed below the flags; may be NULL */
-    bool goes_on;                           /* what is not given stays as the run has it */
+    unsigned bit;                              /* this command's bit in `commands`; 0: the table is its own */
+    sw_status (*check)(const void *target);    /* called after parsing, for what the table cannot say; may be NULL */
+    void (*more_help)(FILE *to);               /* prints what --help shows below the flags; may be NULL */
+    bool goes_on;                              /* a flag that is not given keeps the value that the run has */
+    const char *examples[SW_COMMAND_EXAMPLES]; /* the last lines of --help; a test runs them */
 };
-
-/* A row for a command that reads a run's store, which may have been moved: at_ is the offset of a list. */
-#define SW_OPTION_STORE_MOVED(at_)                                                                                     \
-    {                                                                                                                  \
-        .name = "--nvme", .kind = SW_OPTION_LIST, at_, .value = "DIR|DEVICE",                                          \
-        .what = "where the store of the run is now, repeatable; default: where the run has it"                         \
-    }
 
 /* Fills target with the defaults. Everything in it that options own must be released, or still zero. */
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target);

@@ -6,14 +6,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAG_COLUMN_CHARS = 30 };
+/* tools/manual.py knows TEXT_COLUMN. */
+enum { WIDTH = 80, TEXT_COLUMN = 28, EXAMPLE_INDENT = 2, HEAD_CHARS = 128, USAGE_CHARS = 512, DEFAULT_CHARS = 64 };
+
+/* Rows of every command, below its own. */
+static const struct sw_option common[] = {
+    {.name = "--quiet", .kind = SW_OPTION_FLAG, .transient = true, .what = "print only results, warnings and errors"},
+    {.name = "--help", .kind = SW_OPTION_FLAG, .transient = true, .what = "print this text"},
+};
 
 const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
     struct sw_nearest nearest = sw_nearest_begin(typed, length);
-    for (int i = 0; i < line->option_count; i++)
-        if (sw_option_has_flag(&line->options[i]))
-            sw_nearest_consider(&nearest, line->options[i].name);
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (sw_option_has_flag(option))
+            sw_nearest_consider(&nearest, option->name);
     return nearest.name;
+}
+
+/* Prints a word after a space, or at `indent` on the next line where it would pass the last column. */
+static void print_word(const char *word, int length, int *column, int indent, FILE *to) {
+    if (*column + 1 + length > WIDTH) {
+        fprintf(to, "\n%*s", indent, "");
+        *column = indent;
+    } else if (*column > indent) {
+        fputc(' ', to);
+        ++*column;
+    }
+    fprintf(to, "%.*s", length, word);
+    *column += length;
+}
+
+/* Prints the words of a text from column `indent` on. Returns the column after the last word. */
+static int print_wrapped(const char *text, int indent, FILE *to) {
+    int column = indent;
+    for (const char *at = text; *at != '\0'; at += strspn(at, " ")) {
+        const int length = (int)strcspn(at, " ");
+        print_word(at, length, &column, indent, to);
+        at += length;
+    }
+    return column;
 }
 
 static const char *value_name(const struct sw_option *option) {
@@ -21,46 +52,75 @@ static const char *value_name(const struct sw_option *option) {
 }
 
 static void print_usage(const struct sw_command_line *line, FILE *to) {
-    fprintf(to, "Usage: spillway %s", line->command);
-    for (int i = 0; i < line->option_count; i++) {
-        const struct sw_option *option = &line->options[i];
+    char text[USAGE_CHARS];
+    int length = snprintf(text, sizeof text, "Usage: spillway %s", line->command);
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;) {
         const char *more = sw_option_is_list(option) ? "..." : "";
+        const size_t left = sizeof text - (size_t)length;
         if (!sw_option_has_flag(option))
-            fprintf(to, option->required ? " %s%s" : " [%s%s]", option->name, more);
+            length += snprintf(text + length, left, option->required ? " %s%s" : " [%s%s]", option->name, more);
         else if (option->required)
-            fprintf(to, " %s %s%s", option->name, value_name(option), more);
+            length += snprintf(text + length, left, " %s %s%s", option->name, value_name(option), more);
     }
-    fprintf(to, " [flags]\n\n%s\n\n", line->summary);
+    snprintf(text + length, sizeof text - (size_t)length, " [flags]");
+    print_wrapped(text, 0, to);
+    fputs("\n\n", to);
+    print_wrapped(line->summary, 0, to);
+    fputc('\n', to);
+}
+
+/* Writes what stands behind the explanation, such as "(default: 2)"; returns its length. */
+static int default_text(const struct sw_command_line *line, const struct sw_option *option, char text[DEFAULT_CHARS]) {
+    text[0] = '\0';
+    if (option->required)
+        return snprintf(text, DEFAULT_CHARS, "(required)");
+    if (line->goes_on && !option->transient)
+        return snprintf(text, DEFAULT_CHARS, "(default: as before)");
+    return option->initial != NULL ? snprintf(text, DEFAULT_CHARS, "(default: %s)", option->initial) : 0;
 }
 
 static void print_option(const struct sw_command_line *line, const struct sw_option *option, FILE *to) {
-    char head[128];
+    char head[HEAD_CHARS], text[DEFAULT_CHARS];
     const char *value = sw_option_has_flag(option) ? value_name(option) : NULL;
-    const char *more = sw_option_is_list(option) ? "..." : "";
-    const int width = snprintf(head, sizeof head, "%s%s%s%s", option->name, value != NULL ? " " : "",
-                               value != NULL ? value : "", more);
-    /* What is too wide for the column stands on a line of its own. */
-    if (width > FLAG_COLUMN_CHARS)
-        fprintf(to, "  %s\n  %-*s  %s", head, FLAG_COLUMN_CHARS, "", option->what);
+    const int width = snprintf(head, sizeof head, "  %s%s%s%s", option->name, value != NULL ? " " : "",
+                               value != NULL ? value : "", sw_option_is_list(option) ? "..." : "");
+    /* A head that is too wide for its column stands on a line of its own. */
+    if (width + 2 > TEXT_COLUMN)
+        fprintf(to, "%s\n%*s", head, TEXT_COLUMN, "");
     else
-        fprintf(to, "  %-*s  %s", FLAG_COLUMN_CHARS, head, option->what);
-    if (option->required)
-        fprintf(to, " (required)");
-    else if (line->goes_on && !option->transient)
-        fprintf(to, " (default: as before)");
-    else if (option->initial != NULL)
-        fprintf(to, " (default: %s)", option->initial);
+        fprintf(to, "%-*s", TEXT_COLUMN, head);
+    int column = print_wrapped(option->what, TEXT_COLUMN, to);
+    const int length = default_text(line, option, text);
+    if (length > 0)
+        print_word(text, length, &column, TEXT_COLUMN, to);
     fputc('\n', to);
+}
+
+static void print_options(const struct sw_command_line *line, FILE *to) {
+    static const char no_groups[] = "Flags";
+    const char *group = "";
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;) {
+        const char *own = option->group != NULL ? option->group : no_groups;
+        if (strcmp(group, own) != 0)
+            fprintf(to, "\n%s:\n", own);
+        group = own;
+        print_option(line, option, to);
+    }
+    if (strcmp(group, no_groups) != 0 && strcmp(group, SW_OPTION_OUTPUT) != 0)
+        fputs("\n" SW_OPTION_OUTPUT ":\n", to);
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        print_option(line, &common[i], to);
 }
 
 void sw_options_help(const struct sw_command_line *line, FILE *to) {
     print_usage(line, to);
-    for (int i = 0; i < line->option_count; i++)
-        print_option(line, &line->options[i], to);
-    fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--quiet", "say nothing but results, warnings and errors");
-    fprintf(to, "  %-*s  %s\n", FLAG_COLUMN_CHARS, "--help", "show this");
+    print_options(line, to);
     if (line->more_help != NULL)
         line->more_help(to);
+    if (line->examples[0] != NULL)
+        fputs("\nExamples:\n", to);
+    for (int i = 0; i < SW_COMMAND_EXAMPLES && line->examples[i] != NULL; i++)
+        fprintf(to, "%*s%s\n", EXAMPLE_INDENT, "", line->examples[i]);
 }
 
 void sw_options_help_exits(FILE *to) {
@@ -70,10 +130,10 @@ void sw_options_help_exits(FILE *to) {
     } exits[] = {{SW_EXIT_DONE, "done"},
                  {SW_EXIT_FAILED, "failed"},
                  {SW_EXIT_USAGE, "wrong arguments"},
-                 {SW_EXIT_TIME_LIMIT, "train, resume: the time limit is reached, and all is saved"},
-                 {SW_EXIT_NOT_FINITE, "train, resume: losses, gradients or weights are not finite"},
-                 {SW_EXIT_INTERRUPTED, "train, resume: stopped by a signal, and all is saved"}};
-    fputs("\nexit status:\n", to);
+                 {SW_EXIT_TIME_LIMIT, "train, resume: stopped by --time-limit; all is saved"},
+                 {SW_EXIT_NOT_FINITE, "train, resume: the loss, gradients or weights are not finite"},
+                 {SW_EXIT_INTERRUPTED, "train, resume: stopped by a signal; all is saved"}};
+    fputs("\nExit status:\n", to);
     for (size_t i = 0; i < sizeof exits / sizeof exits[0]; i++)
         fprintf(to, "  %-12d %s\n", exits[i].status, exits[i].what);
 }

@@ -1,4 +1,4 @@
-/* What the files of the options share. */
+/* Helpers that the files of the options share. */
 #ifndef SW_TRAIN_SETTINGS_OPTIONS_INTERNAL_H
 #define SW_TRAIN_SETTINGS_OPTIONS_INTERNAL_H
 
@@ -18,6 +18,9 @@ static inline void *sw_option_member(const struct sw_option *option, void *targe
     return (char *)target + option->offset;
 }
 
+/* Returns the row of the command after `previous`, the first for NULL, or NULL after the last. */
+const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous);
+
 /* Sets the member from text; a list grows by one. */
 sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
 
@@ -27,7 +30,7 @@ void sw_option_clear(const struct sw_option *option, void *target);
 /* Writes the choice's name; false where there is no such choice. */
 bool sw_option_choice_name(const struct sw_option *option, int index, char buffer[SW_OPTION_CHOICE_CHARS]);
 
-/* The flag most like what was typed, or NULL where none is near. */
+/* Returns the flag of the command that is most like the typed one, or NULL where none is near. */
 const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length);
 
 #endif

@@ -69,8 +69,7 @@ static bool is_common(const struct sw_option *option) {
 static sw_status to_json(const struct sw_command_line *line, const void *target,
                          bool (*wanted)(const struct sw_option *), json_t **out) {
     json_t *object = json_object();
-    for (int i = 0; i < line->option_count; i++) {
-        const struct sw_option *option = &line->options[i];
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;) {
         char key[KEY_CHARS];
         if (!wanted(option))
             continue;
@@ -140,11 +139,10 @@ static sw_status value_from_json(const struct sw_option *option, const json_t *v
 }
 
 static const struct sw_option *find_key(const struct sw_command_line *line, const char *key) {
-    for (int i = 0; i < line->option_count; i++) {
-        char own[KEY_CHARS];
-        if (is_kept(&line->options[i]) && strcmp(key_of(&line->options[i], own), key) == 0)
-            return &line->options[i];
-    }
+    char own[KEY_CHARS];
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (is_kept(option) && strcmp(key_of(option, own), key) == 0)
+            return option;
     return NULL;
 }
 

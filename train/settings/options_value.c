@@ -214,8 +214,7 @@ void sw_option_clear(const struct sw_option *option, void *target) {
 }
 
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target) {
-    for (int i = 0; i < line->option_count; i++) {
-        const struct sw_option *option = &line->options[i];
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;) {
         assert(option->kind != SW_OPTION_FLAG || option->initial == NULL);
         if (option->initial != NULL)
             SW_TRY(sw_option_set(option, option->initial, target));

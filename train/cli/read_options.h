@@ -1,0 +1,30 @@
+/* The flags of the commands that read a run or a Hugging Face folder: eval, generate, export and verify. */
+#ifndef SW_TRAIN_CLI_READ_OPTIONS_H
+#define SW_TRAIN_CLI_READ_OPTIONS_H
+
+#include "train/run/inference.h"
+#include "train/settings/options.h"
+
+/* A member is set only for the commands that have its flag. Members hold SW_OPTION_AUTO where "auto" was given. */
+struct sw_read_options {
+    char *from;                 /* folder of a run or of Hugging Face */
+    struct sw_option_list nvme; /* where the run's store is now; empty: where the run has it */
+    struct sw_inference_options inference;
+    bool json;
+    /* eval */
+    char *data;
+    int64_t seq, most_tokens, micro_batch;
+    int token_type; /* SW_TOKENS_... */
+    /* generate: either prompt or prompt_file is given */
+    char *prompt, *prompt_file;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p;
+    /* export */
+    char *to;
+    int type; /* index in f32, bf16, f16 */
+    int64_t shard_bytes;
+};
+
+extern const struct sw_command_line sw_eval_command, sw_generate_command, sw_export_command, sw_verify_command;
+
+#endif
