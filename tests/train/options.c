@@ -364,20 +364,20 @@ static void test_bad_json(void **state) {
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"[]", "run.json: the options are not a JSON object"},
+        {"[]", "run.json: the settings are not a JSON object"},
         {"{\"warp\": 9}", "run.json has the option 'warp', which this version does not know"},
         {"{\"json\": true}", "'json'"},
-        {"{\"seed\": \"7\"}", "the value of --seed is of the wrong kind; restore the file, while reading run.json"},
+        {"{\"seed\": \"7\"}", "the value of --seed has the wrong type; restore the file from a copy, while reading run.json"},
         {"{\"seed\": 1001}", "from 0 to 1000"},
-        {"{\"micro_batch\": \"some\"}", "--micro-batch is of the wrong kind"},
-        {"{\"model\": 7}", "--model is of the wrong kind"},
-        {"{\"init\": 1}", "--init is of the wrong kind"},
-        {"{\"data\": \"a\"}", "--data is of the wrong kind"},
-        {"{\"data\": [1]}", "a value of --data is not a text"},
+        {"{\"micro_batch\": \"some\"}", "--micro-batch has the wrong type"},
+        {"{\"model\": 7}", "--model has the wrong type"},
+        {"{\"init\": 1}", "--init has the wrong type"},
+        {"{\"data\": \"a\"}", "--data has the wrong type"},
+        {"{\"data\": [1]}", "a value of --data is not a string"},
         {"{\"device\": \"tpu\"}", "one of auto|cpu|cuda"},
         {"{\"device_memory\": 5}", "from 4.00 KiB"},
         {"{\"save_every\": 0}", "--save-every is '0'"},
-        {"{\"save_every\": true}", "--save-every is of the wrong kind"},
+        {"{\"save_every\": true}", "--save-every has the wrong type"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct settings settings = {0};

@@ -1,4 +1,4 @@
-/* A machine that is not here, described in a file: what `plan --machine` predicts for. */
+/* A machine that is described in a file, for which `plan --machine` predicts. */
 #ifndef SW_TRAIN_PLAN_DESCRIBED_H
 #define SW_TRAIN_PLAN_DESCRIBED_H
 
@@ -8,15 +8,15 @@
 
 struct sw_described_machine {
     struct sw_device_description device;
-    int64_t host_bytes;    /* of memory */
-    struct sw_rates rates; /* without the units' seconds, which the device counts */
+    int64_t host_bytes;    /* host memory */
+    struct sw_rates rates; /* the unit arrays are NULL: the described device counts them */
 };
 
-/* Reads and checks the file (bench/machines has some). */
+/* Reads and checks a description; bench/machines has examples. */
 sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out);
 
-/* What computes there, and this machine's CPU in the place of that one's: nothing is computed on it either. The caller
- * closes both. */
+/* Opens the described device, and this machine's CPU as the host device. Neither computes anything. The caller closes
+ * both. */
 sw_status sw_described_machine_devices(const struct sw_described_machine *machine, struct sw_devices *out);
 
 #endif

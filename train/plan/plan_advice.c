@@ -4,11 +4,10 @@
 
 enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
 
-/* Tells whether the plan fits with these settings, which differ from those of the model in what follows from them
- * alone. */
+/* Tells whether the plan fits with these settings. The model for them differs only in the shape that they imply. */
 static bool fits(const struct sw_settings *settings, const struct sw_model *model, const struct sw_model_shape *shape,
                  struct sw_device *device) {
-    struct sw_settings tried = *settings; /* what it points to stays the caller's */
+    struct sw_settings tried = *settings; /* a shallow copy: the caller keeps the strings */
     struct sw_model_shape smaller = *shape;
     struct sw_model *made = NULL;
     struct sw_plan *plan = NULL;
@@ -24,8 +23,9 @@ static bool fits(const struct sw_settings *settings, const struct sw_model *mode
     return status == SW_OK;
 }
 
-/* Shrinks what a user gives up most easily, one after the other: the micro-batch, which changes no result but the order
- * of sums, then kept intermediates, then the length of sequences. Fills flags with what fits first; false: nothing. */
+/* Shrinks settings in the order in which a user gives them up most easily: the micro-batch, which changes only the
+ * order of sums, then kept intermediates, then the length of sequences. Fills flags with the first settings that fit;
+ * returns false if none do. */
 static bool find_smaller(struct sw_settings settings, const struct sw_model *model, const struct sw_model_shape *shape,
                          struct sw_device *device, char flags[FLAGS_CHARS]) {
     const struct sw_settings given = settings;

@@ -5,8 +5,8 @@
 #include "train/model/model.h"
 #include "train/plan/plan_choice.h"
 
-/* Makes the outline of the plan that settings give (sw_plan_fit). Where it does not fit, SW_ERR_BUDGET also names
- * settings with which it does: these were planned. shape: what the model was made with; device: what it was made on. */
+/* Makes the outline of the plan for these settings (sw_plan_fit). If it does not fit, the error SW_ERR_BUDGET also
+ * names smaller settings that were planned and fit. shape and device are those that the model was made with. */
 sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_model *model,
                                 const struct sw_model_shape *shape, struct sw_device *device, struct sw_plan **out);
 

@@ -8,13 +8,14 @@
 
 #include <math.h>
 
-/* Several ranks' plans would have to fail and to be priced alike, so theirs are by layer. */
+/* With several ranks the order is by layer: all ranks would have to find the same groups too large and the same prices.
+ */
 static bool order_is_open(const struct sw_settings *settings) {
     return sw_settings_order_is_auto(settings) && sw_settings_ranks(settings) == 1 &&
            sw_settings_micro_batches(settings) > 1;
 }
 
-/* All micro-batches, and powers of four below. Returns how many groups there are. */
+/* Lists the group sizes to try: all micro-batches, and the powers of four below. Returns their number. */
 static int groups_of(int64_t micros, int64_t out[SW_CHOICE_MOST_GROUPS]) {
     enum { FACTOR = 4 };
     int count = 0;
@@ -27,13 +28,13 @@ static int groups_of(int64_t micros, int64_t out[SW_CHOICE_MOST_GROUPS]) {
     return count;
 }
 
-/* As keep_lesser of the plan's: a change of fewer budgets, then of fewer bytes. */
+/* Compares like keep_lesser of the plan: first the number of budgets that are too small, then the missing bytes. */
 static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *b) {
     return a->short_budgets != b->short_budgets ? a->short_budgets < b->short_budgets
                                                 : a->missing_bytes < b->missing_bytes;
 }
 
-/* Where no group fits, the message is of the one that is nearest to it. */
+/* If no group fits, the error is that of the group that lacks least. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
     int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, nearest = 0;
     struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
@@ -55,35 +56,36 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     return sw_settings_outline(settings, model, NULL, out);
 }
 
-/* What a change must save to be worth it: less than this is within what rates are known to. */
+/* The share of the step that a change must save: less is within the error of the rates. */
 #define LEAST_SAVED 0.005
 
-/* A group that is slower than the best by more than this is taken not to win by where its updates run. */
+/* A group that is slower than the best by more than this share is not searched for cheaper places of its updates. */
 #define MOST_MADE_UP 0.08
 
-/* What is known of a group's plan: infinite where it does not fit, or takes drives that nobody measured. */
+/* What is known of the plan of a group. Times are infinite if it does not fit, or needs a drive that was not measured.
+ */
 struct group_price {
     int64_t group;
-    double step_s, least_s; /* with updates where they are without a choice; at the least, wherever they are */
-    double bound_s;         /* what the step cannot be below, where that rules it out: then step_s is not looked for */
-    double chosen_s;        /* with updates where they are the cheapest */
-    bool searched;          /* for that */
+    double step_s, least_s; /* with updates on the host; a lower bound for any place of updates */
+    double bound_s;         /* a lower bound that rules the group out, so that step_s is not predicted */
+    double chosen_s;        /* with each update where it is cheapest */
+    bool searched;          /* chosen_s was searched */
     bool too_long;          /* its plan would have too many ops, so it is not priced */
 };
 
-/* The cheapest so far, and what it is compared with. */
+/* The cheapest plan so far, and the groups that it is compared with. */
 struct choice {
-    struct sw_settings *settings; /* its group is that of the plan that is tried */
+    struct sw_settings *settings; /* its group is set to the one that is tried */
     const struct sw_model *model;
     const struct sw_rates *rates;
     struct group_price price[SW_CHOICE_MOST_GROUPS];
     int count, best;
     double best_s;
-    double nearest_s; /* of the cheapest group as long as updates are where they are without a choice */
+    double nearest_s; /* the least step_s of all groups, with updates on the host */
     struct sw_plan **plan;
 };
 
-/* What other lanes than that of updates take does not become less by moving these. */
+/* Returns the busiest time of the other lanes, which moving updates does not shorten. */
 static double busiest_other_lane(const struct sw_simulation *step) {
     double most = 0.0;
     for (int lane = 0; lane < SW_LANES; lane++)
@@ -92,8 +94,8 @@ static double busiest_other_lane(const struct sw_simulation *step) {
     return most;
 }
 
-/* Tells whether a group is neither the cheapest with updates where they are without a choice, nor worth a search for
- * where they are cheaper (next_to_search), as its lanes alone take too long or its plan has too many ops. */
+/* Tells whether a group can neither be the cheapest with updates on the host nor be worth the search for cheaper places
+ * (next_to_search), because one lane alone takes too long, or its plan would have too many ops. */
 static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct group_price *price, bool *out) {
     const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
                                          .others_s = c->best_s * (1.0 - LEAST_SAVED)};
@@ -128,7 +130,7 @@ static void take_plan(struct choice *c, int group, double step_s, struct sw_plan
     c->best_s = step_s;
 }
 
-/* Its plan takes the place of the best where it is faster. */
+/* Prices a group, and takes its plan if it is faster than the best. */
 static sw_status try_group(struct choice *c, int group) {
     struct group_price *price = &c->price[group];
     struct sw_plan *plan;
@@ -163,7 +165,8 @@ static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
     return SW_OK;
 }
 
-/* The best group first, then those that may be faster, those with the least other work first; -1: none is left. */
+/* Returns the next group to search: the best one first, then those that may become faster, least lower bound first; -1
+ * after the last. */
 static int next_to_search(const struct choice *c) {
     int next = -1;
     if (!c->price[c->best].searched)
@@ -176,7 +179,7 @@ static int next_to_search(const struct choice *c) {
     return next;
 }
 
-/* Where updates run, of each group that may gain by it. */
+/* Searches where updates run, for each group that may gain by it. */
 static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) {
     c->nearest_s = c->best_s;
     for (int i = next_to_search(c); i >= 0; i = next_to_search(c)) {
@@ -255,17 +258,16 @@ static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *
         on_device += sw_plan_updates_on_device(plan, u);
     for (int i = 0; i < prices->orders; i++)
         if (prices->order[i].group == plan->spec.group)
-            sw_log_info("micro-batches go through a unit in groups of %lld of %lld: %.3f s a step predicted",
+            sw_log_info("order: %lld of %lld micro-batches pass through a unit before the next; predicted step %.3g s",
                         (long long)plan->spec.group, (long long)plan->spec.micro_batches,
                         fmin(prices->order[i].step_s, prices->order[i].chosen_s));
     if (prices->update.known)
-        sw_log_info("updates of %lld of %lld units run on the device: %.3f s a step predicted, %.3f s with the host's "
-                    "updates there",
-                    (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s,
-                    prices->update.host_s);
+        sw_log_info(
+            "updates of %lld of %lld units run on the device: predicted step %.3g s, %.3g s with all on the host",
+            (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s, prices->update.host_s);
 }
 
-/* Whatever rank 0 finds, all know. */
+/* Measures on rank 0 and gives the rates, or the fact that there are none, to all ranks. */
 static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_settings *settings, struct sw_model *model,
                                  const struct sw_devices *devices, const char *folder, const struct sw_plan *plan,
                                  struct sw_machine_rates *out, bool *out_known) {
@@ -278,7 +280,7 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
         *out_known = status == SW_OK;
         stopped = status == SW_ERR_STOPPED;
         if (status != SW_OK && !stopped)
-            sw_log_warn("the plan stays as it was made, as nothing is priced: %s", sw_error_message(status));
+            sw_log_warn("keeping the default plan: measuring this machine failed: %s", sw_error_message(status));
         sw_error_clear();
     }
     SW_TRY(sw_ranks_gate(ranks, stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
@@ -298,7 +300,7 @@ static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *
     *out_step_s = 0.0;
     if (!sw_plan_choice_is_open(settings, devices, *plan))
         return SW_OK;
-    sw_log_info("measuring this machine for what --order and --update leave open; naming both leaves that out");
+    sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
     sw_status status = measure_for_all(ranks, settings, model, devices, folder, *plan, &rates, &known);
     if (status == SW_OK && known)
         status = sw_ranks_gate(ranks, sw_plan_choose(settings, model, &rates.rates, &prices, plan));

@@ -6,7 +6,7 @@
 #include "train/plan/plan_advice.h"
 #include "train/plan/plan_choice.h"
 
-/* This machine's, or those of the one that is described, with its memory. */
+/* Opens this machine's devices, or the described ones with their memory. */
 static sw_status open_devices(struct sw_planned *p) {
     if (p->settings.machine == NULL)
         return sw_settings_open_devices(&p->settings, &p->devices);
@@ -53,13 +53,14 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan) {
     return false;
 }
 
-/* Of a plan that has nothing on NVMe the drives matter only for what saves cost, so it can do without them. */
+/* Measures the rates. A plan with nothing on NVMe needs those of the drives only to predict what saves cost, so it does
+ * without them if they cannot be measured. */
 static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     const bool uses = sw_plan_uses_nvme(p->plan), saves = sw_plan_saves(p->plan);
     const sw_status status = sw_rates_measure(target, uses || saves, &p->rates);
     if (status == SW_OK || uses || !saves)
         return status;
-    sw_log_warn("what a save takes is not predicted: %s", sw_error_message(status));
+    sw_log_warn("the time of a save is not predicted, as the drives cannot be measured: %s", sw_error_message(status));
     sw_error_clear();
     return sw_rates_measure(target, false, &p->rates);
 }
@@ -70,7 +71,7 @@ static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : measure_rates(p, target);
 }
 
-/* Each has its share of the machine's cores, as all of them were busy when they measured. */
+/* Measures on all ranks at once, so that each measures its share of the cores, and gives all the rates of rank 0. */
 static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates_target *target) {
     struct sw_rates *rates = &p->rates.rates;
     int64_t cores;

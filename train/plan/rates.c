@@ -49,8 +49,8 @@ static void keep_shorter(double *best_s, double found_s) {
     *best_s = *best_s == 0.0 ? found_s : fmin(*best_s, found_s);
 }
 
-/* Short measurements, in which a machine that does other things shows little of itself: they are made several times
- * over the whole time, and the best counts. */
+/* Measures memory, briefly. Called several times over the whole measurement, and the best counts, because other work on
+ * the machine would spoil a single short one. */
 static sw_status measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
     const struct sw_measure_shape shape = chunks_of(target);
     struct sw_rate upload, download, update, update_on_device, finish, zero;
@@ -90,8 +90,8 @@ static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
     return SW_OK;
 }
 
-/* What ranks that are not here to be measured exchange: as fast as the device's own link, after the time in which a
- * network hands over. */
+/* Assumes the rates of collectives between ranks that are not here: as fast as the slower direction of the device's
+ * link, after a network's latency. */
 #define ASSUMED_COMM_LATENCY_S 20e-6
 static void assume_ranks(struct sw_rates *rates) {
     const bool down = rates->download.bytes_per_s < rates->upload.bytes_per_s;
@@ -177,7 +177,7 @@ sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices
     return status;
 }
 
-/* What the times of units and the rates of chunks depend on. */
+/* Writes what the times of units and the rates of chunks depend on. */
 static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
     const struct sw_model_config *c = sw_model_get_config(target->model);
     const struct sw_settings *s = target->settings;
@@ -239,7 +239,7 @@ static sw_status read_units(const json_t *root, const struct unit_array *array, 
                             double *out) {
     const json_t *values = json_object_get(root, array->name);
     if (!json_is_array(values) || (int64_t)json_array_size(values) != units)
-        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one a unit", path, array->name,
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one for each unit", path, array->name,
                        (long long)units);
     for (int64_t u = 0; u < units; u++) {
         const json_t *value = json_array_get(values, (size_t)u);
@@ -255,9 +255,11 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
                            struct sw_machine_rates *out) {
     const char *of = json_string_value(json_object_get(root, "shape"));
     if (json_integer_value(json_object_get(root, "spillway_rates")) != RATES_VERSION || of == NULL)
-        return sw_fail(SW_ERR_ARG, "%s is not a file of rates of this version; name a new file to have one made", path);
+        return sw_fail(SW_ERR_ARG,
+                       "%s is not a file of rates of this version; name a new file, and it is measured and written",
+                       path);
     if (strcmp(of, shape) != 0)
-        return sw_fail(SW_ERR_ARG, "%s was measured for '%s' and this is '%s'; name a new file", path, of, shape);
+        return sw_fail(SW_ERR_ARG, "%s was measured for '%s', but this is '%s'; name a new file", path, of, shape);
     SW_TRY(allocate_units(units, out));
     SW_TRY(sw_rates_from_json(root, path, &out->rates));
     if (json_object_get(root, "products_flops_per_s") != NULL)

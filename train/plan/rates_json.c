@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The numbers of struct sw_rates by their names in the file. */
+/* The names of the numbers of struct sw_rates in the file. */
 struct number {
     const char *name;
     size_t offset;

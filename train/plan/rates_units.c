@@ -1,4 +1,4 @@
-/* How long a model's units take: one of each shape runs alone, or is counted. */
+/* Measures how long each unit of a model takes: one unit of each shape runs alone, or a described device counts it. */
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "kernels/described.h"
@@ -9,12 +9,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Rounds that count: three unless they are long, and more of those that are short. */
+/* Rounds that are timed: three, and more while they are short. */
 enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 25 };
 #define ENOUGH_S 0.3
 #define LONG_S 0.9
 
-/* What runs the units, and the processor's and the wall's time of all rounds. */
+/* The units' runner, and the processor time and wall time of all rounds. */
 struct bench {
     struct sw_unit_run *run;
     const struct sw_device *device;
@@ -42,7 +42,7 @@ static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s
         sw_ranks_tick(bench->ranks);
         SW_TRY(sw_long_work_at(bench->progress, 0));
         seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
-        /* The first touches memory and fills caches, which matters only where it is short. */
+        /* The first round touches memory and fills caches. That matters only if a round is short. */
         if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
             continue;
         bench->cpu_s += sw_cpu_seconds() - start_cpu_s;
@@ -62,7 +62,7 @@ static bool same_shape(const struct sw_unit *a, const struct sw_unit *b) {
     return true;
 }
 
-/* An earlier unit that takes as long, or -1. The embedding and the head are like no other. */
+/* Returns an earlier unit of the same shape, or -1. The embedding and the head are always measured. */
 static int64_t alike(const struct sw_units *units, int64_t unit) {
     for (int64_t u = 1; unit > 0 && unit + 1 < units->count && u < unit; u++)
         if (same_shape(&units->unit[u], &units->unit[unit]))
@@ -70,8 +70,8 @@ static int64_t alike(const struct sw_units *units, int64_t unit) {
     return -1;
 }
 
-/* What the backward pass makes on its way where the derived intermediates are not kept: too little of it to be measured
- * as the difference of two, so it is only counted. */
+/* Adds the time to recompute derived intermediates in the backward pass. It is counted, because it is too short to be
+ * measured as the difference of two passes. */
 static sw_status count_deriving(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
     double deriving_s;
     SW_TRY(count_pass(bench, SW_UNIT_BACKWARD_DERIVING, &deriving_s));

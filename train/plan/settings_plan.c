@@ -1,4 +1,4 @@
-/* The plan that settings give for a model. */
+/* Makes the plan that settings ask for. */
 #include "train/plan/settings_plan.h"
 
 #include "core/machine.h"
@@ -8,9 +8,9 @@
 
 enum { UNIT_SLOTS = 2 };
 
-/* Of one micro-batch: two operations for each parameter that multiplies and token, and for causal attention two for
- * each element of the hidden state and position. The embedding multiplies nothing. Of a block in tiles, the first half
- * attend. */
+/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
+ * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
+ * multiplies nothing. With tiles, the first half of a block's tiles attend. */
 static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
@@ -23,13 +23,13 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
-/* What updates are priced by; NULL: they are where the settings say. */
+/* The rates by which updates are placed; a NULL pointer means that the settings place them. */
 struct pricing {
     const struct sw_rates *rates;
     struct sw_update_prices *prices;
 };
 
-/* Outlines the plan with the units' flops, which its ops will have. */
+/* Makes the outline, with the floating-point operations of each unit for its ops. */
 static sw_status outline_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
                               const struct pricing *pricing, struct sw_plan **out) {
     double *flops = calloc((size_t)spec->units->count, sizeof *flops);
@@ -53,7 +53,7 @@ end:
     return status;
 }
 
-/* Of a rank at a ZeRO stage. */
+/* A rank, and the ZeRO stage to plan it with. */
 struct share {
     int rank, stage;
 };
@@ -91,8 +91,8 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Sharing the weights saves nothing but memory where every device holds them all. Ranks have to choose alike: by what
- * the first can do, whose shards are the largest. */
+/* Chooses the ZeRO stage. Stage 3 saves only memory where every device can hold all weights, so 2 is preferred. All
+ * ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
 static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;

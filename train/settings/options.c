@@ -11,9 +11,9 @@ struct parser {
     void *target;
     int argc;
     char *const *argv;
-    int next; /* the argument to look at */
+    int next; /* index of the next argument */
     bool seen[MAX_OPTIONS];
-    bool flags_ended; /* after "--" all arguments are values */
+    bool flags_ended; /* "--" was read: all later arguments are values */
     bool help;
 };
 
@@ -44,7 +44,7 @@ static bool looks_like_flag(const char *text) {
     return text[0] == '-' && text[1] == '-';
 }
 
-/* Marks an option as given; a list that is given for the first time replaces the one that was there. */
+/* Marks an option as given, and empties its list the first time: given values replace earlier ones. */
 static sw_status mark(struct parser *parser, const struct sw_option *option) {
     bool *seen = &parser->seen[option - parser->line->options];
     if (*seen && !sw_option_is_list(option))

@@ -1,4 +1,4 @@
-/* The flags of a command: one table drives parsing, defaults, --help and the JSON that a run keeps. */
+/* The flags of a command. One table drives parsing, defaults, --help and the settings in run.json. */
 #ifndef SW_TRAIN_SETTINGS_OPTIONS_H
 #define SW_TRAIN_SETTINGS_OPTIONS_H
 
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The member of the command's struct that a kind fills. */
+/* The kind of a flag: what its text looks like, and the type of the member that it fills. */
 typedef enum {
     SW_OPTION_FLAG,     /* bool: given or not */
     SW_OPTION_STRING,   /* char *: owned, NULL where there is none */
@@ -24,7 +24,7 @@ typedef enum {
     SW_OPTION_MANY,     /* struct sw_option_list: also takes all values up to the next flag */
 } sw_option_kind;
 
-/* How often something is done: after so many steps or so much time, whichever comes first; 0: not by that. */
+/* How often something is done: after `steps` steps or `seconds` seconds, whichever comes first. 0: not counted. */
 struct sw_option_every {
     int64_t steps, seconds;
 };
@@ -37,23 +37,23 @@ struct sw_option_list {
 sw_status sw_option_list_add(struct sw_option_list *list, const char *text);
 void sw_option_list_release(struct sw_option_list *list);
 
-/* What an int, size or duration holds when the word "auto" was given. */
+/* The value of an int, size or duration for which "auto" was given. */
 #define SW_OPTION_AUTO INT64_C(-1)
 
 struct sw_option {
     const char *name; /* "--micro-batch", or "DIR" for an argument without a flag, in order */
     sw_option_kind kind;
     size_t offset;
-    const char *initial;       /* the default, as it would be written; NULL: none, and the member is left zero */
-    const char *value;         /* the value's name in --help: "N", "tokens", "SIZE" */
-    const char *what;          /* one line for --help */
+    const char *initial;       /* the default, as a user would write it; NULL: no default, the member stays zero */
+    const char *value;         /* the value's name in --help: "N", "FILE", "SIZE" */
+    const char *what;          /* the explanation in --help, which wraps it */
     const char *choices;       /* "auto|cpu|cuda" */
     int64_t int_min, int_max;  /* inclusive; int_max 0: no upper limit */
     double real_min, real_max; /* inclusive; real_max 0: no upper limit */
     bool below_max;            /* real_max itself is excluded */
     bool allow_auto;           /* "auto" gives SW_OPTION_AUTO */
     bool required;
-    bool transient;    /* belongs to one invocation: not in the JSON */
+    bool transient;    /* counts for one start of a run, so it is not kept in run.json */
     bool own;          /* each rank may have a value of its own */
     const char *group; /* heading in --help; rows of a group are neighbours. NULL: the table has no groups */
     unsigned commands; /* bits of the commands that have this row; 0: every command of the table */
@@ -77,13 +77,13 @@ struct sw_command_line {
     const char *examples[SW_COMMAND_EXAMPLES]; /* the last lines of --help; a test runs them */
 };
 
-/* Fills target with the defaults. Everything in it that options own must be released, or still zero. */
+/* Fills target with the defaults. Strings and lists in it must be zero or released. */
 sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 
-/* Parses the arguments after the command's name into target, over what is there: a command that goes on with an earlier
- * run fills target from JSON before. A list that is given replaces the one there. Every command knows --quiet, which
- * silences the log (core/log.h). Fails with SW_ERR_ARG, or with what the command's check says. Where --help is among
- * the arguments, sets *out_help and does not check what is required. */
+/* Parses the arguments after the command's name into target. Members whose flag is not given keep their value: resume
+ * first fills target from run.json. A list that is given replaces the one in target. Every command has --quiet, which
+ * silences the log (core/log.h). Fails with SW_ERR_ARG, or with the error of the command's check. If --help is among
+ * the arguments, sets *out_help, stops there, and checks neither required flags nor combinations. */
 sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
                            bool *out_help);
 
@@ -91,17 +91,17 @@ sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *c
 void sw_options_release(const struct sw_command_line *line, void *target);
 
 void sw_options_help(const struct sw_command_line *line, FILE *to);
-/* The exit statuses of all commands (core/exit.h). */
+/* Prints the exit statuses of all commands (core/exit.h). */
 void sw_options_help_exits(FILE *to);
 
-/* All options with a flag that are not transient: "--micro-batch" is "micro_batch". The caller releases the object. */
+/* Returns all flags that are not transient, "--micro-batch" as "micro_batch". The caller releases the object. */
 sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out);
 
-/* The same of those that all ranks must have alike. */
+/* Returns those of them that must be equal on all ranks. The caller releases the object. */
 sw_status sw_options_common_json(const struct sw_command_line *line, const void *target, json_t **out);
 
-/* Reads what sw_options_to_json wrote; origin names it in messages. Options that are missing keep their value; unknown
- * ones are refused. Values are checked as those of flags are. */
+/* Reads an object that sw_options_to_json wrote; messages call it `origin`. Flags that it lacks keep their value,
+ * unknown ones fail, and values are checked like those of the command line. */
 sw_status sw_options_from_json(const struct sw_command_line *line, const json_t *object, const char *origin,
                                void *target);
 

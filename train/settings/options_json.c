@@ -1,4 +1,4 @@
-/* Options in the JSON that a run keeps. */
+/* Flags as the settings in run.json. */
 #include "train/settings/options_internal.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 enum { KEY_CHARS = 64, NUMBER_CHARS = 40 };
 
-/* "--micro-batch" is "micro_batch". */
+/* Turns "--micro-batch" into "micro_batch". */
 static const char *key_of(const struct sw_option *option, char key[KEY_CHARS]) {
     snprintf(key, KEY_CHARS, "%s", option->name + strspn(option->name, "-"));
     for (char *at = key; *at != '\0'; at++)
@@ -30,7 +30,7 @@ static json_t *list_to_json(const struct sw_option_list *list) {
     return array;
 }
 
-/* Steps alone are a number, as versions without times wrote them. */
+/* Writes steps alone as a number, as versions that knew no times did. */
 static json_t *every_to_json(const struct sw_option_every *every) {
     const long long steps = (long long)every->steps, seconds = (long long)every->seconds;
     if (seconds == 0)
@@ -90,7 +90,7 @@ sw_status sw_options_common_json(const struct sw_command_line *line, const void 
     return to_json(line, target, is_common, out);
 }
 
-/* The text that the flag would have been given, so that one set of checks serves both. NULL: not of the right kind. */
+/* Returns the text that a user would give the flag, so that one set of checks serves both; NULL for a wrong kind. */
 static const char *scalar_text(const struct sw_option *option, const json_t *value, char buffer[NUMBER_CHARS]) {
     if (option->kind == SW_OPTION_REAL && json_is_number(value)) {
         snprintf(buffer, NUMBER_CHARS, "%.17g", json_number_value(value));
@@ -113,7 +113,7 @@ static sw_status list_from_json(const struct sw_option *option, const json_t *va
     for (size_t i = 0; i < json_array_size(value); i++) {
         const char *text = json_string_value(json_array_get(value, i));
         if (text == NULL)
-            return sw_fail(SW_ERR_ARG, "a value of %s is not a text; restore the file", option->name);
+            return sw_fail(SW_ERR_ARG, "a value of %s is not a string; restore the file from a copy", option->name);
         SW_TRY(sw_option_set(option, text, target));
     }
     return SW_OK;
@@ -125,7 +125,7 @@ static sw_status value_from_json(const struct sw_option *option, const json_t *v
         *(bool *)sw_option_member(option, target) = json_is_true(value);
         return SW_OK;
     }
-    /* A text that has a default is never without one. */
+    /* null is allowed only for a text without a default: one that has a default always has a value. */
     if (option->kind == SW_OPTION_STRING && json_is_null(value) && !option->required && option->initial == NULL) {
         sw_option_clear(option, target);
         return SW_OK;
@@ -134,7 +134,7 @@ static sw_status value_from_json(const struct sw_option *option, const json_t *v
         return list_from_json(option, value, target);
     const char *text = scalar_text(option, value, buffer);
     if (text == NULL)
-        return sw_fail(SW_ERR_ARG, "the value of %s is of the wrong kind; restore the file", option->name);
+        return sw_fail(SW_ERR_ARG, "the value of %s has the wrong type; restore the file from a copy", option->name);
     return sw_option_set(option, text, target);
 }
 
@@ -149,7 +149,7 @@ static const struct sw_option *find_key(const struct sw_command_line *line, cons
 sw_status sw_options_from_json(const struct sw_command_line *line, const json_t *object, const char *origin,
                                void *target) {
     if (!json_is_object(object))
-        return sw_fail(SW_ERR_ARG, "%s: the options are not a JSON object; restore the file", origin);
+        return sw_fail(SW_ERR_ARG, "%s: the settings are not a JSON object; restore the file from a copy", origin);
     /* Iterating does not change the object, but Jansson's iterators want it writable. */
     json_t *iterable = (json_t *)(uintptr_t)object;
     const char *key = NULL;

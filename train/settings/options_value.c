@@ -1,4 +1,4 @@
-/* From the text of one value to the member that holds it. */
+/* Parses the text of one value into the member that holds it. */
 #include "core/size.h"
 #include "train/settings/options_internal.h"
 
@@ -66,7 +66,7 @@ static sw_status set_size(const struct sw_option *option, const char *text, int6
     return SW_OK;
 }
 
-/* Seconds of a number and its unit; -1: they are none. */
+/* Returns the seconds of a number with its unit, or -1 for another text. */
 static int64_t seconds_of(const char *text) {
     static const struct {
         const char *name;
@@ -91,7 +91,7 @@ static sw_status set_duration(const struct sw_option *option, const char *text, 
     return SW_OK;
 }
 
-/* A number is steps, and one with a unit a time. */
+/* Reads "100,10m": a number without a unit counts steps, one with a unit is a time. */
 static sw_status set_every(const struct sw_option *option, const char *text, struct sw_option_every *out) {
     char part[EVERY_PART_CHARS];
     struct sw_option_every every = {0};

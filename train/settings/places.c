@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The size behind the last colon, or NULL where there is none. Only what begins with a digit can be one, so that names
- * with colons, as links to drives have them, stay names. */
+/* Returns the size behind the last colon, or NULL if there is none. A size begins with a digit; other text is part of
+ * the name, because links to drives have colons in their names. */
 static const char *limit_of(const char *text) {
     const char *colon = strrchr(text, ':');
     int64_t bytes;
@@ -28,7 +28,7 @@ int sw_place_path_chars(const char *text) {
     return (int)(limit != NULL ? limit - 1 - text : (ptrdiff_t)strlen(text));
 }
 
-/* The text with every "{name}" replaced by the number. Takes the text; NULL: no memory. */
+/* Replaces every "{name}" in the text by the number. Frees the text and returns a new one, or NULL without memory. */
 static char *put_number(char *text, const char *name, int64_t number) {
     char *at = text != NULL ? strstr(text, name) : NULL;
     if (at == NULL)

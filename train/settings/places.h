@@ -1,5 +1,5 @@
-/* Where a store is, by --nvme DIR[:SIZE]: folders or block devices, and what it may take of each. With several ranks
- * each has a store of its own: in a folder of its own below DIR, or on devices of its own. */
+/* The places of a store, from --nvme DIR[:SIZE]: folders or block devices, and the bytes that the store may take of
+ * each. With several ranks each rank has a store of its own, in its own folder below DIR or on its own devices. */
 #ifndef SW_TRAIN_SETTINGS_PLACES_H
 #define SW_TRAIN_SETTINGS_PLACES_H
 
@@ -15,28 +15,30 @@ struct sw_places {
     int64_t most_bytes[SW_STORE_MAX_FILES]; /* 0: no limit */
 };
 
-/* Whose store it is. Stores of another number of ranks, or that are shared out otherwise, lie beside each other. */
+/* The rank that a store belongs to. Stores of jobs with another number of ranks, or with another sharing, have folders
+ * of other names and lie beside each other. */
 struct sw_store_owner {
-    int64_t rank, ranks; /* ranks 0: alone */
-    int64_t local_rank;  /* among those of its machine */
+    int64_t rank, ranks; /* ranks 0: the only rank */
+    int64_t local_rank;  /* number among the ranks of its machine */
     bool whole;          /* every rank has the whole optimizer (--zero 0) */
 };
 
-/* Without --nvme, the folder alone. What stands behind the last colon is a limit where it is a size, else part of the
- * name. {rank} and {local_rank} in a name are those of the owner (NULL: alone). */
+/* Returns the places that --nvme names, or only `folder` without --nvme. Text behind the last colon is a limit if it is
+ * a size, else part of the name. {rank} and {local_rank} in a name become the owner's numbers (NULL: the only rank). */
 sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                        struct sw_places *out);
-/* The same with every folder replaced by the owner's in it, "rank-R-of-N", where there are several ranks. */
+/* Returns the same places, but with several ranks the owner's folder "rank-R-of-N" in each of them. */
 sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                             struct sw_places *out);
-/* Makes those folders, for their user only, where they are not there; removes them where they are empty. */
+/* Makes the folders "rank-R-of-N" that do not exist, with mode 0700. */
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner);
+/* Removes those folders if they are empty. */
 void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner);
-/* Paths as they stand, without limits. */
+/* Returns the paths as they are, without looking for limits in them. */
 sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out);
 void sw_places_release(struct sw_places *places);
 
-/* The characters of the path in "DIR:SIZE", without the limit. */
+/* Returns the length of DIR in "DIR:SIZE". */
 int sw_place_path_chars(const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tells whether a plan's memory is there. */
+/* Checks that this machine has the memory that a plan takes. */
 #ifndef SW_TRAIN_SETTINGS_ROOM_H
 #define SW_TRAIN_SETTINGS_ROOM_H
 
@@ -6,14 +6,13 @@
 #include "offload/plan/plan.h"
 #include "train/settings/settings.h"
 
-/* Checks the host tier, and a CPU's device tier too, against this machine's memory, and a GPU's tier against what
- * others have left of it. All ranks of the machine take as much. Beyond what the system calls available a budget is
- * believed that the user has named, since a virtual machine's memory may grow as it is used; memory cgroups limit it
- * for certain.
- */
+/* Checks the host tier (with a CPU device also the device tier) against this machine's memory, and a GPU's tier against
+ * the memory that other processes have left of it. Counts the plans of all ranks of the machine, which take the same.
+ * A budget that the user named may exceed the available memory, because the memory of a virtual machine may grow in
+ * use; it may not exceed the limit of the memory cgroups, beyond which the process would be killed. */
 sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device,
                         const struct sw_settings *settings);
-/* Prints a line where the plan takes more than the system calls available. */
+/* Logs a line if the plan takes more memory than the system calls available. */
 sw_status sw_room_say(const struct sw_plan *plan, const struct sw_device_info *device,
                       const struct sw_settings *settings);
 

@@ -55,7 +55,7 @@ sw_status sw_schedule_check(const struct sw_schedule *schedule) {
     return SW_OK;
 }
 
-/* How much of lr - min_lr is left at a progress from 0 to 1 through the decay. */
+/* Returns the share of lr - min_lr that is left at a progress from 0 to 1 through the decay. */
 static double decay_share(sw_schedule_kind kind, double progress) {
     return kind == SW_SCHEDULE_COSINE ? 0.5 * (1.0 + cos(M_PI * progress)) : 1.0 - progress;
 }
@@ -69,13 +69,13 @@ double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step) {
         return s->lr;
     if (step > s->steps)
         return s->min_lr;
-    /* Without warm-up the first step has the full rate, too. */
+    /* Without warm-up the first step has the full rate. */
     const int64_t decay_start = s->kind == SW_SCHEDULE_WSD ? s->steps - s->decay_steps : sw_max_i64(s->warmup_steps, 1);
     if (step <= decay_start)
         return s->lr;
     const int64_t end = s->min_at_last ? s->steps : s->steps + 1;
     if (step == end)
-        return s->min_lr; /* Exactly, whatever the rounding of the curve. */
+        return s->min_lr; /* The curve may round to another value. */
     const double progress = (double)(step - decay_start) / (double)(end - decay_start);
     return s->min_lr + (s->lr - s->min_lr) * decay_share(s->kind, progress);
 }

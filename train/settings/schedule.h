@@ -14,17 +14,17 @@ typedef enum { SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE, SW_
 struct sw_schedule {
     sw_schedule_kind kind;
     double lr, min_lr;
-    int64_t warmup_steps; /* linear from lr/warmup at step 1 to lr at step warmup */
-    int64_t steps;        /* length of the schedule; the steps after it have min_lr */
-    int64_t decay_steps;  /* WSD: the linear decay at the end */
-    bool min_at_last;     /* of runs that began with it: the last step of the schedule has min_lr already */
+    int64_t warmup_steps; /* the rate rises linearly from lr/warmup at step 1 to lr at step warmup */
+    int64_t steps;        /* length of the schedule; later steps have min_lr */
+    int64_t decay_steps;  /* wsd: steps of linear decay at the end */
+    bool min_at_last;     /* the last step of the schedule has min_lr, as in runs of older versions */
 };
 
 sw_status sw_schedule_parse_kind(const char *name, sw_schedule_kind *out); /* constant, linear, cosine, wsd */
 const char *sw_schedule_kind_name(sw_schedule_kind kind);
 /* Checks ranges: steps >= 1, 0 <= min_lr <= lr, warm-up and decay within the steps. */
 sw_status sw_schedule_check(const struct sw_schedule *schedule);
-/* The rate of a step from 1. Beyond the end: min_lr (lr for constant). */
+/* Returns the rate of a step, counted from 1. Steps beyond the schedule have min_lr (constant: lr). */
 double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Micro-batches that go through a unit before the next unit. */
+/* Parses --order into the number of micro-batches that pass through a unit before the next unit is fetched. */
 static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
     const bool batch = strcmp(order, "batch") == 0;
     char *end;
@@ -18,26 +18,26 @@ static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
         return SW_OK;
     *out = batch ? 1 : strtoll(order, &end, 10);
     if (!batch && (end == order || *end != '\0' || *out < 1))
-        return sw_fail(SW_ERR_ARG, "--order '%s' is none of auto, layer, batch and a number of micro-batches", order);
+        return sw_fail(SW_ERR_ARG, "--order '%s' must be auto, layer, batch or a number of micro-batches", order);
     *out = sw_min_i64(*out, micros);
     return SW_OK;
 }
 
-/* What is described is not asked of this machine. */
+/* A described machine (--machine) excludes flags that are about this one. */
 static sw_status check_machine(const struct sw_settings *settings) {
     if (settings->machine == NULL)
         return SW_OK;
     if (settings->rates != NULL)
-        return sw_fail(SW_ERR_ARG, "--machine and --rates both say how fast a machine is; give one of them");
+        return sw_fail(SW_ERR_ARG, "--machine and --rates both say how fast the machine is; give one of them");
     return settings->device == SW_DEVICE_CPU
-               ? sw_fail(SW_ERR_ARG, "--machine describes one whose GPU computes; leave --device cpu out")
+               ? sw_fail(SW_ERR_ARG, "--machine describes a machine whose GPU computes; leave out --device cpu")
                : SW_OK;
 }
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(check_machine(settings));
-    if (settings->order != NULL) /* resume has none of its own */
+    if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));

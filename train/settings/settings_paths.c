@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A name with {rank} in it is that of nothing, and only gets its folder. A link to a drive stays one: the drive that it
- * leads to may have another name when the machine has started again. */
+/* A name with {rank} in it names no file yet, so it only gets the current folder before it. A link to a drive stays a
+ * link, because the drive may have another name after a reboot. */
 static sw_status make_absolute(char **path) {
     if (**path == '/' && sw_block_is_one(*path))
         return SW_OK;
@@ -27,9 +27,7 @@ static sw_status make_absolute(char **path) {
     return SW_OK;
 }
 
-/* The same of a place, whose limit stays behind it. A name that ends as a limit does keeps the slash that says it is
- * none.
- */
+/* Makes DIR in "DIR:SIZE" absolute. If the new name itself ends like a limit, a slash behind it keeps it a name. */
 static sw_status make_place_absolute(char **place) {
     const int chars = sw_place_path_chars(*place);
     char *path = strndup(*place, (size_t)chars), *joined = NULL;
@@ -45,7 +43,7 @@ static sw_status make_place_absolute(char **place) {
     return SW_OK;
 }
 
-/* run.json is UTF-8, and a name that is not could not be found again by it. */
+/* Refuses names that are not UTF-8, because run.json is UTF-8 and could not hold them. */
 static sw_status check_name(const char *flag, const char *name) {
     json_t *text = json_string(name);
     if (text == NULL)

@@ -1,4 +1,4 @@
-/* What settings leave open, for a model and a device. */
+/* Resolves settings that are "auto", for a model and a device. */
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
@@ -7,15 +7,17 @@
 #include "train/model/model.h"
 #include "train/settings/settings.h"
 
-/* Where a micro-batch is not named: as many sequences as make about this many tokens. */
+/* Tokens of a micro-batch, a step and a sequence, and the share of the schedule that warms up, where they are "auto".
+ */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
-/* Grains of a chunk. Short copies keep a GPU's link busy only half of the time. A rank's part of a model is cut into at
- * most so many, as a plan has several ops for each of them. */
+/* Grains of a chunk where --chunk-grains is "auto". A GPU gets larger ones, because short copies keep its link busy
+ * only half of the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and with them the plan's
+ * ops. */
 enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
-/* Shares of the memory that is available, for the tiers of a CPU device. */
+/* Budgets of "auto" as shares of available memory. A CPU device has both tiers in host memory. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
-/* Of the host's memory beside a GPU. */
+/* Beside a GPU only the host tier is in host memory. */
 #define AUTO_GPU_HOST_SHARE 0.8
 
 static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
@@ -34,7 +36,8 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
         s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
 }
 
-/* With other ranks than before, the bits are others anyway: micro-batches that their parts consist of will do. */
+/* Lowers the micro-batch until each rank's sequences are a multiple of it. That changes the order of sums, but so does
+ * the new number of ranks. */
 static void fit_micro_batch(struct sw_settings *s) {
     const int64_t sequences = s->batch_tokens / s->seq / sw_settings_ranks(s), before = s->micro_batch;
     while (sequences > 0 && sequences % s->micro_batch != 0)
@@ -46,7 +49,7 @@ static void fit_micro_batch(struct sw_settings *s) {
 
 void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {
     s->regrouped = true;
-    /* To a rank alone the stage meant nothing. */
+    /* The stage has no effect with one rank, so the run has not chosen one. */
     if (ranks_before <= 1)
         s->zero = SW_OPTION_AUTO;
     s->most_memory[SW_DEVICE] = s->device_memory;
@@ -59,7 +62,7 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
         *bytes = sw_min_i64(*bytes, most_bytes);
 }
 
-/* Every rank computes as many whole micro-batches. */
+/* Checks that every rank gets the same number of whole micro-batches. */
 static sw_status check_batch(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_ranks(s);
     int64_t micro_tokens;
@@ -70,7 +73,7 @@ static sw_status check_batch(const struct sw_settings *s) {
     if (s->regrouped)
         return sw_fail(
             SW_ERR_ARG,
-            "%lld ranks cannot share the %lld sequences of this run's steps evenly; go on with a number that "
+            "%lld ranks cannot share the %lld sequences of this run's steps evenly; resume with a number of ranks that "
             "divides them",
             (long long)ranks, (long long)(s->batch_tokens / s->seq));
     if (ranks == 1 || !counts)
