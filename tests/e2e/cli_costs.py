@@ -49,7 +49,7 @@ def share_of(text):
 
 
 def wrong_start(err, writes):
-    match = re.search(r"to be written: (.*) a step, (.*) a thousand steps with their saves, (.*) in all (\d+) steps", err)
+    match = re.search(r"expected writes: (.*) a step, (.*) a thousand steps with saves, (.*) in all (\d+) steps", err)
     if match is None:
         return ["the start does not say what will be written"]
     thousand, run = share_of(match[2]), share_of(match[3])
@@ -60,7 +60,7 @@ def wrong_start(err, writes):
 
 
 def wrong_end(err, writes, lines):
-    match = re.search(r"written since the start: (.*); by the steps, (.*) a thousand steps", err)
+    match = re.search(r"written since the start: (.*); the steps wrote (.*) a thousand steps", err)
     if match is None:
         return ["the end does not say what was written"]
     written, thousand = share_of(match[1]), share_of(match[2])
@@ -88,7 +88,7 @@ def what_is_planned_is_written():
             if line["bytes"]["nvme_write"] != writes["step_bytes"] + line["saved"] * writes["save_bytes"]:
                 problems.append(f"{name}: step {line['step']} wrote {line['bytes']}, planned {writes}")
         problems += [f"{name}: {problem}" for problem in wrong_start(err, writes) + wrong_end(err, writes, lines)]
-        told = re.search(r"steps with a save took [0-9.]+ s, others [0-9.]+ s: .* a save costs -?[0-9.]+ s", err)
+        told = re.search(r"steps with a save took [0-9.]+ s, others [0-9.]+ s; a save costs -?[0-9.]+ s", err)
         if (told is None) != every or err.count("with a save  ") != (0 if every else len(expected)):
             problems.append(f"{name}: of saves it says {told and told[0]!r}: {err}")
     return problems

@@ -251,7 +251,7 @@ def a_beginning_that_was_cleared_in_part():
         os.unlink(path("cleared", name))
     start = {"spillway_start": 1, "ranks": 1, "whole": False, "stores": stores}
     program.write(path("cleared", "starting.json"), json.dumps(start))
-    problems = program.refused("a resume", ["resume", path("cleared"), "--steps", 2], "begun again by train",
+    problems = program.refused("a resume", ["resume", path("cleared"), "--steps", 2], "start it again with train",
                                watched=[path("cleared")])
     again = program.run(*train("cleared", "nvme", steps=2))
     return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])

@@ -142,7 +142,7 @@ def start_rivals(draw):
 def go_on(last):
     """The run is taken up from what was committed, or begun again where nothing was."""
     ended = program.run(*resume(1))
-    if ended.code != 0 and any(words in ended.err for words in ("begun again by train", "has no finished commit")):
+    if ended.code != 0 and any(words in ended.err for words in ("start it again with train", "has no finished commit")):
         seen["begun again"] += 1
         ended = program.run(*train(RUN, 1))
     if ended.code != 0:

@@ -10,7 +10,7 @@ enum { FLAG_CHARS = 64, GPU_CHARS = 128 };
 
 #define SAME_FLAGS "start all ranks with the same flags"
 
-/* "micro_batch" is --micro-batch. */
+/* Turns "micro_batch" into "--micro-batch". */
 static const char *flag_of(const char *key, char flag[FLAG_CHARS]) {
     snprintf(flag, FLAG_CHARS, "--%s", key);
     for (char *at = flag; *at != '\0'; at++)
@@ -72,7 +72,7 @@ static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
     return sw_ranks_agree(trainer->ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-/* A GPU is one of a machine. */
+/* Checks that no two ranks have the same GPU. Its bus address counts only with the name of its machine. */
 static sw_status agree_on_gpus(struct sw_trainer *trainer) {
     const char *bus = sw_devices_info(&trainer->devices).bus;
     char gpu[GPU_CHARS] = "";
@@ -106,7 +106,7 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* What a plan makes the ranks do together, in its order. */
+/* Returns a digest of the collectives of a plan, in their order. */
 static uint64_t digest_of(const struct sw_plan *plan) {
     uint64_t digest = (uint64_t)plan->spec.type;
     for (int p = 0; p < SW_PROGRAMS; p++) {

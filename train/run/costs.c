@@ -38,17 +38,17 @@ void sw_costs_say_start(const struct sw_trainer *trainer) {
     char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
     sw_writes_text((double)writes.step_bytes, step);
     if (save_steps == 0 && sw_plan_saves(trainer->plan)) {
-        sw_log_info("to be written: %s a step, and %s more with each save", step,
+        sw_log_info("expected writes: %s a step, and %s more with each save", step,
                     sw_writes_text((double)writes.save_bytes, save));
         return;
     }
-    sw_log_info("to be written: %s a step, %s a thousand steps with their saves, %s in all %lld steps", step,
+    sw_log_info("expected writes: %s a step, %s a thousand steps with saves, %s in all %lld steps", step,
                 sw_writes_share_text(sw_writes_per_thousand(&writes), settings->endurance, thousand),
                 sw_writes_share_text(sw_writes_of_run(&writes, settings->steps), settings->endurance, all),
                 (long long)settings->steps);
 }
 
-/* "100 steps", "10 min" or "100 steps or 10 min, whichever is less". */
+/* Writes "100 steps", "10 min" or "100 steps or 10 min, whichever is less". */
 static const char *interval_text(const struct sw_option_every *every, char text[INTERVAL_CHARS]) {
     const bool minutes = every->seconds % SECONDS_PER_MINUTE == 0;
     const long long time = (long long)(minutes ? every->seconds / SECONDS_PER_MINUTE : every->seconds);
@@ -68,7 +68,7 @@ void sw_costs_say_kill(const struct sw_trainer *trainer) {
     const int64_t steps = sw_writes_save_steps(every, step_s);
     char interval[INTERVAL_CHARS], priced[INTERVAL_CHARS] = "";
     if (trainer->plan->spec.one_generation) {
-        sw_log_info("a kill or a power loss would cost the whole run: --durability none");
+        sw_log_info("a kill or a power loss would cost the whole run (--durability none)");
     } else if (trainer->plan->commit_every_step) {
         if (step_s > 0.0)
             snprintf(priced, sizeof priced, ", about %.3g s", step_s);
@@ -90,12 +90,14 @@ static void say_saves(const struct sw_costs *costs) {
     double all_s = 0.0;
     for (int kind = 0; kind < SW_COST_KINDS; kind++)
         all_s += costs->kind[kind].seconds;
-    sw_log_info("steps with a save took %.3f s, others %.3f s: with what the step after it loses, a save costs %.3f s, "
-                "%.1f%% of the time",
+    sw_log_info("steps with a save took %.3f s, others %.3f s; a save costs %.3f s, the slower step after it included: "
+                "%.1f%% of "
+                "the time",
                 save_s, plain_s, cost_s, 100.0 * cost_s * (double)costs->kind[SW_COST_SAVING].steps / all_s);
 }
 
-/* Of this start alone: what came before is in the log. The store does not count the zeros that it is made of. */
+/* Counts this start alone; the log has earlier steps. The store does not count the zeros that it is first filled with.
+ */
 void sw_costs_say_end(const struct sw_trainer *trainer) {
     const struct sw_costs *costs = &trainer->costs;
     const double endurance_tb = trainer->run.settings.endurance;
@@ -106,7 +108,7 @@ void sw_costs_say_end(const struct sw_trainer *trainer) {
     const int64_t made_bytes = trainer->made_store ? sw_plan_store_bytes(trainer->plan) : 0;
     const double written = (double)(sw_store_counters(trainer->store).write_bytes + made_bytes);
     sw_log_info(
-        "written since the start: %s; by the steps, %s a thousand steps",
+        "written since the start: %s; the steps wrote %s a thousand steps",
         sw_writes_share_text(written, endurance_tb, all),
         sw_writes_share_text(THOUSAND * (double)costs->written_bytes / (double)costs->steps, endurance_tb, thousand));
 }

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Of a prompt, computed at once: enough to be bound by arithmetic, and little memory for what is between its layers. */
+/* Prompt tokens of one pass: enough to be bound by arithmetic, few enough to need little memory between layers. */
 enum { PASS_TOKENS = 512 };
 
 int64_t sw_decoder_left(int64_t positions) {
@@ -25,8 +25,8 @@ void sw_decoder_close(struct sw_decoder *decoder) {
     sw_inference_close(&decoder->inference);
 }
 
-/* Brings the keys of `used` tokens after the first `past` into the cache, in a pass of `count`. Nothing sees the
- * others, and what comes next takes their places. */
+/* Runs one pass of `count` tokens, which adds the keys and values of `used` tokens after the first `past` to the cache.
+ * The rest of the pass is padding: no token attends to it, and the next pass overwrites it. */
 static sw_status pass(struct sw_decoder *decoder, const int32_t *tokens, int64_t past, int64_t used, int64_t count,
                       float *logits) {
     struct sw_engine *engine = decoder->inference.engine;
@@ -52,7 +52,7 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
     const int32_t *tokens = text + decoder->first;
     const int64_t seen = length - decoder->first;
     while (decoder->kept < seen) {
-        /* The last pass of a prompt begins among the tokens of the one before, which it computes again. */
+        /* The last pass of a prompt is full too, so it starts at tokens of the pass before and computes them again. */
         const int64_t count = seen - decoder->kept == 1 ? 1 : decoder->pass_tokens;
         const int64_t past = sw_max_i64(0, sw_min_i64(decoder->kept, seen - count));
         SW_TRY(pass(decoder, tokens, past, sw_min_i64(count, seen - past), count, logits));

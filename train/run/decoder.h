@@ -1,4 +1,4 @@
-/* A text that grows: the logits after its last token, computed from the tokens that are new. */
+/* Computes the logits after the last token of a growing text, from its new tokens and the KV cache. */
 #ifndef SW_TRAIN_RUN_DECODER_H
 #define SW_TRAIN_RUN_DECODER_H
 
@@ -9,26 +9,27 @@
 
 struct sw_decoder {
     struct sw_inference inference;
-    int64_t context, pass_tokens;
-    int64_t first, kept; /* tokens [first, first + kept) of the text have their keys and values in the cache */
+    int64_t context, pass_tokens; /* tokens that the cache holds, and that one pass computes */
+    int64_t first, kept;          /* tokens [first, first + kept) of the text have their keys and values in the cache */
 };
 
 struct sw_decoder_spec {
-    struct sw_source *source; /* must outlive it */
+    struct sw_source *source; /* must outlive the decoder */
     const struct sw_inference_options *options;
-    int64_t prompt_tokens, most_tokens; /* of the text: at the start, and in the end */
+    int64_t prompt_tokens, most_tokens; /* length of the text at the start, and at most */
 };
 
-/* Fills out, which must be zero. It is closed in any case, also after a failure. */
+/* Opens a decoder into *out, which must be zero. The caller closes it, also after a failure. */
 sw_status sw_decoder_open(const struct sw_decoder_spec *spec, struct sw_decoder *out);
 void sw_decoder_close(struct sw_decoder *decoder);
 
-/* Tokens that are left of a text that outgrew so many positions: half of them, so that this happens seldom. */
+/* Returns how many of the last tokens stay in the context when a text outgrows it: half of the positions, so that this
+ * happens seldom. */
 int64_t sw_decoder_left(int64_t positions);
 
-/* Logits after the last of `length` tokens, of a text of which no less was given before. Where it has outgrown the
- * model's positions, what came before the last of it is forgotten, and that is computed anew: positions count from its
- * first token, so that no key can be kept. */
+/* Computes the logits after the last of `length` tokens. A later call may not have fewer. If the text has outgrown the
+ * model's positions, only its last tokens stay, and their keys are computed anew, because positions count from the
+ * first token of the context. */
 sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int64_t length, float *logits);
 
 #endif

@@ -1,4 +1,4 @@
-/* A step's worth of windows at a time. */
+/* Evaluates as many windows at a time as a training step has sequences. */
 #include "train/run/eval.h"
 
 #include "core/long_work.h"
@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* One window's targets count up to the limit; -1 is a target that does not. */
+/* Returns how many targets of a window count, at most `limit`, and sets those beyond it to -1, which does not count. */
 static int64_t count_targets(int32_t *targets, int64_t seq, int64_t limit) {
     int64_t counted = 0;
     for (int64_t t = 0; t < seq; t++) {
@@ -25,7 +25,7 @@ static void clear_window(struct sw_tokens window, int64_t seq) {
         memset(window.document_start, 0, (size_t)seq * sizeof *window.document_start);
 }
 
-/* Fills the tokens of one pass; windows beyond the end count for nothing. Counts the targets that count. */
+/* Fills the tokens of one pass. Windows beyond the end get no targets. Returns the number of targets that count. */
 static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, int64_t limit, int64_t *out_tokens) {
     const int64_t windows = sw_data_validation_windows(e->data);
     *out_tokens = 0;
@@ -58,7 +58,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_rank * ranks) {
         int64_t pass_tokens;
         struct sw_step_result result;
-        /* The ranks go on together, or none does. */
+        /* All ranks run the pass, or none does. */
         SW_TRY(sw_ranks_gate(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(e->engine, &input));

@@ -1,4 +1,4 @@
-/* Loss on the validation part of data, by forward passes only. */
+/* Computes the loss on the validation part of the data, by forward passes alone. */
 #ifndef SW_TRAIN_RUN_EVAL_H
 #define SW_TRAIN_RUN_EVAL_H
 
@@ -14,12 +14,12 @@ struct sw_evaluation {
     struct sw_engine *engine; /* idle */
     const struct sw_model *model;
     struct sw_data *data;
-    int64_t batch, seq, micro_batches; /* of the engine's plan */
-    int64_t max_tokens;                /* that are predicted, from the first on; INT64_MAX: all */
-    struct sw_ranks *ranks;            /* each evaluates its part, all of the data together; all get the result */
+    int64_t batch, seq, micro_batches; /* as in the engine's plan */
+    int64_t max_tokens;                /* predict only the first tokens; INT64_MAX: all */
+    struct sw_ranks *ranks;            /* each rank evaluates its share of the data, and all get the result */
 };
 
-/* Mean loss in nats a predicted token, and how many there were. */
+/* Returns the mean loss in nats a predicted token, and the number of predicted tokens. */
 sw_status sw_evaluate(const struct sw_evaluation *evaluation, double *out_loss, int64_t *out_tokens);
 
 #endif

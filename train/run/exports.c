@@ -19,7 +19,7 @@
 struct export {
     int64_t step;
     double loss;   /* NAN: not known */
-    bool unlisted; /* being written, or removed: whatever is there of it goes, also after a kill */
+    bool unlisted; /* being written or removed: its folder is to be deleted, also after a kill */
 };
 
 struct exports {
@@ -87,7 +87,7 @@ static sw_status write_index(const struct exports *exports) {
     return status;
 }
 
-/* A loss is better than none, a lower one than a higher, and of equals the newer. */
+/* Compares exports: a known loss is better than none, then the lower loss, then the newer export. */
 static bool is_worse(const struct export *a, const struct export *b) {
     const bool known[] = {isfinite(a->loss), isfinite(b->loss)};
     if (known[0] != known[1])
@@ -122,15 +122,15 @@ static sw_status remove_one(const struct exports *exports, int64_t step) {
     return sw_folder_remove(partial);
 }
 
-/* The list says what goes before it goes, and forgets it after, so that a kill between leaves it to the next start. No
- * training ends because an old export is in its way. */
+/* Removes the folders of unlisted exports. The index names a folder before it is removed and forgets it afterwards, so
+ * that the next start finishes what a kill cut off. A folder that cannot be removed does not end the training. */
 static sw_status remove_unlisted(struct exports *exports) {
     const int before = exports->count;
     int kept = 0;
     for (int i = 0; i < before; i++) {
         const sw_status status = exports->kept[i].unlisted ? remove_one(exports, exports->kept[i].step) : SW_OK;
         if (status != SW_OK)
-            sw_log_warn("an export that is no longer kept stays: %s", sw_error_message(status));
+            sw_log_warn("an old export cannot be removed: %s", sw_error_message(status));
         if (status != SW_OK)
             sw_error_clear();
         if (!exports->kept[i].unlisted || status != SW_OK)
@@ -154,12 +154,12 @@ sw_status sw_exports_tidy(const char *run_folder) {
     return status;
 }
 
-/* Masters out of the engines of all ranks, a run of grains at a time. */
+/* Reads master weights out of the engines of all ranks, some grains at a time. */
 struct reader {
     struct sw_gathered_masters *masters;
     const struct sw_units *units;
-    const float *grains;        /* SW_GATHERED_GRAINS at most */
-    int64_t unit, first, count; /* that are there; unit -1: none */
+    const float *grains;        /* the grains read last; owned by masters */
+    int64_t unit, first, count; /* which grains they are; unit -1: none */
 };
 
 static sw_status read_grains(struct reader *reader, int64_t unit, int64_t grain) {
@@ -226,7 +226,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     SW_TRY_GOTO(read_index(trainer->folder, exports), end);
     SW_TRY_GOTO(path_of(exports, step, path), end);
     if (has(exports, step))
-        goto end; /* of before a kill: the same bits */
+        goto end; /* an export from before a kill has the same bits */
     SW_TRY_GOTO(remove_unlisted(exports), end);
     exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
     SW_TRY_GOTO(write_index(exports), end);
@@ -242,7 +242,7 @@ end:
     return status;
 }
 
-/* Rank 0 writes, and asks the others for what it has not. */
+/* Writes an export: rank 0 writes the files and asks the other ranks for grains that it does not have. */
 sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
     struct sw_gathered_masters *masters;
     SW_TRY(sw_engine_settle(trainer->engine));

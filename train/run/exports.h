@@ -1,6 +1,6 @@
-/* Hugging Face folders that a run writes while it goes on: DIR/exports/step-N, of which the best by validation loss are
- * kept, or where there is no validation data the newest. DIR/exports/index.json lists them with their losses; one
- * that it calls `unlisted` is being written or removed, and goes with the next start or export. */
+/* Writes Hugging Face folders during a run: DIR/exports/step-N. The best by validation loss are kept, or the newest if
+ * there is no validation data. DIR/exports/index.json lists them with their losses. A folder that it calls `unlisted`
+ * is being written or removed; the next start or export removes it. */
 #ifndef SW_TRAIN_RUN_EXPORTS_H
 #define SW_TRAIN_RUN_EXPORTS_H
 
@@ -8,16 +8,16 @@
 
 enum { SW_EXPORTS_MOST = 1000 };
 
-/* All ranks at once call both, with idle engines; the folder is rank 0's. */
+/* All ranks call both functions together, with idle engines; rank 0 writes. */
 
-/* Whether the list has this step. A list that cannot be read has none; writing names what is wrong with it. */
+/* Tells whether the index lists this step. An index that cannot be read lists none; writing reports what is wrong. */
 sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out);
 
-/* Removes what a kill has left of exports in a run's folder: the list says which are not whole, or no longer kept. */
+/* Removes exports that a kill left: the index says which are incomplete or no longer kept. */
 sw_status sw_exports_tidy(const char *run_folder);
 
-/* Writes the weights as they are after `step`, unless the list has them already, and removes what is one too many.
- * validation_loss: NAN for none. */
+/* Exports the weights after `step`, unless the index lists them, and removes one export if there are now too many.
+ * validation_loss: NAN if there is none. */
 sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss);
 
 #endif

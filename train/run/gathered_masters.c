@@ -7,17 +7,17 @@
 
 #define MASTER_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 
-/* What rank 0 asks for; no grains: the end. */
+/* The grains that rank 0 asks for; count 0 ends the gathering. */
 struct request {
     int64_t unit, first, count;
 };
 
 struct sw_gathered_masters {
     struct sw_trainer *trainer;
-    bool shared;    /* among several ranks */
-    bool failed;    /* on some rank: all know */
-    float *records; /* of SW_GATHERED_GRAINS grains of this rank */
-    float *all;     /* as many masters of each rank; of a rank alone one's */
+    bool shared;    /* there are several ranks */
+    bool failed;    /* some rank failed; all ranks know it */
+    float *records; /* optimizer state of SW_GATHERED_GRAINS grains of this rank */
+    float *all;     /* masters of SW_GATHERED_GRAINS grains for each rank, in rank order */
 };
 
 sw_status sw_gathered_masters_open(struct sw_trainer *trainer, struct sw_gathered_masters **out) {
@@ -48,7 +48,7 @@ static float *part_of(struct sw_gathered_masters *self, int rank) {
     return self->all + (int64_t)rank * SW_GATHERED_GRAINS * SW_GRAIN_ELEMS;
 }
 
-/* The grains of the request that this rank has, in their places. */
+/* Reads the requested grains that this rank has, into its part of `all`. */
 static sw_status read_own(struct sw_gathered_masters *self, const struct request *request) {
     const struct sw_span has = sw_plan_span(self->trainer->plan, SW_OPTIMIZER, request->unit);
     const int64_t first = sw_max_i64(request->first, has.first_grain);
@@ -100,7 +100,7 @@ void sw_gathered_masters_end(struct sw_gathered_masters *self) {
     struct request end = {0};
     if (self->failed)
         return;
-    /* Where this fails, so does the gate behind it. */
+    /* A failure here makes the next agreement on errors fail too. */
     (void)sw_ranks_spread(self->trainer->ranks, "export", &end, sizeof end);
 }
 

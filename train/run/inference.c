@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 };
-/* Shares of the memory that is available. Beside a GPU the host's is only for what the GPU cannot hold. */
+/* Budgets of "auto" as shares of available memory. Beside a GPU, host memory only takes what the GPU cannot hold. */
 #define AUTO_DEVICE_SHARE 0.85
 #define AUTO_HOST_SHARE 0.1
 #define AUTO_GPU_HOST_SHARE 0.8
@@ -30,7 +30,7 @@ static sw_status open_devices(const struct sw_inference_options *options, struct
     return SW_OK;
 }
 
-/* The folders for weights that memory cannot hold; none: they must fit. */
+/* Returns the folders for weights that memory cannot hold. If there are none, memory must hold all. */
 static const struct sw_option_list *scratch_of(const struct sw_inference_spec *spec) {
     return spec->options->scratch.count > 0 ? &spec->options->scratch : sw_source_drives(spec->source);
 }
@@ -48,8 +48,8 @@ static void choose_budgets(const struct sw_inference_options *options, const str
     budget_bytes[SW_HOST] = given_or(options->host_memory, (gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE) * available);
 }
 
-/* A GPU's memory refuses by itself what it has no room for. Of named budgets only a cgroup's limit is known for certain
- * (train/settings/room.h). */
+/* Checks the host memory that the plan takes. A GPU refuses by itself what it has no room for. A budget that the user
+ * named may exceed the available memory, but not the limit of a cgroup (train/settings/room.h). */
 static sw_status check_memory(const struct sw_inference_options *options, const struct sw_plan *plan,
                               const struct sw_device_info *device, const struct sw_machine *machine) {
     const int64_t need_bytes = plan->tier_bytes[SW_HOST] + (device->host_memory ? plan->tier_bytes[SW_DEVICE] : 0);
@@ -57,19 +57,19 @@ static sw_status check_memory(const struct sw_inference_options *options, const 
     const bool named =
         options->host_memory != SW_OPTION_AUTO || (device->host_memory && options->device_memory != SW_OPTION_AUTO);
     if (named && need_bytes > machine->available_bytes && need_bytes <= machine->limit.room_bytes) {
-        sw_log_info("taking %s of memory, as the named budgets allow, where the system calls %s available",
+        sw_log_info("taking %s of memory, as --device-memory and --host-memory allow, although only %s is available",
                     sw_format_size(need_bytes, need), sw_format_size(machine->available_bytes, have));
         return SW_OK;
     }
     return need_bytes <= machine->available_bytes
                ? SW_OK
                : sw_fail(SW_ERR_BUDGET,
-                         "the passes take %s of memory and this machine has %s available; lower --device-memory and "
+                         "the model takes %s of memory, but this machine has %s available; lower --device-memory and "
                          "--host-memory to that",
                          sw_format_size(need_bytes, need), sw_format_size(machine->available_bytes, have));
 }
 
-/* Says what the budget is short for, where one is. */
+/* Adds to an error of too small budgets what the memory is for. */
 static sw_status explain(sw_status status, const struct sw_inference_spec *spec, const struct sw_model *model) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     char text[SW_SIZE_CHARS];
@@ -116,8 +116,8 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
     return check_memory(spec->options, inference->plan, &device, &machine);
 }
 
-/* Files without a name, so that nothing is left of them, however the process ends. A store holds at least one grain;
- * the weights are scratch behind it. */
+/* Makes the store for weights that memory cannot hold. Its files have no name, so that nothing is left of them however
+ * the process ends. A store must hold at least one grain; the weights are the scratch area behind it. */
 static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_inference *inference) {
     const struct sw_option_list *folders = scratch_of(inferred);
     const struct sw_plan *plan = inference->plan;
@@ -145,7 +145,7 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     sw_scratch_release(&scratch);
     free(grains);
     if (status == SW_OK)
-        sw_log_info("%s of the weights are more than memory may hold, and are read from a copy in %s in every pass",
+        sw_log_info("memory cannot hold %s of the weights: every pass reads them from a copy in %s",
                     sw_format_size(bytes, size), folders->items[0]);
     return status;
 }

@@ -1,5 +1,5 @@
-/* A model ready for forward passes: device, plan and engine put together from a source, with its weights loaded. What
- * of them memory cannot hold is copied to a drive, from where every pass reads it. */
+/* A model ready for forward passes: opens device, plan and engine for a source, and loads its weights. Weights that
+ * memory cannot hold are copied to a drive, and every pass reads them from there. */
 #ifndef SW_TRAIN_RUN_INFERENCE_H
 #define SW_TRAIN_RUN_INFERENCE_H
 
@@ -13,31 +13,31 @@
 
 #include <stdint.h>
 
-/* What the commands that infer are told of the machine. */
+/* The flags of eval and generate that are about the machine (train/cli/read_options.c). */
 struct sw_inference_options {
-    int precision, device; /* of --device */
-    int64_t threads, device_memory, host_memory;
-    struct sw_option_list scratch;
+    int precision, device;                       /* SW_PRECISION_..., sw_device_choice */
+    int64_t threads, device_memory, host_memory; /* SW_OPTION_AUTO: chosen by the machine; memory in bytes */
+    struct sw_option_list scratch;               /* folders for weights that memory cannot hold */
     bool allow_buffered;
 };
 
 struct sw_inference_spec {
-    struct sw_source *source; /* must outlive it */
+    struct sw_source *source; /* must outlive the inference */
     const struct sw_inference_options *options;
-    int64_t batch, seq; /* of a forward pass */
-    int64_t context;    /* of sw_model_shape */
-    bool documents;     /* likewise */
+    int64_t batch, seq; /* sequences of a forward pass, and their tokens */
+    int64_t context;    /* tokens that the KV cache holds; 0: no cache (sw_model_shape) */
+    bool documents;     /* texts are kept apart at document starts (sw_model_shape) */
 };
 
 struct sw_inference {
     struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
-    struct sw_store *store; /* NULL: memory holds all weights */
+    struct sw_store *store; /* holds the weights that memory cannot; NULL: there are none */
     struct sw_engine *engine;
 };
 
-/* Fills out, which must be zero. It is closed in any case, also after a failure. */
+/* Opens a model into *out, which must be zero. The caller closes it, also after a failure. */
 sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out);
 void sw_inference_close(struct sw_inference *inference);
 

@@ -12,14 +12,15 @@
 struct loading {
     const struct sw_trainer *trainer;
     struct sw_progress progress;
-    int64_t total_bytes; /* read and written */
+    int64_t total_bytes; /* bytes to read and to write */
 };
 
-/* Until the first commit there is nothing worth finishing. */
+/* Shows the progress. A request to stop ends the loading at once, because before the first commit nothing is worth
+ * finishing. */
 static sw_status show_progress(void *context, int64_t done_grains, int64_t total_grains) {
     struct loading *loading = context;
     if (*loading->trainer->stop)
-        return sw_fail(SW_ERR_STOPPED, "stopped before the first commit: nothing is left of the run");
+        return sw_fail(SW_ERR_STOPPED, "stopped before the first commit, so nothing is left of the run");
     const double share = (double)done_grains / (double)total_grains;
     sw_progress_at(&loading->progress, (int64_t)(share * (double)loading->total_bytes), loading->total_bytes,
                    sw_now_ns());

@@ -1,4 +1,4 @@
-/* The steps of a run. The next step is begun while the last one's update still runs, unless an evaluation or an
+/* The training loop. The next step begins while the update of the last one still runs, unless an evaluation or an
  * export comes between them. */
 #include "core/clock.h"
 #include "core/log.h"
@@ -17,8 +17,8 @@
 
 #define NS_PER_S INT64_C(1000000000)
 
-/* What a rank may wish while it trains. */
-enum { WISH_STOP = 1, WISH_TIME = 2, WISH_SAVE = 4 };
+/* Requests of a rank during training, as bits. */
+enum { REQUEST_STOP = 1, REQUEST_TIME = 2, REQUEST_SAVE = 4 };
 
 struct loop {
     struct sw_trainer *trainer;
@@ -26,33 +26,32 @@ struct loop {
     struct sw_steplog *log;
     struct sw_schedule schedule;
     int64_t first_step, last_step;
-    int64_t begun;                                /* last step begun */
-    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* steps that ended, oldest first */
-    sw_status failure;                            /* first failure beside a step (keep_failure); SW_OK: none */
-    char failure_text[SW_WATCH_TEXT_CHARS];       /* its message */
+    int64_t begun;                                /* last step that was begun */
+    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
+    sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
+    char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
     bool saved;                                   /* the final save has succeeded */
     int64_t evaluated;                            /* last step that the log has an evaluation of */
-    unsigned heard;                               /* wishes of all ranks, as of the last step that ended */
+    unsigned heard;                               /* requests of all ranks, up to the last step that ended */
     int64_t ended_ns;                             /* when the last step ended, or this loop began */
-    int64_t bad_steps;                            /* in a row, up to now */
-    int64_t good_steps;                           /* of this start */
-    int64_t applied_steps;                        /* of the run */
+    int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
+    int64_t good_steps;                           /* steps of this start with finite loss and gradients */
+    int64_t applied_steps;                        /* steps of the whole run that changed the weights */
     double seconds_per_step;                      /* smoothed */
-    double longest_pause_seconds;                 /* of evaluations between steps */
-    bool out_of_time;
-    int64_t nvme_bytes;
-    int64_t saved_ns;  /* when the last save began; of several ranks rank 0's clock decides */
-    int64_t save_step; /* the first step that was begun after it; wishes of earlier steps are answered by it */
-    bool save_is_due;  /* by time; all ranks agree */
-    bool saves[SW_ENGINE_STEPS_AHEAD]; /* whether a step that is begun carries a save, by its number */
+    double longest_pause_seconds;                 /* longest evaluation or export between two steps */
+    bool out_of_time;                             /* --time-limit ends the run */
+    int64_t nvme_bytes;                           /* size of the store's files */
+    int64_t saved_ns;  /* when the last save began; with several ranks, rank 0's clock decides */
+    int64_t save_step; /* first step that began after that save; requests of earlier steps are answered by it */
+    bool save_is_due;  /* the time between saves is over; all ranks agree on it */
+    bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo its length: a begun step carries a save */
 };
 
 double sw_trainer_mean_loss(const struct sw_step_result *result) {
     return result->loss_sum / (double)result->loss_tokens;
 }
 
-/* Of the sequences of a step, each rank computes a run. Counts the targets of all of them that masks and documents
- * leave. */
+/* Fills in this rank's sequences of a step, and counts the targets of all ranks that masks and documents leave. */
 static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
@@ -74,9 +73,9 @@ static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *
     return SW_OK;
 }
 
-/* A full disk, a failed export or data that cannot be read must not cost the steps since the last commit. Such a
- * failure ends the run as a request to stop does, and is returned after the final save. Failures of the engine are
- * returned at once, since nothing can be saved then. Only the first failure is kept. */
+/* Keeps a failure until the final save: a full disk, a failed export or unreadable data must not cost the steps since
+ * the last commit. It ends the run like a stop request, and is returned after the save. A failure of the engine is
+ * returned at once, since nothing can be saved then. Later failures are dropped. */
 static sw_status keep_failure(struct loop *loop, sw_status status) {
     if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
         return status;
@@ -100,7 +99,7 @@ static bool save_time_is_over(const struct loop *loop) {
     return sw_plan_saves(loop->trainer->plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
 }
 
-/* Where not every step commits: whether the state after this step is to be committed. */
+/* Tells whether the state after this step is to be saved. False where every step commits. */
 static bool saves_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.save_every.steps;
     const bool counted = every > 0 && step % every == 0;
@@ -113,7 +112,7 @@ static void note_save(struct loop *loop, int64_t next_step) {
     loop->save_is_due = false;
 }
 
-/* Sets the answer to a signal that comes while this step runs. Several ranks hear of a signal one step later. */
+/* Sets the answer to a signal that comes during this step. Several ranks agree on a stop one step later. */
 static void expect_stop_after(const struct loop *loop, int64_t step) {
     const int64_t ended = sw_max_i64(loop->first_step - 1, loop->last[SW_RUN_RECENT_STEPS - 1].step);
     const int64_t last = sw_ranks_count(loop->trainer->ranks) > 1 ? sw_min_i64(step + 1, loop->last_step) : step;
@@ -121,13 +120,13 @@ static void expect_stop_after(const struct loop *loop, int64_t step) {
     sw_signals_expect(last, left_s > 0.0 ? loop->ended_ns + (int64_t)(left_s * 1e9) : 0);
 }
 
-/* Begins a step, unless its tokens cannot be read: then loop->begun stays as it was. */
+/* Begins a step. If its tokens cannot be read, loop->begun stays as it was. */
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
     expect_stop_after(loop, step);
     const sw_status filled = fill_tokens(loop->trainer, step, &loss_tokens);
-    /* Other ranks may have begun this step, so that only a rank alone can end before it. */
+    /* With several ranks, others may have begun this step already, so a failure here ends the job at once. */
     if (filled != SW_OK)
         return sw_ranks_count(loop->trainer->ranks) == 1 ? keep_failure(loop, filled) : filled;
     loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
@@ -156,41 +155,42 @@ static bool evaluates_after(const struct loop *loop, int64_t step) {
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
 }
 
-/* An evaluation takes a third of the training of as many tokens; the estimate is safe rather than close. Without
- * validation data the end looks at one step's tokens (loss_of_step). */
+/* Returns a safe estimate of the final evaluation: half of the training time of as many tokens, though a third is
+ * usual. Without validation data, the end evaluates the tokens of one step (loss_of_step). */
 static double evaluation_seconds(const struct loop *loop) {
     const double step_tokens = (double)loop->trainer->run.settings.batch_tokens;
     const double tokens = fmax((double)sw_data_validation_tokens(loop->trainer->data), step_tokens);
     return 0.5 * loop->seconds_per_step * tokens / step_tokens;
 }
 
-/* Whether another step after this one, and the evaluation at the end, would end too late. */
+/* Tells whether one more step and the evaluation at the end would pass --time-limit. */
 static bool time_is_up(const struct loop *loop) {
     const int64_t limit = loop->trainer->run.settings.time_limit;
     const double pause = fmax(loop->longest_pause_seconds, evaluation_seconds(loop));
     const double elapsed = (double)(sw_now_ns() - loop->trainer->start_ns) * 1e-9;
-    /* Of several ranks each hears a step later what one of them wishes. */
+    /* With several ranks, each hears of a request one step later. */
     const double steps = sw_ranks_count(loop->trainer->ranks) > 1 ? 3.0 : 2.0;
     return limit > 0 && elapsed + steps * loop->seconds_per_step + pause > (double)limit;
 }
 
-/* Several ranks must begin the same steps: what any of them wishes counts once all have heard of it. */
-static unsigned wishes_of(const struct loop *loop) {
+/* Returns the requests that count now. Several ranks must begin the same steps, so a request of any rank counts once
+ * all have heard of it. */
+static unsigned requests_of(const struct loop *loop) {
     const bool stops = *loop->stop || loop->failure != SW_OK;
-    const unsigned own = (stops ? WISH_STOP : 0) | (time_is_up(loop) ? WISH_TIME : 0);
+    const unsigned own = (stops ? REQUEST_STOP : 0) | (time_is_up(loop) ? REQUEST_TIME : 0);
     if (sw_ranks_count(loop->trainer->ranks) == 1)
         return own;
     const bool asks = sw_ranks_rank(loop->trainer->ranks) == 0 && !loop->save_is_due && save_time_is_over(loop);
-    sw_engine_wish(loop->trainer->engine, own | (asks ? WISH_SAVE : 0));
+    sw_engine_wish(loop->trainer->engine, own | (asks ? REQUEST_SAVE : 0));
     return loop->heard;
 }
 
 static bool may_begin(struct loop *loop, int64_t step) {
     if (step > loop->last_step || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return false;
-    const unsigned wishes = wishes_of(loop);
-    loop->out_of_time = loop->out_of_time || (wishes & WISH_TIME) != 0;
-    return (wishes & WISH_STOP) == 0 && !loop->out_of_time;
+    const unsigned requests = requests_of(loop);
+    loop->out_of_time = loop->out_of_time || (requests & REQUEST_TIME) != 0;
+    return (requests & REQUEST_STOP) == 0 && !loop->out_of_time;
 }
 
 static struct sw_step_record record_of(const struct loop *loop, const struct sw_step_result *result) {
@@ -243,19 +243,19 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     loop->ended_ns = sw_now_ns();
     loop->applied_steps = result.applied_steps;
     loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
-    /* While the loss scale is on its way down, overflows are what finds it. */
+    /* Overflows are expected while the loss scale is still above 1: they are how it comes down. */
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->good_steps += !bad;
     loop->heard |= result.wishes;
-    loop->save_is_due |= (result.wishes & WISH_SAVE) != 0 && step >= loop->save_step;
+    loop->save_is_due |= (result.wishes & REQUEST_SAVE) != 0 && step >= loop->save_step;
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     return keep_failure(loop, sw_steplog_step(loop->log, record));
 }
 
-/* Mean loss over the whole validation part. The engine is idle. */
+/* Returns the mean loss over the whole validation part. The engine must be idle. */
 static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_evaluation evaluation = {.engine = trainer->engine,
@@ -269,7 +269,7 @@ static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t 
     return sw_evaluate(&evaluation, out_loss, out_tokens);
 }
 
-/* out_loss is left alone where the loss could not be measured. */
+/* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. */
 static sw_status evaluate(struct loop *loop, int64_t step, double *out_loss) {
     int64_t tokens;
     SW_TRY(validate(loop->trainer, out_loss, &tokens));
@@ -278,7 +278,7 @@ static sw_status evaluate(struct loop *loop, int64_t step, double *out_loss) {
                                  (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
 }
 
-/* An evaluation, or an export with one, between a step and the next. */
+/* Evaluates, exports and saves between two steps, as far as they are due. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
     loop->trainer->costs.paused = true;
@@ -287,7 +287,7 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
         SW_TRY(keep_failure(loop, evaluate(loop, step, &loss)));
     if (exports_after(loop, step))
         SW_TRY(keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
-    /* Both have applied the update, beside which the next step would have committed. */
+    /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);
         SW_TRY(sw_engine_save(loop->trainer->engine));
@@ -296,7 +296,8 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     return SW_OK;
 }
 
-/* The line of a step that was committed by a process that died before it wrote one. The step's times died with it. */
+/* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
+ * step are not known. */
 static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
     return sw_steplog_restore(loop->log, (struct sw_step_record){
                                              .step = step->step,
@@ -315,7 +316,8 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                          });
 }
 
-/* An export that may lack; where the log has its loss already, that is measured once more for the list. */
+/* Writes an export that may be missing. If the log has the loss of its step already, it is measured again for the
+ * index. */
 static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
     double loss = validates ? loop->trainer->validation_loss : (double)NAN;
@@ -329,7 +331,7 @@ static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     return sw_exports_write(loop->trainer, step, loss);
 }
 
-/* What should have followed the last commit. */
+/* Does what the killed process should have done after the last commit: log lines, an evaluation, an export. */
 static sw_status catch_up(struct loop *loop) {
     const struct sw_run_position *position = &loop->trainer->position;
     for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
@@ -364,7 +366,7 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     return SW_OK;
 }
 
-/* The log may lack the last steps, so that their numbers go into the commit, for the log of a resume. */
+/* Saves the final state. The log may lack the last steps, so the commit keeps their numbers for the log of a resume. */
 static sw_status save(struct loop *loop) {
     struct sw_trainer *trainer = loop->trainer;
     if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
@@ -379,13 +381,13 @@ static sw_status save(struct loop *loop) {
     return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
 }
 
-/* The failure that was kept, of whichever rank. */
+/* Returns the failure that was kept on any rank. */
 static sw_status kept_failure(const struct loop *loop) {
     return sw_ranks_gate(loop->trainer->ranks,
                          loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
 }
 
-/* Mean loss that the weights as they are give the tokens of a step. The engine is idle, its update applied. */
+/* Returns the mean loss of the current weights on the tokens of a step. The engine must be idle. */
 static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
     struct sw_trainer *trainer = loop->trainer;
     struct sw_step_input input = {.kind = SW_STEP_LOSS};
@@ -398,19 +400,19 @@ static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss)
     return SW_OK;
 }
 
-/* Steps that were not finite, with the state saved. */
+/* Fails if too many steps were not finite. The state is saved already. */
 static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
     if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return sw_fail(
             SW_ERR_NOT_FINITE,
-            "loss or gradients were not finite in %d steps in a row, so the run stopped after step %lld with its "
-            "state of before saved; look at the data, at --lr and --warmup, and at --precision",
+            "loss or gradients were not finite in %d steps in a row; the run stopped after step %lld, and the state "
+            "before these steps is saved; check the data, --lr, --warmup and --precision",
             SW_BAD_STEPS_LIMIT, (long long)step);
     if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
         return sw_fail(
             SW_ERR_NOT_FINITE,
-            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned in them; "
-            "look at the weights that the run began with, at the data, at --lr and at --precision",
+            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned; check the "
+            "initial weights, the data, --lr and --precision",
             (long long)loop->first_step, (long long)step);
     return SW_OK;
 }
@@ -419,7 +421,7 @@ static sw_status refuse_bad_weights(int64_t step, double loss) {
     return isfinite(loss) ? SW_OK
                           : sw_fail(SW_ERR_NOT_FINITE,
                                     "the weights after step %lld, which is saved, give no finite loss: they have "
-                                    "diverged; begin a new run with a lower --lr or a longer --warmup",
+                                    "diverged; start a new run with a lower --lr or a longer --warmup",
                                     (long long)step);
 }
 
@@ -431,7 +433,7 @@ static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
     const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    /* A user who stops a run waits for it: only where its last steps were bad, its weights are looked at. */
+    /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */
     if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
         return SW_OK;
     if (validates && !evaluated)
@@ -447,12 +449,12 @@ static sw_status write_trace(const struct loop *loop, int64_t last_step) {
         return SW_OK;
     const struct sw_trace *trace = sw_engine_trace(loop->trainer->engine);
     SW_TRY(sw_trace_file_write(path, trace));
-    sw_log_info("the trace %s holds the first %lld of this start's %lld steps", path, (long long)sw_trace_steps(trace),
-                (long long)(last_step - loop->first_step + 1));
+    sw_log_info("wrote the trace %s: the first %lld of the %lld steps since the start", path,
+                (long long)sw_trace_steps(trace), (long long)(last_step - loop->first_step + 1));
     return SW_OK;
 }
 
-/* Rank 0 keeps the log, and all do what it lacks. */
+/* Opens the log on rank 0. */
 static sw_status open_log(struct loop *loop) {
     const struct sw_trainer *trainer = loop->trainer;
     char path[SW_RUN_PATH_CHARS];
@@ -474,7 +476,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
         status = write_trace(loop, step);
     if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)
         return status;
-    return sw_fail_while(status, "training: step %lld is saved, and `spillway resume %s` goes on after it",
+    return sw_fail_while(status, "training; step %lld is saved, and `spillway resume %s` continues after it",
                          (long long)step, loop->trainer->folder);
 }
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Keeps sampling apart from the other uses of a seed. */
+/* Keeps the random numbers of sampling apart from other uses of the seed. */
 #define SAMPLER_STREAM UINT64_C(0x73616d706c657200)
 
 struct candidate {
@@ -14,10 +14,11 @@ struct candidate {
     int32_t token;
 };
 
-/* Few of many tokens are ever asked for, the most likely first: the others need no order. */
+/* A partial sort of the tokens by logit. Only the most likely few are ever asked for, so the others need no order. */
 struct sw_sampler {
     struct sw_sampler_spec spec;
-    struct candidate *candidate; /* a heap, and behind it the most likely ones, likelier towards the end */
+    struct candidate
+        *candidate; /* a heap of `heap` tokens, and behind it the most likely ones, likelier towards the end */
     int64_t heap;
 };
 
@@ -42,7 +43,8 @@ void sw_sampler_destroy(struct sw_sampler *sampler) {
     free(sampler);
 }
 
-/* Of equal ones the lower token, so that the order is a function of the logits. */
+/* Orders tokens by logit. Of equal logits the lower token is likelier, so that the order depends on the logits alone.
+ */
 static bool is_likelier(struct candidate a, struct candidate b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
@@ -67,7 +69,7 @@ static void fill(struct sw_sampler *sampler, const float *logits) {
         sift_down(sampler, at);
 }
 
-/* The most likely one but `rank`. */
+/* Returns the token of a rank; rank 0 is the most likely. */
 static struct candidate ranked(struct sw_sampler *sampler, int64_t rank) {
     const int64_t place = sampler->spec.vocab - 1 - rank;
     while (sampler->heap > place) {
@@ -79,7 +81,7 @@ static struct candidate ranked(struct sw_sampler *sampler, int64_t rank) {
     return sampler->candidate[place];
 }
 
-/* Not normalised: of the most likely one it is 1. */
+/* Returns a probability that is not normalised: that of the most likely token is 1. */
 static double weight_of(const struct sw_sampler *sampler, struct candidate candidate, float best) {
     return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
 }
@@ -95,7 +97,7 @@ int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint6
     double total = 0.0;
     for (int64_t i = 0; i < kept; i++)
         total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best.logit);
-    /* The smallest set of most likely tokens whose probability reaches top_p. */
+    /* The nucleus is the smallest set of most likely tokens whose probability reaches top_p. */
     double nucleus = spec->top_p < 1 ? 0.0 : total;
     for (int64_t i = 0; spec->top_p < 1 && i < kept; i++) {
         nucleus += weight_of(sampler, ranked(sampler, i), best.logit);

@@ -1,4 +1,4 @@
-/* Choosing the next token from logits. */
+/* Chooses the next token from logits. */
 #ifndef SW_TRAIN_RUN_SAMPLER_H
 #define SW_TRAIN_RUN_SAMPLER_H
 
@@ -8,9 +8,9 @@
 
 struct sw_sampler_spec {
     int64_t vocab;
-    double temperature; /* 0: the most likely token */
-    int64_t top_k;      /* 0: all */
-    double top_p;       /* 1: all */
+    double temperature; /* divides the logits; 0: always the most likely token */
+    int64_t top_k;      /* choose among the most likely tokens; 0: all */
+    double top_p;       /* choose among the most likely tokens that reach this probability; 1: all */
     uint64_t seed;
 };
 
@@ -18,7 +18,7 @@ struct sw_sampler;
 sw_status sw_sampler_create(const struct sw_sampler_spec *spec, struct sw_sampler **out);
 void sw_sampler_destroy(struct sw_sampler *sampler);
 
-/* The token for a place in the text; the same logits, seed and place give the same token. */
-int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t place);
+/* Returns the token for a position of the text. The same logits, seed and position give the same token. */
+int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t position);
 
 #endif

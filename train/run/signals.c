@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A signal handler can reach nothing but global state. */
+/* Global, because a signal handler gets no argument of ours. */
 static volatile sig_atomic_t stop_requested, asked, speaking;
 static _Atomic int64_t expected_step, expected_end_ns; /* 0: not known */
 
@@ -24,7 +24,7 @@ static void add_text(struct answer *answer, const char *text) {
         answer->text[answer->chars++] = *text;
 }
 
-/* A handler may not call snprintf. */
+/* Adds a decimal number. snprintf may not be called in a signal handler. */
 static void add_number(struct answer *answer, int64_t number) {
     char digits[NUMBER_CHARS + 1] = "";
     char *at = digits + NUMBER_CHARS;
@@ -55,7 +55,7 @@ static void say_answer(bool by_hand) {
     (void)ignored;
 }
 
-/* Another thread may be given the second signal while the first is still being answered. */
+/* Handles a signal. Another thread may get the second signal while the first is being answered. */
 static void on_signal(int number) {
     const bool again = stop_requested, by_hand = number == SIGINT || number == SIGTERM, asked_before = asked;
     stop_requested = 1;

@@ -18,12 +18,12 @@ struct sw_steplog {
     char *path;
     int fd;
     int64_t total_steps;
-    int64_t last_step, last_evaluation; /* that the log has; 0: none */
+    int64_t last_step, last_evaluation; /* last ones in the log; 0: none */
     bool on_terminal;
-    bool broken; /* a line could not be written, and may be there in part: nothing may follow it */
+    bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
 };
 
-/* The step of a whole line, or -1. */
+/* Returns the step of a complete line, or -1. */
 static int64_t step_of_line(const char *line, size_t length, bool *out_evaluation) {
     if (length == 0 || line[length - 1] != '\n')
         return -1;
@@ -35,7 +35,7 @@ static int64_t step_of_line(const char *line, size_t length, bool *out_evaluatio
     return number;
 }
 
-/* Bytes of the leading lines that are whole and not beyond last_step. */
+/* Returns the length of the leading lines that are complete and not after last_step. */
 static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_step, off_t *out_bytes) {
     char *line = NULL;
     size_t capacity = 0;
@@ -44,9 +44,10 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
     while ((length = getline(&line, &capacity, file)) > 0) {
         bool evaluation = false;
         const int64_t step = step_of_line(line, (size_t)length, &evaluation);
-        /* A line without its end is what a killed process leaves; any other damage is worth a word. */
+        /* A killed process leaves a line without its end. Other damage is worth a warning. */
         if (step < 0 && line[length - 1] == '\n')
-            sw_log_warn("%s is damaged at byte %lld; the lines from there on are removed", log->path, (long long)kept);
+            sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
+                        (long long)kept);
         if (step < 0 || step > last_step)
             break;
         *(evaluation ? &log->last_evaluation : &log->last_step) = step;
@@ -75,21 +76,20 @@ static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
             return status;
     }
     if (ftruncate(log->fd, kept) != 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be cut to its resumed step: %s", log->path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot be cut after the last committed step: %s", log->path, strerror(errno));
     return SW_OK;
 }
 
-/* A link, or another name of a file, would have lines cut off and added outside the folder of the run. */
+/* Opens the file. Refuses links, through which lines would be cut and added outside the run's folder. */
 static sw_status open_own(struct sw_steplog *log) {
     struct stat info;
     log->fd = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (log->fd < 0)
         return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", log->path, strerror(errno));
     if (fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1)
-        return sw_fail(SW_ERR_ARG, "%s is not a regular file with this one name: put a copy of it in its place",
-                       log->path);
+        return sw_fail(SW_ERR_ARG, "%s is a link or has a second name; put a copy of the file in its place", log->path);
     if (fchmod(log->fd, 0600) != 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be kept for its user alone: %s", log->path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot get the mode 0600: %s", log->path, strerror(errno));
     return SW_OK;
 }
 
@@ -138,7 +138,7 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     sw_status status = SW_OK;
     if (log->fd >= 0)
         status = flush(log->fd, log->path);
-    /* Some file systems report a failed write only here. */
+    /* Some file systems report a failed write only when the file is closed. */
     if (log->fd >= 0 && close(log->fd) != 0 && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
     free(log->path);
@@ -146,7 +146,7 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     return status;
 }
 
-/* One write for the line and its end, so that a reader or a crash meets whole lines. */
+/* Writes a line with its end in one call, so that readers and crashes see complete lines. */
 static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
     if (log->broken)
         return SW_OK;
@@ -202,7 +202,7 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
         return SW_OK;
     sw_eval_to_text(&record, text);
     sw_log_info("%s", text);
-    /* A run that was done already is evaluated again when it is resumed, for the eye only. */
+    /* A finished run that is resumed is evaluated again, but only printed: the log has that line. */
     if (record.step == log->last_evaluation)
         return SW_OK;
     log->last_evaluation = record.step;

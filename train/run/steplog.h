@@ -1,4 +1,5 @@
-/* What a run reports: log.jsonl, one line a step or evaluation, and the line for people on standard error. */
+/* The log of a run: log.jsonl, with one line for each step and evaluation, and the same for people on standard error.
+ */
 #ifndef SW_TRAIN_RUN_STEPLOG_H
 #define SW_TRAIN_RUN_STEPLOG_H
 
@@ -7,10 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* NULL is the log of a rank that has none, since rank 0 writes for all: nothing comes of it. */
+/* NULL is the log of a rank other than 0: functions do nothing, since rank 0 writes for all. */
 struct sw_steplog;
 
-/* Numbers that are not finite stand for "not known" or "not a number", and are null in JSON. */
+/* A number that is not finite means "not known" or "not a number", and is null in JSON. */
 struct sw_step_record {
     int64_t step;   /* from 1 */
     int64_t time_s; /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
@@ -22,9 +23,9 @@ struct sw_step_record {
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
     bool skipped;
-    bool saved;          /* it committed: its own state where every step does, else that of the step before it */
-    bool carries_save;   /* it took longer by a save, where not every step commits */
-    int64_t ranks, zero; /* how many shared the work, and the ZeRO stage */
+    bool saved;        /* the step made a commit: of its own state if every step commits, else of the step before it */
+    bool carries_save; /* the step ran beside a save, which made it longer; only where not every step commits */
+    int64_t ranks, zero; /* number of ranks, and the ZeRO stage */
     double eta_seconds;
     struct {
         double compute, upload, download, read, write, update, comm;
@@ -39,28 +40,27 @@ struct sw_step_record {
 
 struct sw_eval_record {
     int64_t step;
-    int64_t time_s;  /* as of a step; set by sw_steplog_evaluation */
+    int64_t time_s;  /* as in sw_step_record; set by sw_steplog_evaluation */
     double val_loss; /* nats a token */
     int64_t val_tokens;
 };
 
-/* Opens the log at path, made if it is not there, and removes every line beyond last_step (0: all of them), so that a
- * resumed run's log has each step once. total_steps is for people's lines. The caller closes it. */
+/* Opens the log at path, or makes it, and removes every line after last_step (0: all lines), so that the log of a
+ * resumed run has each step once. total_steps is for the lines for people. The caller closes the log. */
 sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
 sw_status sw_steplog_close(struct sw_steplog *log);
-/* Makes the lines last that a log has so far, on any thread. Nothing happens where there is none
- * yet. */
+/* Flushes the lines of a log to the drive, on any thread. Does nothing if the file does not exist. */
 sw_status sw_steplog_flush(const char *path);
 
-/* Each writes its line at once. They allocate nothing. */
+/* Write a line at once. They allocate nothing. */
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
 
-/* The last step and the last evaluation that the log has; 0: none. */
+/* Return the last step and the step of the last evaluation in the log; 0: none. */
 int64_t sw_steplog_last_step(const struct sw_steplog *log);
 int64_t sw_steplog_last_evaluation(const struct sw_steplog *log);
-/* Writes the line of a step that was committed by a process that died before it could; for people there is none. What
- * died with the process is null, or 0 bytes. */
+/* Writes the line of a step that was committed by a process that was killed before it could write one. What only that
+ * process knew is null, or 0 bytes. Prints nothing for people. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
 
 #endif

@@ -56,7 +56,7 @@ __attribute__((format(printf, 2, 3))) static void put(struct writer *writer, con
     writer->used += length;
 }
 
-/* Commas go between the fields of an object, not before its first. */
+/* Begins a field. Commas go between the fields of an object, not before the first. */
 static void put_name(struct writer *writer, const char *name) {
     const bool is_first = writer->used == 0 || writer->text[writer->used - 1] == '{';
     put(writer, "%s\"%s\":", is_first ? "" : ",", name);
@@ -67,7 +67,7 @@ static void put_int(struct writer *writer, const char *name, int64_t value) {
     put(writer, "%" PRId64, value);
 }
 
-/* The fewest digits that give the same double back: logs are compared bit by bit, and read by people. */
+/* Writes the fewest digits that give the same double back: tests compare logs bit by bit, and people read them. */
 static void put_real(struct writer *writer, const char *name, double value) {
     put_name(writer, name);
     if (!isfinite(value)) {
@@ -83,7 +83,7 @@ static void put_real(struct writer *writer, const char *name, double value) {
     put(writer, "%s", text);
 }
 
-/* UTC, to the second, as ISO 8601 and RFC 3339 write it. */
+/* Writes a time in UTC to the second, as in RFC 3339. */
 static void put_time(struct writer *writer, int64_t time_s) {
     const time_t seconds = (time_t)time_s;
     struct tm parts;
@@ -168,8 +168,8 @@ const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]) 
     return buffer;
 }
 
-/* Lanes as the share of the step for which they were busy; idle ones are left out. A step is timed from the end of the
- * one before, under which its lanes may have begun: a lane that was busy for longer was busy throughout. */
+/* Writes the share of the step for which each lane was busy; idle lanes are left out. A step is timed from the end of
+ * the one before, and its lanes may have begun earlier, so a share may exceed 100% and is cut to it. */
 static void put_lanes(struct writer *writer, const struct sw_step_record *record) {
     for (size_t i = 0; i < COUNT(lane_members); i++) {
         const double share = real_at(record, lane_members[i].offset) / record->seconds;
@@ -180,7 +180,7 @@ static void put_lanes(struct writer *writer, const struct sw_step_record *record
 
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    /* The fields that people look for stand first and fit 80 columns: a narrow terminal cuts the rest. */
+    /* The fields that people look for come first, within 80 columns: a narrow terminal cuts the rest. */
     put(&writer, "step %" PRId64 "/%" PRId64 "  loss %.4f", record->step, total_steps, record->loss);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");

@@ -8,7 +8,7 @@
 
 enum { PATH_CHARS = 4096 };
 
-/* A trace replaces nothing: the path may be mistyped, and state or data be there. */
+/* A trace never replaces a file: the path may be mistyped, and name state or data. */
 static sw_status must_be_free(const char *path) {
     struct stat there;
     if (lstat(path, &there) == 0)

@@ -39,8 +39,8 @@ static sw_status open_data(struct sw_trainer *trainer) {
     SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
     const sw_status status = sw_data_open(&spec, &trainer->data);
     return status == SW_ERR_IO && sw_run_is_one(trainer->folder)
-               ? sw_fail_while(status, "opening the data of this run; if they were moved, --data (or --val) says where "
-                                       "they are now")
+               ? sw_fail_while(status, "opening the data of this run; if it was moved, --data (or --val) says where it "
+                                       "is now")
                : status;
 }
 
@@ -51,7 +51,7 @@ static sw_status check_settings(struct sw_trainer *trainer) {
     settings->local_rank = sw_ranks_local_rank(trainer->ranks);
     settings->local_ranks = sw_ranks_local_count(trainer->ranks);
     if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
-        return sw_fail(SW_ERR_ARG, "--speculate always is for a rank alone: several never speculate; leave it out");
+        return sw_fail(SW_ERR_ARG, "--speculate always works with one rank only; leave it out");
     return sw_settings_check(settings);
 }
 
@@ -99,8 +99,8 @@ static sw_status make_plan(struct sw_trainer *trainer) {
     return sw_room_check(trainer->plan, &info, settings);
 }
 
-/* Device, model, data and plan: what can be refused before anything is written. Between parts that each rank does for
- * itself, all see whether they go on. */
+/* Prepares device, model, data and plan: everything that can be refused before anything is written. After each part
+ * that a rank does by itself, all ranks learn whether any failed. */
 static sw_status prepare(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_gate(ranks, check_settings(trainer)));
@@ -112,7 +112,7 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
-    /* Rank 0 prepares its products first, and the others by its algorithms. */
+    /* Rank 0 chooses algorithms for its matrix products first, and the others take the same. */
     SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
     SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));
     SW_TRY(sw_ranks_gate(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
@@ -126,7 +126,7 @@ struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result) {
                                 .skipped = result->skipped};
 }
 
-/* The loop may have noted the step already, before the final save. */
+/* Remembers a step that commits, unless the loop has noted it already for the final save. */
 static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
     struct sw_run_step *newest = &trainer->recent[SW_RUN_RECENT_STEPS - 1];
     if (newest->step >= result->step)
@@ -135,7 +135,7 @@ static void remember(struct sw_trainer *trainer, const struct sw_step_result *re
     *newest = sw_trainer_run_step(result);
 }
 
-/* Tells whether the commit of a step has in its text all steps whose lines may not last yet. */
+/* Tells whether the text of this commit has all steps whose lines in the log may not be on the drive yet. */
 static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
     const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
     bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
@@ -144,8 +144,8 @@ static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
     return restores;
 }
 
-/* No resume may find a commit and lack steps before it in the log. A log that cannot be flushed is no reason to lose
- * steps. */
+/* Flushes the log before a commit, so that no resume finds a commit whose steps the log lacks. A log that cannot be
+ * flushed is no reason to stop training. */
 static void flush_log(struct sw_trainer *trainer, int64_t step) {
     char path[SW_RUN_PATH_CHARS];
     if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails || restores_log(trainer, step))
@@ -158,7 +158,8 @@ static void flush_log(struct sw_trainer *trainer, int64_t step) {
     sw_error_clear();
 }
 
-/* The commit's text, on a lane's thread. Commits that are not a step's own come after the step's line in the log. */
+/* Writes the text that a commit keeps, on a lane's thread. A commit that is not part of a step comes after that step's
+ * line in the log. */
 static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
     struct sw_trainer *trainer = context;
     struct sw_run_position position = {.step = result->step,
@@ -194,7 +195,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
     return sw_engine_open(&spec, &trainer->engine);
 }
 
-/* What is done while a store is made: shown, and watched for the wish to stop. */
+/* The work while a store is made: progress is shown, and a stop request is obeyed. */
 struct making {
     struct sw_progress progress;
     struct sw_ranks *ranks;
@@ -208,7 +209,7 @@ static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) 
     return !*making->stop;
 }
 
-/* Every byte of a new store is written once, which takes a while where it is large. */
+/* Makes the store. Every byte of it is written once, which takes a while if it is large. */
 static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     struct sw_trainer *trainer = context;
     const struct sw_new_store wanted = {.plan = trainer->plan,
@@ -246,7 +247,7 @@ static sw_status create_store(struct sw_trainer *trainer) {
     return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
 }
 
-/* The cheapest plan may take more of the device than the one that was checked. */
+/* Chooses the cheapest plan and checks its memory again, as it may take more than the plan that was checked. */
 static sw_status choose_by_price(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
@@ -264,14 +265,14 @@ static sw_status open_model(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* What a run learns, its exports included, is its user's. */
+/* Makes the folder with mode 0700, because it will hold weights. */
 static sw_status make_folder(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
     return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
                            sizeof trainer->made_folders);
 }
 
-/* Each commit of this process carries an id that run.json lists before the first one. */
+/* Lists the id of this start in run.json before its first commit, which carries the id. */
 static sw_status add_start(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     char id[SW_STORE_ID_CHARS];
@@ -311,7 +312,7 @@ static sw_status create(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* A start that failed leaves nothing behind. */
+/* Removes everything that a failed start made. */
 static void undo_create(struct sw_trainer *trainer) {
     sw_engine_close(trainer->engine);
     trainer->engine = NULL;
@@ -365,19 +366,23 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     for (int64_t u = 0; same && u < units->count; u++)
         same = sw_store_unit_whole_grains(trainer->store, u) == units->unit[u].grains;
     if (!same)
-        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "the store was made for another model than run.json describes; restore the one that belongs to it");
     if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
-        return sw_fail(SW_ERR_ARG, "the store was made for another --durability than run.json names");
+        return sw_fail(
+            SW_ERR_ARG,
+            "the store was made with another --durability than run.json names; restore the one that belongs to it");
     return SW_OK;
 }
 
-/* What a resume changes of the run's settings; NULL: nothing. */
+/* Edits the settings of a run that is resumed; apply NULL: no edit. */
 struct change {
     sw_status (*apply)(void *context, struct sw_settings *settings);
     void *context;
 };
 
-/* Budgets that the run began with are not those that its user names now: what was there then may not be any more. */
+/* Applies the edit, and notes which budgets the user named now: only those may exceed the available memory. */
 static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
     const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
@@ -416,7 +421,7 @@ static sw_status read_position(struct sw_trainer *trainer) {
                                 &trainer->position);
 }
 
-/* A folder without a run is refused when it is read, and nothing is made in it. */
+/* Locks the run. A folder without a run gets no lock file: reading it fails with a better error. */
 static sw_status lock_run(struct sw_trainer *trainer) {
     return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
 }
@@ -451,7 +456,7 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
     const sw_status status = resume(trainer, &(struct change){change, context});
     sw_long_work_stop_by(NULL);
     if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
-        (void)sw_fail_while(status, "resuming a run whose start was cut off: it is begun again by train");
+        (void)sw_fail_while(status, "resuming a run whose start was cut off; start it again with train");
     if (status != SW_OK) {
         sw_trainer_close(trainer);
         return status;

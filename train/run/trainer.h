@@ -1,4 +1,4 @@
-/* A run in memory: model, plan, store, data and engine, put together from settings; and the steps of training on it. */
+/* A run in memory: puts model, plan, store, data and engine together from settings, and trains. */
 #ifndef SW_TRAIN_RUN_TRAINER_H
 #define SW_TRAIN_RUN_TRAINER_H
 
@@ -18,37 +18,37 @@
 #include <signal.h>
 
 struct sw_trainer {
-    const char *folder; /* of the run */
+    const char *folder; /* the run's; the caller keeps it */
     struct sw_ranks *ranks;
     struct sw_run run;
-    struct sw_source *source; /* a new run's weights, until they are loaded; NULL when resumed */
+    struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
     struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
-    struct sw_schedule past_schedule;               /* of the steps before this start, where it is a resume */
-    struct sw_run_position position;                /* of the last commit at the start */
-    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* of this start's commits, on the lane that commits */
-    int64_t log_flushed;     /* the step of the last commit that the log was flushed before; 0: none; on that lane */
-    bool log_fails;          /* to be flushed; likewise */
-    double validation_loss;  /* the last one measured, in nats a token; 0: none */
-    struct sw_costs costs;   /* of this start */
-    double predicted_step_s; /* seconds; 0: not priced */
+    struct sw_schedule past_schedule;               /* in a resume: the schedule of the steps before it */
+    struct sw_run_position position;                /* the last commit before this start */
+    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* newest last; used by the thread that commits */
+    int64_t log_flushed;    /* last commit before which the log was flushed; 0: none; used by the thread that commits */
+    bool log_fails;         /* the log cannot be flushed; used by the thread that commits */
+    double validation_loss; /* the last validation loss, in nats a token; 0: none */
+    struct sw_costs costs;  /* since this start */
+    double predicted_step_s; /* 0: not predicted */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
-    int lock;         /* on the run, held by rank 0; else -1 */
-    int made_folders; /* the run's folder and parents that were missing, made by this start */
-    bool made_store;
+    int lock;         /* descriptor of the lock on the run, held by rank 0; -1: none */
+    int made_folders; /* how many of the run's folder and its parents this start made */
+    bool made_store;  /* this start made the store */
 };
 
-/* A new run: settings move into the trainer. Everything is checked before anything is written; on failure nothing is
- * left. *stop (set by a signal handler) is a failure until the first commit. */
+/* Makes a new run. Settings move into the trainer. Everything is checked before anything is written, and a failure
+ * leaves nothing behind. Until the first commit, *stop (set by a signal handler) makes it fail. */
 sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             struct sw_trainer **out);
-/* Goes on from the last commit. change (may be NULL) is applied to the run's settings before they are used. */
+/* Continues a run from its last commit. change (may be NULL) edits the run's settings before they are used. */
 sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out);
@@ -57,16 +57,16 @@ void sw_trainer_close(struct sw_trainer *trainer);
 /* Returns the part of a finished training step that a commit keeps. */
 struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result);
 
-/* Of a training step, in nats a token. */
+/* Returns the mean loss of a training step, in nats a token. */
 double sw_trainer_mean_loss(const struct sw_step_result *result);
 
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
 
-/* Trains up to the settings' number of steps, logging each; *stop (set by a signal handler) ends after the current
- * step. All is saved when it returns SW_OK. SW_ERR_NOT_FINITE, on all
- * ranks, after SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, where no step of the run had them,
- * and where the weights at the end give no finite loss: the state is saved then too. */
+/* Trains up to the settings' number of steps and logs each; *stop (set by a signal handler) ends after the current
+ * step. All state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved,
+ * after SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, if no step of this start had them, and if
+ * the final weights give no finite loss. */
 enum { SW_BAD_STEPS_LIMIT = 10 };
 sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end);
 
