@@ -118,7 +118,7 @@ def in_use_and_killed():
     other.stderr.close()
     resumed = program.run("resume", path("busy-run"), "--steps", program.steps_of(path("busy-run"))[-1]["step"] + 5)
     other.wait()
-    if resumed.code != 0 or "going on after step" not in resumed.err:
+    if resumed.code != 0 or "continuing after step" not in resumed.err:
         problems.append(f"right after kill -9: {resumed.err[-300:]}")
     return problems
 

@@ -43,7 +43,7 @@ def a_clean_end_resumes():
         if checked.code != 0 or f"step {STEPS}:" not in checked.out:
             problems.append(f"{place}: verify after a clean end: {checked}")
         again = program.run("resume", path(run), "--steps", MORE)
-        if again.code != 0 or f"going on after step {STEPS}\n" not in again.err:
+        if again.code != 0 or f"continuing after step {STEPS}\n" not in again.err:
             problems.append(f"{place}: resume after a clean end: {again.err[-300:]}")
         if program.numbers_of(path(run)) != expected:
             problems.append(f"{place}: not the numbers of --durability step")

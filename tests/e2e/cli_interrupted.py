@@ -86,7 +86,7 @@ def signals_end_after_the_step():
         if told is None or int(told[1]) != done or bool(told[2]) != by_hand:
             problems.append(f"{place}: the answer to the signal is {answer!r}, and {done} steps were done")
         resumed = program.run("resume", path(run), "--steps", done + 1)
-        if f"going on after step {done}\n" not in resumed.err:
+        if f"continuing after step {done}\n" not in resumed.err:
             problems.append(f"{place}: not all was saved: {resumed.err[-300:]}")
         if resumed.code != 0 or list(program.numbers_of(path(run))) != list(range(1, done + 2)):
             problems.append(f"{place}: resume: {resumed.err[-300:]}")
@@ -293,7 +293,7 @@ def a_failure_beside_a_step_saves_first():
             continue
         steps = int(saved[1]) + 2
         resumed = program.run("resume", path(run), "--steps", steps)
-        if resumed.code != 0 or f"going on after step {saved[1]}\n" not in resumed.err:
+        if resumed.code != 0 or f"continuing after step {saved[1]}\n" not in resumed.err:
             problems.append(f"{what}: resume: {resumed.err[-300:]}")
         if list(program.numbers_of(path(run))) != list(range(1, steps + 1)):
             problems.append(f"{what}: the log lacks steps")
@@ -375,7 +375,7 @@ def saves_by_time():
     if saved + 1 not in saving and saved + 1 < lines[-1]["step"]:
         problems.append(f"step {saved} is saved, after saves in {saving} and lines up to {lines[-1]['step']}")
     resumed = program.run("resume", path("timed"), "--steps", max(STEPS, saved + 1))
-    if f"going on after step {saved}\n" not in resumed.err:
+    if f"continuing after step {saved}\n" not in resumed.err:
         problems.append(f"resume, after saves in {saving}: {resumed.err[-300:]}")
     found, expected = program.numbers_of(path("timed")), program.numbers_of(path("counted"))
     if program.read_json(path("timed", "run.json"))["settings"]["save_every"] != "1s":

@@ -147,7 +147,7 @@ class Crash:
 
 def going_on_after(ended):
     """The step that a resume found; 0 where it says none."""
-    lines = [line for line in ended.err.splitlines() if line.startswith("going on after step ")]
+    lines = [line for line in ended.err.splitlines() if line.startswith("continuing after step ")]
     return int(lines[0].rsplit(" ", 1)[1]) if lines else 0
 
 

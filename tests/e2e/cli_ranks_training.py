@@ -86,7 +86,7 @@ def tokens_without_loss_count_for_all_ranks():
 def a_time_limit_ends_all_ranks_at_once():
     # One rank would come to speculate here that nothing is clipped.
     done = together(2, train("limited", "--time-limit", "6s", "--clip", 0, "--place", NVME, steps=100000), status=3)
-    right = "the time is up" in done.stderr and 0 < len(steps_of(path("limited"))) < 100000
+    right = "--time-limit is reached" in done.stderr and 0 < len(steps_of(path("limited"))) < 100000
     together(2, resume("limited", "--steps", len(steps_of(path("limited"))) + 3))
     return [] if right else [done.stderr[-1500:]]
 
@@ -107,7 +107,7 @@ def saves_by_time_are_agreed_on():
     saving = [line["step"] for line in steps_of(path("timed")) if line["saved"]]
     saved = json.loads(must("verify", path("timed"), "--json").out)["step"]
     done = together(2, resume("timed", "--steps", saved + 2))
-    after = int(re.search(r"going on after step (\d+)", done.stderr)[1])
+    after = int(re.search(r"continuing after step (\d+)", done.stderr)[1])
     together(2, train("counted", *flags, "--schedule-steps", 100000, "--warmup", 100, steps=saved + 2))
     problems = [] if after == saved >= saving[-1] - 1 else [f"after saves in {saving}, the last of {saved}, it went on after step {after}"]
     return problems + ([] if numbers_of(path("timed")) == numbers_of(path("counted")) else ["other bits than without"])

@@ -107,7 +107,7 @@ def a_full_disk_costs_no_step():
             problems.append(f"{more}: status {ended.code}, {last!r}")
         else:
             resumed = program.run("resume", run, "--steps", 90)
-            if resumed.code != 0 or f"going on after step {saved[1]}\n" not in resumed.err:
+            if resumed.code != 0 or f"continuing after step {saved[1]}\n" not in resumed.err:
                 problems.append(f"{more}: after step {saved[1]}: {resumed.err[-500:]}")
             if [line["step"] for line in program.steps_of(run)] != list(range(1, 91)):
                 problems.append(f"{more}: the log lacks steps")

@@ -35,7 +35,7 @@ static sw_status resolve_seq(struct evaluator *e) {
     return SW_OK;
 }
 
-/* Before any weights are loaded, which takes longer. */
+/* Opens the data before the weights are loaded, which takes longer. */
 static sw_status open_data(struct evaluator *e) {
     const struct sw_data_spec spec = {.format = {.type = e->given->token_type, .flag = "--token-type"},
                                       .vocab = sw_source_config(e->source)->vocab,
@@ -84,11 +84,11 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
     const int64_t start_ns = sw_now_ns();
     SW_TRY(sw_evaluate(&evaluation, &out->loss, &out->tokens));
     out->seconds = (double)(sw_now_ns() - start_ns) / 1e9;
-    /* A perplexity that overflows is no number either, and JSON has no word for it. */
+    /* A perplexity that overflows is as useless as NaN, and JSON cannot hold it. */
     if (!isfinite(out->loss) || !isfinite(exp(out->loss)))
         return sw_fail(SW_ERR_ARG,
-                       "the loss over %lld tokens of %s is %g, and has no finite perplexity: the model's "
-                       "weights have diverged",
+                       "the loss over %lld tokens of %s is %g, too large for a perplexity: the model's weights have "
+                       "diverged; use an earlier export",
                        (long long)out->tokens, e->given->data, out->loss);
     return SW_OK;
 }

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The course that --speculate names; auto is as most steps go, which do not clip. */
+/* Writes the predicted timeline, of speculated steps unless --speculate never: most steps are not clipped. */
 static sw_status write_trace(struct sw_planned *p) {
     const bool speculates = p->prediction.may_speculate && p->settings.speculate != SW_SPECULATE_NEVER;
     struct sw_simulation simulation;
@@ -36,12 +36,12 @@ static void print_simulation(const struct sw_planned *p, const char *name, const
     putchar('\n');
 }
 
-/* What saves add to the time of plain steps. */
+/* Returns the time that saves add, as a share of the steps without one. */
 static double save_share(const struct sw_planned *p) {
     return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
 }
 
-/* What a step's recomputing takes, and what it would take more if nothing were kept. */
+/* Prints how long recomputing takes in a step, and how long it would take if nothing were kept. */
 static void print_recompute_price(const struct sw_planned *p) {
     const struct sw_rates *rates = &p->rates.rates;
     const double micros = (double)p->plan->spec.micro_batches;
@@ -69,7 +69,7 @@ static void print_writes(const struct sw_planned *p) {
            sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
 }
 
-/* Why so many micro-batches go through a unit at once. */
+/* Prints the predicted steps by which the order was chosen. */
 static void print_order_prices(const struct sw_planned *p) {
     const struct sw_plan_prices *prices = &p->prices;
     if (prices->orders == 0)
@@ -93,7 +93,7 @@ static void print_order_prices(const struct sw_planned *p) {
     putchar('\n');
 }
 
-/* Why updates run where they do. */
+/* Prints the predicted steps by which the places of updates were chosen. */
 static void print_update_prices(const struct sw_planned *p) {
     const struct sw_update_prices *prices = &p->prices.update;
     if (!prices->known)
@@ -105,7 +105,7 @@ static void print_update_prices(const struct sw_planned *p) {
         puts("and the chunks of all do not fit on the device");
 }
 
-/* The whole run, with its saves. */
+/* Prints the time of the whole run, with its saves. */
 static void print_run(const struct sw_planned *p) {
     char text[SW_DURATION_CHARS];
     const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
@@ -204,7 +204,7 @@ static json_t *prediction_json(const struct sw_planned *p) {
     return object;
 }
 
-/* Null where there is nothing of it. */
+/* Returns null for a number that is not finite. */
 static json_t *real_or_null(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -217,7 +217,7 @@ static json_t *update_prices_json(const struct sw_planned *p) {
                      real_or_null(prices->device_s));
 }
 
-/* Of each group that was priced, all micro-batches first. */
+/* Returns one entry for each group size that was priced; the first is all micro-batches. */
 static json_t *order_prices_json(const struct sw_planned *p) {
     json_t *orders = json_array();
     for (int i = 0; i < p->prices.orders; i++)

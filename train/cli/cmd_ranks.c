@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long a rank that began a run may take to remove it again before another's failure ends it. */
+/* How long a rank that is making a run may take to remove it again before the failure of another rank ends it. */
 #define UNDO_NS INT64_C(10000000000)
 enum { UNDO_POLL_US = 10000, SPOKEN_SECONDS = 2, SHOWN_SECONDS = 5 };
 
-/* A launcher ends the others as soon as one rank has failed: all come here first, once the message is out, and what
- * it sends to those that are slower to go is of no interest. */
+/* Ends all ranks after one message. A launcher ends the others as soon as one rank fails, so all meet here after the
+ * message is printed, and ignore the signal that the launcher then sends. */
 static int end_together(struct sw_ranks *ranks, sw_status status) {
     signal(SIGTERM, SIG_IGN);
     if (sw_ranks_rank(ranks) == 0)
@@ -28,13 +28,13 @@ int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
         return end_together(ranks, status);
     ranks->undone = true;
     if (!sw_watch_fail(ranks->watch, sw_error_message(status))) {
-        /* All that wait for a rank know of it: one speaks, and the launcher ends the others before they do. */
+        /* All ranks that wait for an absent one know it: one prints the error, before the launcher ends the others. */
         const int absent = sw_comm_absent(ranks->comm), speaker = absent == 0;
         if (absent >= 0 && sw_ranks_rank(ranks) != speaker)
             sleep(SPOKEN_SECONDS);
         return sw_command_fail(ranks->command, status);
     }
-    /* The watch's thread ends this process. */
+    /* The thread of the watch ends this process. */
     sleep(SHOWN_SECONDS);
     return SW_EXIT_FAILED;
 }
@@ -55,10 +55,11 @@ static sw_status agree_on_program(struct sw_ranks *ranks) {
     return sw_ranks_agree(ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-/* On the watch's thread. What a start has made is removed before, by the threads whose collectives have now failed. */
+/* Ends this process, on the thread of the watch. First lets the other threads, whose collectives have failed, remove
+ * what a start has made. */
 static void ended(void *context, const char *text, bool print) {
     struct sw_ranks *ranks = context;
-    /* A launcher ends all ranks when the first has ended: not before the one that speaks has spoken. */
+    /* The rank that prints must end first, because the launcher then ends all ranks. */
     if (print)
         dprintf(STDERR_FILENO, "spillway %s: %s\n", ranks->command, text);
     else
@@ -94,7 +95,7 @@ bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line
         status = sw_options_parse(line, argc, argv, target, &help);
     status = sw_ranks_gate(ranks, status);
     const struct sw_comm_claim claim = {.kind = SW_CLAIM_EQUAL,
-                                        .what = "wish for --help",
+                                        .what = "--help",
                                         .remedy = "give all ranks the same flags",
                                         .value = &help,
                                         .bytes = sizeof help};

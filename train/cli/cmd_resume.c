@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* The flags of resume, applied over the settings that the run began with. */
+/* The arguments of resume, which are parsed over the settings of the run. */
 struct change {
     int argc;
     char **argv;
@@ -20,12 +20,12 @@ static const char *steps_text(int64_t steps, char text[SW_SIZE_CHARS]) {
     return text;
 }
 
-/* A schedule that changes in the middle of a run is said, so that the log explains the run. */
+/* Logs a schedule that changes in the middle of a run, so that the log explains the run. */
 static void say_schedule(const struct sw_schedule *before, const struct sw_settings *now) {
     char was[SW_SIZE_CHARS], is[SW_SIZE_CHARS];
     if (before->lr == now->lr && before->min_lr == now->min_lr && before->steps == now->schedule_steps)
         return;
-    sw_log_info("the schedule of the steps to come: --lr %g (was %g), --min-lr %g (was %g), --schedule-steps %s "
+    sw_log_info("the schedule from here on: --lr %g (was %g), --min-lr %g (was %g), --schedule-steps %s "
                 "(was %s)",
                 now->lr, before->lr, now->min_lr, before->min_lr, steps_text(now->schedule_steps, is),
                 steps_text(before->steps, was));

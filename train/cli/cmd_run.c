@@ -39,15 +39,15 @@ static void say_start(const struct sw_trainer *trainer) {
     sw_costs_say_kill(trainer);
     sw_costs_say_start(trainer);
     if (trainer->position.step > 0)
-        sw_log_info("going on after step %lld", (long long)trainer->position.step);
+        sw_log_info("continuing after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
-        sw_log_warn("the schedule ends with a learning rate of 0 at step %lld, and steps after it change nothing; "
-                    "`resume` with a longer --schedule-steps or with --min-lr changes that",
+        sw_log_warn("the learning rate is 0 from step %lld on, where the schedule ends, so later steps change nothing; "
+                    "resume with a longer --schedule-steps or with --min-lr",
                     (long long)settings->schedule_steps);
 }
 
-/* What a language model must beat, where the vocabulary is small enough to count. */
+/* Bits a token that a useful model must beat; counted only for small vocabularies. */
 struct baselines {
     bool known;
     double unigram_bits, bigram_bits;
@@ -74,15 +74,15 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
                 bits < to_beat->bigram_bits ? "below" : "above");
 }
 
-/* All ranks have the same end, which rank 0 tells. */
+/* Logs how the run ended, which is the same on all ranks. Returns the exit status. */
 static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
     static const struct {
         const char *what;
         int exit_status;
     } endings[] = {[SW_END_DONE] = {"all steps are done", SW_EXIT_DONE},
                    [SW_END_STOPPED] = {"stopped on request", SW_EXIT_INTERRUPTED},
-                   [SW_END_TIME_LIMIT] = {"the time is up", SW_EXIT_TIME_LIMIT}};
-    sw_log_info("%s; everything is saved; `spillway resume %s%s` goes on", endings[end].what, trainer->folder,
+                   [SW_END_TIME_LIMIT] = {"--time-limit is reached", SW_EXIT_TIME_LIMIT}};
+    sw_log_info("%s; everything is saved; `spillway resume %s%s` continues", endings[end].what, trainer->folder,
                 end == SW_END_DONE ? " --steps N" : "");
     return endings[end].exit_status;
 }

@@ -51,7 +51,7 @@ static void describe_bad_records(const struct sw_store *store, json_t *list) {
                                               (json_int_t)bad[i].step));
 }
 
-/* Records of commits later than the one that was opened, which are or may be lost. */
+/* Counts commit records that are or may be lost, of commits after the one that was opened. */
 static int count_lost(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);

@@ -1,4 +1,4 @@
-/* Findings of doctor about the devices: the CPU device, and a GPU if there is one. */
+/* Checks of the devices: the CPU device, and a GPU if there is one. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/system_file.h"
@@ -41,7 +41,7 @@ static int64_t hexadecimal(const char *folder, const char *name) {
     return sw_system_line("", text, sizeof text, "%s/%s", folder, name) ? strtoll(text, NULL, 16) : -1;
 }
 
-/* NVIDIA's display and 3D controllers on the PCI bus; -1 where /sys does not tell. */
+/* Counts NVIDIA's display and 3D controllers on the PCI bus; -1: /sys does not tell. */
 static int count_gpus(const char *root) {
     char pattern[SW_SYSTEM_PATH_CHARS];
     glob_t found;
@@ -56,12 +56,12 @@ static int count_gpus(const char *root) {
     return count;
 }
 
-/* The libraries that a GPU is used by, with their versions and files; empty: not loaded. */
+/* Libraries that the GPU needs, with version and file: for matrix products and for joining GPUs. "": not loaded. */
 struct libraries {
     char products[LIBRARY_CHARS], joining[LIBRARY_CHARS];
 };
 
-/* Writes what there is to say of the GPU, in room for a message, and returns whether it can be used. */
+/* Describes the GPU, or why it cannot be used. Returns whether it can be used. */
 static bool describe_cuda(char *out, size_t chars, struct libraries *libraries) {
     char size[SW_SIZE_CHARS];
     struct sw_device *device;
@@ -98,13 +98,13 @@ void sw_doctor_gpu(struct sw_doctor *doctor) {
             doctor,
             (struct sw_finding){.facts = facts,
                                 .fix = built_in ? "install NVIDIA's driver, then `nvidia-smi` lists it" : NULL},
-            "%d of NVIDIA, without a driver; %s", gpus, program);
+            "%d from NVIDIA, but no driver; %s", gpus, program);
     else
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = gpus < 0}, "%s; %s",
-                       gpus < 0 ? "/sys does not tell whether there is one" : "none of NVIDIA", program);
+                       gpus < 0 ? "/sys does not tell whether there is one" : "none from NVIDIA", program);
 }
 
-/* Says nothing where there is no GPU that works, as the check before has said so. */
+/* Reports the self-test. Reports nothing without a working GPU: the check before has said so. */
 static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu, bool may_run) {
     struct sw_gpu_verdict verdict;
     const bool known = sw_gpu_verdict_read(gpu, &verdict);
@@ -126,7 +126,7 @@ static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu, bo
                        (struct sw_finding){.facts = facts, .fix = "use --device cpu, and report it with this output"},
                        "%s computes wrongly: %s failed (%s)", gpu->model, failed->name, failed->failure);
     else
-        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%d ops compared with the reference, all right",
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%d ops compared with the reference, all correct",
                        verdict.report.count);
 }
 

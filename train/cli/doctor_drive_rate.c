@@ -1,5 +1,5 @@
-/* What doctor measures of a folder's drive: a file without a name is written once, then read, written, and both at
- * once, through the queue of the store's lanes. Time and bytes are bounded; `bench io` measures thoroughly. */
+/* Measures a folder's drive: writes a file without a name once, then reads, writes, and does both at once, through the
+ * queue of the store's lanes. Time and bytes are bounded; `bench io` measures thoroughly. */
 #include "core/arena.h"
 #include "core/both.h"
 #include "core/clock.h"
@@ -13,10 +13,10 @@
 
 enum { DEPTH = 16, REAP_BATCH = 16, FREE_PART = 4 };
 #define BLOCK_BYTES SW_MIB
-#define PASS_BYTES ((int64_t)DEPTH * BLOCK_BYTES) /* of memory */
+#define PASS_BYTES ((int64_t)DEPTH * BLOCK_BYTES) /* memory of a pass */
 #define FILE_MOST_BYTES (256 * SW_MIB)
 #define PASS_MOST_BYTES SW_GIB
-/* Of writing the files, and of all passes, over all folders. */
+/* Seconds for writing the files, and for all passes, over all folders. */
 #define FILL_SECONDS 2.0
 #define PASSES_SECONDS 3.0
 enum { PASSES = 3 };
@@ -25,7 +25,7 @@ struct pass {
     int fd;
     bool write;
     char *memory;   /* DEPTH blocks */
-    int64_t blocks; /* of the file */
+    int64_t blocks; /* blocks of the file */
     int64_t most_blocks;
     double most_s;
     int64_t done_blocks;
@@ -95,7 +95,8 @@ struct rates {
     double read, write, both_read, both_write;
 };
 
-/* In this part of the time. What has not been written would be read without the drive. */
+/* Measures within a share of the time. Passes read only blocks that were written: others would not come from the drive.
+ */
 static sw_status measure(int fd, int64_t blocks, double part, char *memory, struct rates *out) {
     char *other = memory + PASS_BYTES;
     struct pass fill = {.fd = fd,

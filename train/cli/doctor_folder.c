@@ -1,4 +1,4 @@
-/* What doctor says of a folder for the store: its room, its file system, and the drives behind it. */
+/* Checks of a folder for the store: its space, its file system, and the drives behind it. */
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "train/cli/doctor.h"
@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-/* Two generations of master and both moments. */
+/* Bytes that the store takes for a parameter: two generations of master weight and both moments, in fp32. */
 enum { STATE_BYTES_PER_PARAMETER = 24 };
-/* What the smallest model that anybody would place here takes. */
+/* Less space than this is a problem: the smallest model that anybody would place here needs it. */
 #define LEAST_FREE_BYTES (4 * SW_GIB)
 
 void sw_doctor_space(struct sw_doctor *doctor) {
@@ -37,7 +37,7 @@ void sw_doctor_space(struct sw_doctor *doctor) {
         (double)free_bytes / STATE_BYTES_PER_PARAMETER * 1e-9);
 }
 
-/* File systems that are no place for a store, or want a setting. */
+/* File systems that cannot hold a store, or need a setting. */
 static const struct advice {
     const char *type, *what, *fix;
 } advice[] = {
@@ -53,8 +53,8 @@ static const struct advice {
     {"smb3", "over the network", "name a folder on a drive of this machine"},
     {"ceph", "over the network", "name a folder on a drive of this machine"},
     {"lustre", "over the network", "name a folder on a drive of this machine"},
-    {"9p", "of the machine around this one", "name a folder on a drive that this machine has itself"},
-    {"virtiofs", "of the machine around this one", "name a folder on a drive that this machine has itself"},
+    {"9p", "a folder of the host machine", "name a folder on a drive that this machine has itself"},
+    {"virtiofs", "a folder of the host machine", "name a folder on a drive that this machine has itself"},
     {"fuseblk", "through a process", "name a folder on ext4 or xfs"},
 };
 
@@ -79,7 +79,7 @@ void sw_doctor_file_system(struct sw_doctor *doctor) {
                        found != NULL ? found->what : "");
 }
 
-/* As the store asks for it. */
+/* Checks direct I/O in the way in which the store uses it. */
 void sw_doctor_direct(struct sw_doctor *doctor) {
     int file;
     const bool works = sw_file_create_unnamed(doctor->folder, false, &file) == SW_OK;
@@ -104,7 +104,7 @@ static void find_drives(struct sw_doctor *doctor, struct sw_drives *out) {
         sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "the system does not tell which drive is behind");
 }
 
-/* Of virtio and Xen, whatever is below them. */
+/* Tells whether a drive is virtual (virtio or Xen), with an unknown drive behind it. */
 static bool is_virtual(const struct sw_drive *drive) {
     return strncmp(drive->name, "vd", 2) == 0 || strncmp(drive->name, "xvd", 3) == 0;
 }
@@ -135,7 +135,7 @@ void sw_doctor_scheduler(struct sw_doctor *doctor) {
     for (int i = 0; i < drives.count; i++) {
         const struct sw_drive *drive = &drives.drive[i];
         json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "scheduler", sw_fact_text(drive->scheduler));
-        /* It orders requests for fairness, which costs fast drives most of their rate. */
+        /* bfq orders requests for fairness, which costs fast drives most of their rate. */
         const bool slow = strcmp(drive->scheduler, "bfq") == 0;
         snprintf(fix, sizeof fix, "it slows fast drives: `echo none > /sys/block/%s/queue/scheduler`", drive->name);
         sw_doctor_find(

@@ -1,4 +1,4 @@
-/* Whether io_uring is there, and who forbids it. */
+/* Checks that io_uring works, and finds out who forbids it. */
 #include "core/system_file.h"
 #include "train/cli/doctor.h"
 
@@ -6,10 +6,10 @@
 #include <liburing.h>
 #include <string.h>
 
-/* Why a ring could not be had: by the errno, and by the setting that kernels since 6.6 have. */
+/* Causes of a failure, by errno and by kernel.io_uring_disabled, which Linux has since 6.6. */
 static const struct cause {
     int error;
-    int64_t disabled; /* -1: any */
+    int64_t disabled; /* value of the setting; -1: any */
     const char *what, *fix;
 } causes[] = {
     {EPERM, 2, "forbidden to all by kernel.io_uring_disabled", "`sysctl kernel.io_uring_disabled=0`"},

@@ -1,4 +1,4 @@
-/* What doctor says of processor and memory. */
+/* Checks of processor and memory. */
 #include "core/size.h"
 #include "core/system_file.h"
 #include "train/cli/doctor.h"
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Less than this part of the memory available, and plans get small. */
+/* If less than one part in LEAST_AVAILABLE_PART of the memory is available, plans get small. */
 enum { LEAST_AVAILABLE_PART = 4, TEXT_CHARS = 256 };
-/* What the rings of a few lanes register. */
+/* Locked memory that the rings of a few lanes register. */
 #define MEMLOCK_ENOUGH_BYTES SW_GIB
 
 void sw_doctor_processor(struct sw_doctor *doctor) {
@@ -84,7 +84,7 @@ void sw_doctor_swap(struct sw_doctor *doctor) {
     if (m->swap_bytes == 0)
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "none, and none is needed");
     else
-        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%s, %s used; a training never counts on it",
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%s, %s used; training never counts on it",
                        sw_format_size(m->swap_bytes, all), sw_format_size(m->swap_used_bytes, used));
 }
 

@@ -1,4 +1,4 @@
-/* What doctor measures of memory and arithmetic. */
+/* Measures memory and arithmetic. */
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
@@ -6,7 +6,7 @@
 #include "offload/simulate/measure.h"
 #include "train/cli/doctor.h"
 
-/* A product that fills all cores, again and again for so long. */
+/* Shape of a matrix product that fills all cores, and the seconds for which it is repeated. */
 enum { SIDE = 1024, CHUNK_GRAINS = 16, RING_CHUNKS = 8 };
 #define COMPUTE_SECONDS 0.4
 
@@ -18,7 +18,7 @@ static sw_dtype type_of(const struct sw_device *device) {
     return sw_device_info(device).bf16_fast ? SW_BF16 : SW_F32;
 }
 
-/* Says why there is no measurement. */
+/* Reports why there is no measurement. */
 static void find_failure(struct sw_doctor *doctor, sw_status status) {
     sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "%s", sw_error_message(status));
     sw_error_clear();
@@ -50,7 +50,7 @@ void sw_doctor_memory_rate(struct sw_doctor *doctor) {
                    copy.bytes_per_s * 1e-9);
 }
 
-/* Products of random or equal numbers take the same time; zeros may not. */
+/* Fills both factors with equal numbers: they take the time of random ones, which zeros may not. */
 static void fill(sw_dtype type, void *to, int64_t elems) {
     static const uint16_t bf16_half = 0x3f00;
     for (int64_t i = 0; i < elems; i++) {

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-/* Mappings on mappings; and what overlays stand on. */
+/* Limits how many mappings, or overlays, may stand on each other. */
 enum { MOST_LEVELS = 8 };
 
-/* The choice of "none [mq-deadline] bfq", or the only word. */
+/* Cuts "none [mq-deadline] bfq" to the word in brackets; a single word stays. */
 static void chosen_word(char *text) {
     char *start = strchr(text, '[');
     if (start == NULL)
@@ -43,7 +43,7 @@ static void add_drive(const char *folder, struct sw_drives *out) {
     chosen_word(drive->scheduler);
 }
 
-/* A block device by its folder in /sys, down to whole drives. */
+/* Adds the whole drives below a block device, which its folder in /sys names. */
 static void descend(const char *link, int levels, struct sw_drives *out) {
     char folder[PATH_MAX], pattern[PATH_MAX + 16];
     glob_t below;
@@ -84,7 +84,7 @@ void sw_drives_of_btrfs(const char *root, const char *name, struct sw_drives *ou
     globfree(&found);
 }
 
-/* mountinfo writes spaces and the like as \ and three octal digits. */
+/* Decodes spaces and the like, which mountinfo writes as \ and three octal digits. */
 static void unescape(char *text) {
     char *to = text;
     for (const char *from = text; *from != '\0'; to++) {
@@ -109,7 +109,7 @@ static void read_upper(const char *options, struct sw_mount *out) {
     unescape(out->upper);
 }
 
-/* "ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAGS...] - TYPE SOURCE OPTIONS". */
+/* Parses a line "ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAGS...] - TYPE SOURCE OPTIONS". */
 static bool parse_mount(char *line, uint64_t id, struct sw_mount *out) {
     char *rest, *options = NULL;
     if (strtoull(line, NULL, 10) != id || (rest = strstr(line, " - ")) == NULL)
@@ -140,7 +140,7 @@ bool sw_mount_find(const char *root, uint64_t id, struct sw_mount *out) {
     return found;
 }
 
-/* Of a file system with several drives or none of its own: those of the device that is mounted. */
+/* Adds the drives of a mounted device, for a file system that has several drives, or none of its own. */
 static void drives_of_source(const char *root, const struct sw_mount *mount, struct sw_drives *out) {
     struct stat info;
     if (mount->source[0] != '/' || stat(mount->source, &info) != 0 || !S_ISBLK(info.st_mode))
