@@ -94,7 +94,7 @@ def damaged_descriptions():
         ("run.json of a later version", ["resume", with_text("later", json.dumps({**right, "version": 99}))], "99"),
         ("run.json of more ranks than there can be",
          ["resume", with_text("many", json.dumps({**right, "ranks": 4097, "stores": 4097 * right["stores"]}))],
-         "how many ranks"),
+         "the number of ranks"),
         ("run.json without settings", ["resume", with_text("bare", '{"version": 1}')], "run.json", "settings"),
         ("a setting of another type", ["resume", with_settings("typed", seq="long")], "run.json", "seq"),
         *((f"no {name}", ["resume", with_settings(f"null-{name}", **{name: None})], "run.json", name)

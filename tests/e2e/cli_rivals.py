@@ -23,7 +23,7 @@ SHAPE = ("--seq", 16, "--micro-batch", 1, "--batch-tokens", 12 * 16, "--threads"
 # What a process may say that does not get the run.
 REFUSALS = ("is in use by another process", "another process is beginning a run", "was removed by the process that had it",
             "is not the folder of a run", "is not empty", "exists already", "is still held by writes",
-            "has an unfinished start", "is not what rank 0 sees there")
+            "has an unfinished start", "is not the one that rank 0 sees")
 LIMIT_S, SEEN_S = 120, 0.5
 HAS_MPI = shutil.which("mpirun") is not None and os.environ.get("SW_HAVE_MPI") == "1"
 RANKS = [1, 1, 1, 2, 3, 4] if HAS_MPI else [1]

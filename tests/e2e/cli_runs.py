@@ -246,7 +246,7 @@ def the_line_on_a_terminal():
         if len(line) >= 80 or not re.fullmatch(r"step \d+/10000  loss [\d.]+  norm \S+  lr \S+  \d+ tokens/s  left \w+"
                                               r"(  \w+ \d+%)*", line):
             problems.append(f"the line is {line!r}")
-    for text in ("stopping after step", "the trace "):
+    for text in ("stopping after step", "wrote the trace "):
         if not any(line.startswith(text) for line in lines):
             problems.append(f"'{text}' does not begin a line: {shown[-600:]!r}")
     return problems if steps else [f"there is no line: {shown!r}"]

@@ -42,9 +42,10 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("continuing after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
-        sw_log_warn("the learning rate is 0 from step %lld on, where the schedule ends, so later steps change nothing; "
-                    "resume with a longer --schedule-steps or with --min-lr",
-                    (long long)settings->schedule_steps);
+        sw_log_warn(
+            "the schedule ends with a learning rate of 0 at step %lld, so later steps change nothing; resume with "
+            "a longer --schedule-steps or with --min-lr",
+            (long long)settings->schedule_steps);
 }
 
 /* Bits a token that a useful model must beat; counted only for small vocabularies. */

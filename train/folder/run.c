@@ -15,8 +15,7 @@
 
 #define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
 #define MOST_STEPS (1LL << 53)
-/* A run goes on by the curve that it began with: in version 1, of files that name none, the last step of the schedule
- * has min_lr. */
+/* A run keeps the curve of its learning rate. In version 1, and in files without one, the last step has min_lr. */
 enum { SCHEDULE_VERSION = 2 };
 enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
 
@@ -69,8 +68,8 @@ static sw_status read_beside(const json_t *root, const char *path, struct sw_run
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *names = json_string_value(json_array_get(list, i));
         if (names == NULL)
-            return sw_fail(SW_ERR_CORRUPT, "%s has a list of the files beside the data that is none; restore the file",
-                           path);
+            return sw_fail(SW_ERR_CORRUPT,
+                           "%s: the list of files beside the data is not a list of strings; restore the file", path);
         SW_TRY(sw_option_list_add(&run->beside, names));
     }
     return SW_OK;
@@ -85,7 +84,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
                        (long long)version, SW_RUN_VERSION);
     if (!json_is_object(settings) || !json_is_object(config) || digest == NULL ||
         sscanf(digest, "%" SCNx64, &run->data_digest) != 1)
-        return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest", path);
+        return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest; restore the file", path);
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
     run->settings.min_lr_at_last = json_integer_value(json_object_get(root, "schedule_version")) < SCHEDULE_VERSION;
     if (run->settings.model == NULL)
@@ -103,13 +102,14 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
     json_t *root;
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     if (!sw_run_is_one(folder))
-        return sw_fail(SW_ERR_ARG,
-                       "%s is not the folder of a run: it has no run.json (a run that ended before its first commit is "
-                       "begun again by train)",
-                       folder);
+        return sw_fail(
+            SW_ERR_ARG,
+            "%s is not the folder of a run: it has no run.json (if the run ended before its first commit, start "
+            "it again with train)",
+            folder);
     if (access(path, R_OK) != 0 && errno == EACCES)
-        return sw_fail(SW_ERR_ARG, "%s cannot be read (%s): if it is another user's, ask for the right to read it",
-                       path, strerror(EACCES));
+        return sw_fail(SW_ERR_ARG, "%s cannot be read (%s); if it belongs to another user, ask for permission", path,
+                       strerror(EACCES));
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
     SW_TRY(sw_json_read_own_file(path, RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
     const sw_status status = parse_run(root, path, run);
@@ -134,11 +134,11 @@ bool sw_run_is_one(const char *folder) {
         sw_error_clear();
         return false;
     }
-    /* A folder that this user may not look into is refused as that when it is read. */
+    /* A folder that this user may not read counts as a run: reading it gives the better error. */
     return access(path, F_OK) == 0 || errno == EACCES;
 }
 
-/* JSON has no word for a number that is not finite. */
+/* JSON has no number that is not finite, so it is written as null. */
 static const char *real_text(double value, char text[REAL_CHARS]) {
     snprintf(text, REAL_CHARS, isfinite(value) ? "%.17g" : "null", value);
     return text;
@@ -179,13 +179,13 @@ static sw_status read_recent(const json_t *recent, struct sw_run_position *out) 
                                               .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
                                               .skipped = json_is_true(json_object_get(step, "skipped"))};
         if (out->recent[i].step < 0 || out->recent[i].step > out->step)
-            return sw_fail(SW_ERR_CORRUPT, "the store's commit of step %lld speaks of step %lld", (long long)out->step,
-                           (long long)out->recent[i].step);
+            return sw_fail(SW_ERR_CORRUPT, "the store's commit of step %lld holds the position of step %lld",
+                           (long long)out->step, (long long)out->recent[i].step);
     }
     return SW_OK;
 }
 
-/* Steps are also kept as real numbers. */
+/* Steps are also kept as real numbers, which must hold them exactly. */
 static bool is_count(long long value) {
     return value >= 0 && value <= MOST_STEPS;
 }
@@ -202,13 +202,14 @@ sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struc
                     "skipped_steps", &skipped, "loss_scale", &scale, "good_steps", &good_steps, "recent", &recent,
                     "data_digest", &digest) != 0 ||
         sscanf(digest, "%" SCNx64, &value) != 1)
-        status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not say where the run stands");
+        status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not hold the position of the run");
     else if (!is_count(step) || !is_count(applied) || !is_count(skipped) || !is_count(good_steps) || !isfinite(scale) ||
              scale <= 0.0)
-        status = sw_fail(SW_ERR_CORRUPT,
-                         "the store's commit says that the run stands at step %lld, of which %lld were "
-                         "applied and %lld skipped, with the loss scale %g: that cannot be",
-                         step, applied, skipped, scale);
+        status =
+            sw_fail(SW_ERR_CORRUPT,
+                    "the store's commit holds an impossible position: step %lld, of which %lld were applied and %lld "
+                    "skipped, with the loss scale %g",
+                    step, applied, skipped, scale);
     else if (value != expected_digest)
         status = sw_fail(SW_ERR_ARG, "the store belongs to a run on other data");
     if (status == SW_OK) {

@@ -1,5 +1,5 @@
-/* The lock on a run, beside those on its stores: a process that writes to the run holds it from before run.json is read
- * until it ends. It is on a file of its own in the folder, as run.json is replaced. */
+/* The lock on a run, in addition to those on its stores. A process that writes to the run holds it from before it reads
+ * run.json until it ends. It is on a file of its own, because run.json is replaced. */
 #ifndef SW_TRAIN_FOLDER_RUN_LOCK_H
 #define SW_TRAIN_FOLDER_RUN_LOCK_H
 
@@ -9,11 +9,12 @@
 
 #define SW_RUN_LOCK_NAME "run.lock"
 
-/* Locks the folder of a run; *out is then a file to be closed. SW_ERR_BUSY where another process has it. */
+/* Locks the folder of a run. *out is a descriptor that the caller closes. SW_ERR_BUSY if another process has the lock.
+ */
 sw_status sw_run_lock(const char *folder, int *out);
-/* Tells whether a process has the run of a folder. */
+/* Tells whether a process has locked the run. */
 bool sw_run_is_locked(const char *folder);
-/* Removes the locked file again, where no run has come of it. */
+/* Removes the lock file, after a start that made no run. */
 void sw_run_lock_remove(const char *folder);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A store may be opened at an earlier commit than its last, which may be of an earlier start. */
+/* A store may be opened at a commit before its last one, which an earlier start may have made. */
 enum { KEPT_STARTS = 16 };
 
 static int find(const struct sw_run *run, const char *id) {

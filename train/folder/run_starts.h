@@ -1,15 +1,16 @@
-/* The starts of a run: each process that trains it puts an id of its own into run.json, and then into every commit. So
- * a store whose commit has an id that run.json lacks was trained by way of another copy of the run's folder. */
+/* The starts of a run. Each process that trains it adds an id to run.json and then puts the id into every commit. A
+ * store whose last commit has an id that run.json lacks was trained through another copy of the run's folder. */
 #ifndef SW_TRAIN_FOLDER_RUN_STARTS_H
 #define SW_TRAIN_FOLDER_RUN_STARTS_H
 
 #include "train/folder/run.h"
 
-/* Adds a start. found: the one that made the last commit, or empty; those between never committed, and are dropped. */
+/* Adds a start. found is the id of the start that made the last commit, or empty; starts after it never committed, and
+ * are dropped. */
 sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id);
-/* The newest start's id, or an empty text. */
+/* Returns the id of the newest start, or an empty text. */
 const char *sw_run_last_start(const struct sw_run *run);
-/* Refuses a store whose last commit is of a start that this run does not know. */
+/* Refuses a store whose last commit was made by a start that run.json does not list. */
 sw_status sw_run_check_start(const struct sw_run *run, const struct sw_store *store, const char *place);
 
 #endif

@@ -11,7 +11,7 @@
 
 enum { LOST_CHARS = 32 };
 
-/* A step that is or may be lost is never lost in silence. */
+/* Warns of commit records that are damaged: a step that is or may be lost must be reported. */
 static void warn_of_bad_records(const struct sw_store *store) {
     static const char *const meanings[] = {
         [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",

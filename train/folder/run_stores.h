@@ -1,4 +1,4 @@
-/* The stores of a run, one of each rank: where they are, and opening them. */
+/* Finds and opens the stores of a run, one for each rank. */
 #ifndef SW_TRAIN_FOLDER_RUN_STORES_H
 #define SW_TRAIN_FOLDER_RUN_STORES_H
 
@@ -9,28 +9,29 @@
 
 #include <jansson.h>
 
-/* Where a rank's store is: where `moved` says, if that names a place (it may be NULL), else where run.json does. */
+/* Returns where a rank's store is: in the places of `moved` if it has any (it may be NULL), else where run.json says.
+ */
 sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
                         struct sw_places *out);
 
-/* Opens a rank's store in these places to train with it, and refuses one that is not this run's. */
+/* Opens a rank's store in these places to train with it. Refuses a store of another run. */
 sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
                              struct sw_store **out);
 
-/* All stores of a run, at the newest step that every one has, to be read only (sw_store_open_to_read). */
+/* All stores of a run, opened to be read (sw_store_open_to_read) at the newest step that every one has. */
 struct sw_store_set {
     int count;
     struct sw_store **store;
 };
 sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
                              struct sw_store_set *out);
-/* The same with what run.json says, into run, which is zero and which the caller releases in any case. Whatever fails
- * while another process trains the run is SW_ERR_OVERTAKEN. */
+/* Reads run.json and opens its stores. run must be zero; the caller releases it in any case. Any failure while another
+ * process trains the run is SW_ERR_OVERTAKEN. */
 sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
                               struct sw_store_set *out);
 void sw_store_set_close(struct sw_store_set *set);
 
-/* What run.json says of them. */
+/* Convert the stores of a run to and from run.json. */
 json_t *sw_run_list_to_json(const struct sw_option_list *list);
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
 json_t *sw_run_left_to_json(const struct sw_run *run);

@@ -1,4 +1,4 @@
-/* What run.json says of a run's stores. */
+/* The stores of a run in run.json. */
 #include "core/log.h"
 #include "train/folder/run_stores.h"
 
@@ -48,7 +48,8 @@ static sw_status list_from_json(const json_t *array, const char *path, struct sw
     const json_t *item;
     json_array_foreach((json_t *)array, i, item) {
         if (!json_is_string(item))
-            return sw_fail(SW_ERR_CORRUPT, "%s has a place of a store, or a start, that is no text", path);
+            return sw_fail(SW_ERR_CORRUPT,
+                           "%s has a place of a store, or a start, that is not a string; restore the file", path);
         SW_TRY(sw_option_list_add(out, json_string_value(item)));
     }
     return SW_OK;
@@ -58,13 +59,15 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
     const char *id = json_string_value(json_object_get(entry, "id"));
     const json_t *local_rank = json_object_get(entry, "local_rank"), *places = json_object_get(entry, "places");
     if (id == NULL || !json_is_integer(local_rank) || !json_is_array(places) || strlen(id) >= SW_STORE_ID_CHARS)
-        return sw_fail(SW_ERR_CORRUPT, "%s does not say of each store its id, local_rank and places", path);
+        return sw_fail(SW_ERR_CORRUPT, "%s does not give the id, local_rank and places of each store; restore the file",
+                       path);
     snprintf(out->id, sizeof out->id, "%s", id);
     out->local_rank = json_integer_value(local_rank);
     return list_from_json(places, path, &out->places);
 }
 
-/* A run.json from before these entries had ids names a path alone: what lies there now may be another run's. */
+/* Reads the list of stores that are left behind. Old versions wrote only a path, where another run's store may be now.
+ */
 static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
     const size_t count = json_array_size(array);
     run->left = calloc(count + 1, sizeof *run->left);
@@ -75,14 +78,14 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
         const json_t *last_step = json_object_get(entry, "last_step");
         const char *id = json_string_value(json_object_get(entry, "id"));
         if (json_is_string(entry)) {
-            sw_log_warn("%s lists %s as no longer needed, without saying which store that is: it stays, remove it "
-                        "yourself where it is this run's",
+            sw_log_warn("%s lists %s as no longer needed, but not the id of its store, so it stays; remove it if it "
+                        "is this run's",
                         path, json_string_value(entry));
             continue;
         }
         if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))
-            return sw_fail(SW_ERR_CORRUPT, "%s does not say of each store that is left its id, last_step and places",
-                           path);
+            return sw_fail(SW_ERR_CORRUPT,
+                           "%s does not give the id, last_step and places of each store that is left behind", path);
         struct sw_run_store *left = &run->left[run->left_count++];
         memcpy(left->id, id, SW_STORE_ID_CHARS);
         left->last_step = json_integer_value(last_step);
@@ -91,7 +94,7 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
     return SW_OK;
 }
 
-/* A run.json from before runs had several stores. */
+/* Reads the only store of a run.json from a version that had one store a run. */
 static sw_status take_only_store(const json_t *root, struct sw_run *run) {
     const char *id = json_string_value(json_object_get(root, "store_id"));
     snprintf(run->store->id, sizeof run->store->id, "%s", id != NULL ? id : "");
@@ -122,7 +125,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     }
     const json_int_t ranks = json_integer_value(count);
     if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
-        return sw_fail(SW_ERR_CORRUPT, "%s does not say of how many ranks its stores are", path);
+        return sw_fail(SW_ERR_CORRUPT, "%s does not give the number of ranks of its stores; restore the file", path);
     SW_TRY(make_stores(ranks, run));
     run->whole = json_is_true(json_object_get(root, "whole"));
     for (int64_t rank = 0; rank < ranks; rank++)

@@ -72,7 +72,7 @@ static bool is_of_model(const struct sw_store *store, const struct sw_units *uni
     return same;
 }
 
-/* Takes the stores over, also after a failure. */
+/* Opens a reader of the stores, which owns them, also after a failure. */
 static sw_status open_reader(struct sw_source *source, const char *folder, struct sw_store_set *stores) {
     bool same = true;
     for (int s = 0; same && s < stores->count; s++)
@@ -80,10 +80,10 @@ static sw_status open_reader(struct sw_source *source, const char *folder, struc
     if (same)
         return sw_store_reader_open(stores, source->tiles, &source->reader);
     sw_store_set_close(stores);
-    return sw_fail(SW_ERR_CORRUPT, "the store of %s belongs to another model than its run.json", folder);
+    return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes", folder);
 }
 
-/* Of the run's first store, wherever it is now. */
+/* Lists the folders of the run's first store, wherever it is now. */
 static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_run *run,
                              const struct sw_option_list *nvme) {
     struct sw_places places;
@@ -112,7 +112,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
         sw_store_set_close(&stores);
     if (status == SW_OK)
         status = list_drives(source, folder, &run, nvme);
-    /* Tokenizer files lie where the run's model came from, if that is still there. */
+    /* Tokenizer files are in the folder that the run's model came from, if it still exists. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
     sw_run_release(&run);
@@ -121,8 +121,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
 
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
     if (!sw_run_is_one(run_or_model) && nvme->count > 0)
-        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so that there is no store for --nvme to name",
-                       run_or_model);
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it has no store; leave out --nvme", run_or_model);
     if (!sw_run_is_one(run_or_model))
         return sw_source_open_model(run_or_model, false, 0, 1, out);
     struct sw_source *source = NULL;

@@ -1,4 +1,4 @@
-/* Where weights come from: a Hugging Face folder, a random start, or a run's store. */
+/* A source of weights: a Hugging Face folder, a random start, or the store of a run. */
 #ifndef SW_TRAIN_FOLDER_SOURCE_H
 #define SW_TRAIN_FOLDER_SOURCE_H
 
@@ -12,27 +12,27 @@
 
 struct sw_source;
 
-/* model: folder or preset. init: random weights from seed. tiles: of sw_model_units. Everything is checked, nothing is
- * loaded yet. */
+/* Opens a model folder or a preset. init: random weights from seed. tiles: as in sw_model_units. Checks everything and
+ * loads nothing yet. */
 sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out);
-/* A run's folder, whose store is where nvme says, if that names a place; or else as above without init. */
+/* Opens the folder of a run, whose store is in the places of nvme if it has any; or else a model folder. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* The Hugging Face folder behind it, for files to carry over; NULL where there is none. */
+/* Returns the Hugging Face folder of the source, for files that an export carries over; NULL if there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 
-/* The folders of a run's store, for files that are gone at the end: not those that are block devices. */
+/* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
-/* A sw_fill_function; context is the source. */
+/* Fills elements of a unit; a sw_fill_function whose context is the source. */
 sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-/* The weights, for the engine or an export. Valid as long as the source. */
+/* Returns the weights for the engine or an export. They are valid as long as the source. */
 struct sw_load sw_source_load(struct sw_source *source);
-int64_t sw_source_bytes_to_read(const struct sw_source *source); /* of files other than a store */
-int64_t sw_source_bytes_read(const struct sw_source *source);    /* so far, of files; 0 of random weights */
+int64_t sw_source_bytes_to_read(const struct sw_source *source); /* bytes of files; a store is not counted */
+int64_t sw_source_bytes_read(const struct sw_source *source);    /* bytes of files so far; 0 for random weights */
 
 #endif

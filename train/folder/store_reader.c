@@ -8,30 +8,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A window of 12 MiB where units are read one after the other. */
+/* The boxes are a window of 12 MiB when units are read one after the other. */
 enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 64 };
 
-/* Consecutive grains of a unit. */
+/* A buffer of consecutive grains of a unit. */
 struct box {
     char *records;
-    int64_t unit, first_grain, grains; /* no grains: empty */
-    int under_way;                     /* pieces of it that are being read, one of each store that has some */
+    int64_t unit, first_grain, grains; /* grains 0: the box is empty */
+    int under_way;                     /* reads in flight, one for each store that has some of the grains */
 };
 
-/* What is read of every tiles-th unit: boxes go round, the oldest first. */
+/* The reads of every tiles-th unit. Its boxes form a ring. */
 struct stream {
     struct box *box;
-    int64_t oldest;
-    int64_t unit, grain; /* behind the newest box */
+    int64_t oldest;      /* index of the oldest box */
+    int64_t unit, grain; /* the next grain to read, behind the newest box */
 };
 
 struct sw_store_reader {
     struct sw_store_set stores;
-    struct sw_store_lane **lane; /* of each store */
+    struct sw_store_lane **lane; /* one for each store */
     struct sw_arena *arena;
-    int64_t tiles, boxes, box_grains; /* streams; of each the boxes, of each the most grains */
+    int64_t tiles, boxes, box_grains; /* streams, boxes of a stream, and grains that a box holds */
     struct stream *stream;
-    struct box *box; /* of all streams */
+    struct box *box; /* tiles * boxes entries, those of a stream together */
 };
 
 static sw_status make_boxes(struct sw_store_reader *self) {
@@ -109,7 +109,7 @@ static struct box *box_at(const struct sw_store_reader *self, const struct strea
     return &stream->box[(stream->oldest + index) % self->boxes];
 }
 
-/* The stream's box with this grain, counted from the oldest, or -1. */
+/* Returns the box of a stream that has this grain, counted from the oldest, or -1. */
 static int64_t find(const struct sw_store_reader *self, const struct stream *stream, int64_t unit, int64_t grain) {
     for (int64_t i = 0; i < self->boxes; i++)
         if (holds(box_at(self, stream, i), unit, grain))
@@ -133,7 +133,7 @@ static sw_status await(struct sw_store_reader *self, const struct box *box) {
     return SW_OK;
 }
 
-/* The store that has a grain, or -1. */
+/* Returns the store that has a grain, or -1. */
 static int64_t holder_of(const struct sw_store_reader *self, int64_t unit, int64_t grain) {
     for (int s = 0; s < self->stores.count; s++) {
         const int64_t within = grain - sw_store_unit_first(self->stores.store[s], unit);
@@ -143,7 +143,7 @@ static int64_t holder_of(const struct sw_store_reader *self, int64_t unit, int64
     return -1;
 }
 
-/* Begins to read the grains of a box from this one on that one store has. */
+/* Begins to read grains of a box, from this one on, as far as one store has them. */
 static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64_t grain, int64_t *out_end) {
     const int64_t s = holder_of(self, box->unit, grain);
     if (s < 0)
@@ -168,7 +168,7 @@ static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64
     return SW_OK;
 }
 
-/* Reads what is next in the stream into its oldest box, which thereby is the newest. */
+/* Reads the next grains of the stream into its oldest box, which becomes the newest. */
 static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     struct box *box = box_at(self, stream, 0);
     const struct sw_store *any = self->stores.store[0];
@@ -191,7 +191,7 @@ static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     return SW_OK;
 }
 
-/* What is before the grain is over; where the stream does not have it, it begins there anew. */
+/* Drops the grains before this one. If the stream does not have the grain, it starts again there. */
 static sw_status go_to(struct sw_store_reader *self, struct stream *stream, int64_t unit, int64_t grain) {
     int64_t over = find(self, stream, unit, grain);
     if (over < 0) {

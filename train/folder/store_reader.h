@@ -1,5 +1,5 @@
-/* The masters of a run's last commit, of all ranks' stores as if they were one, read ahead of their use with the
- * drive's queue full. */
+/* Reads the master weights of a run's last commit from the stores of all ranks, as if they were one store. Reads ahead,
+ * so that the queue of the drive is full. */
 #ifndef SW_TRAIN_FOLDER_STORE_READER_H
 #define SW_TRAIN_FOLDER_STORE_READER_H
 
@@ -10,19 +10,20 @@
 
 struct sw_store_reader;
 
-/* Takes the stores over, also after a failure. tiles: units that follow each other and are read side by side, because
- * whole rows of a tensor that is cut by columns pass through all of them; 1: one after the other. */
+/* Opens a reader. It owns the stores, also after a failure. tiles: consecutive units that are read side by side,
+ * because whole rows of a tensor that is cut by columns pass through all of them; 1: one unit after the other. */
 sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out);
 void sw_store_reader_close(struct sw_store_reader *self);
 
-/* Elements that can be ready at once, at least. */
+/* Returns how many grains can be prepared at once, at least. */
 int64_t sw_store_reader_most_grains(const struct sw_store_reader *self);
 
-/* As sw_load has them (engine.h), with the order of every tile's elements their own. What is filled must be ready. */
+/* Prepare and fill elements as struct sw_load asks (engine.h). With tiles, each keeps its own order of elements. Only
+ * prepared elements can be filled. */
 sw_status sw_store_reader_prepare(struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count);
 sw_status sw_store_reader_fill(const struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count,
                                float *out);
 
-int64_t sw_store_reader_bytes(const struct sw_store_reader *self); /* that were read */
+int64_t sw_store_reader_bytes(const struct sw_store_reader *self); /* bytes read so far */
 
 #endif

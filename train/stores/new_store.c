@@ -7,7 +7,7 @@
 struct making {
     struct sw_store_spec spec;
     struct sw_scratch scratch;
-    int64_t *first, *grains, *whole; /* in one piece */
+    int64_t *first, *grains, *whole; /* one entry a unit; first owns the memory of all three */
 };
 
 static void release(struct making *making) {

@@ -1,4 +1,4 @@
-/* The store that a plan needs: its records and its scratch, in the places of --nvme. */
+/* Makes the store that a plan needs, with its scratch area, in the places of --nvme. */
 #ifndef SW_TRAIN_STORES_NEW_STORE_H
 #define SW_TRAIN_STORES_NEW_STORE_H
 
@@ -9,11 +9,11 @@
 struct sw_new_store {
     const struct sw_plan *plan;
     const struct sw_places *places;
-    const char *id;                                       /* as struct sw_store_spec has it */
-    bool allow_buffered, allow_overwrite_device, unnamed; /* so too */
+    const char *id;                                       /* as in struct sw_store_spec */
+    bool allow_buffered, allow_overwrite_device, unnamed; /* as in struct sw_store_spec */
 };
 
-/* Refuses limits of --nvme that are less than the store needs; touches nothing. */
+/* Refuses sizes in --nvme that are smaller than the store needs. Touches nothing. */
 sw_status sw_new_store_check(const struct sw_new_store *wanted);
 sw_status sw_new_store_create(const struct sw_new_store *wanted, sw_store_progress progress, void *context,
                               struct sw_store **out);

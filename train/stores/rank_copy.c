@@ -6,7 +6,7 @@
 
 enum { BOX_GRAINS = 16, BOXES = 2, IO_DEPTH = 32 };
 
-/* Reads a box while the one before is written. */
+/* Two buffers: one is read while the other is written. */
 static sw_status copy_run(struct sw_store_lane *from, struct sw_store_lane *to, const struct sw_store_transfer *run,
                           char *const boxes[BOXES], struct sw_ranks *ranks) {
     for (int64_t done = 0, turn = 0; done < run->grains; done += BOX_GRAINS, turn++) {

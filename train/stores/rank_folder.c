@@ -1,4 +1,4 @@
-/* Whether all ranks see one folder of a run. */
+/* Checks that all ranks see the same folder of a run. */
 #include "io/queue/checksum.h"
 #include "train/files/files.h"
 #include "train/stores/rank_store.h"
@@ -10,10 +10,10 @@
 
 enum { RUN_JSON_MOST_BYTES = 1 << 20 };
 
-/* What a rank sees of it. */
+/* What a rank sees of the folder. */
 struct sight {
     int64_t has_folder, has_run;
-    uint64_t digest; /* of run.json */
+    uint64_t digest; /* digest of run.json */
 };
 
 static sw_status look(const char *folder, struct sight *out) {
@@ -33,11 +33,10 @@ static sw_status look(const char *folder, struct sight *out) {
 static sw_status compare(const struct sight *own, const struct sight *first, const char *folder) {
     if (memcmp(own, first, sizeof *own) == 0)
         return SW_OK;
-    return sw_fail(
-        SW_ERR_ARG,
-        "the folder %s is not what rank 0 sees there: a run's folder must be on a file system that all ranks "
-        "share",
-        folder);
+    return sw_fail(SW_ERR_ARG,
+                   "the folder %s is not the one that rank 0 sees; put the run on a file system that all ranks "
+                   "share",
+                   folder);
 }
 
 sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {

@@ -1,5 +1,5 @@
-/* The stores that a change of ranks leaves behind: those that it replaces, and new ones of a change that was cut off.
- */
+/* Handles the stores that a change of the number of ranks leaves behind: those that were replaced, and new ones of a
+ * change that was cut off. */
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/folder/run_stores.h"
@@ -62,7 +62,7 @@ void sw_rank_forget_left(struct sw_run *run, const struct sw_run *of) {
             forget_one(run, i);
 }
 
-/* Removes a store's file, and the folder that was made for it. */
+/* Removes the file of a store, and the folder that was made for it. */
 static sw_status remove_at(const char *folder, const char *place, const struct sw_run_store *store) {
     char path[SW_RUN_PATH_CHARS];
     int rank, ranks;
@@ -82,14 +82,14 @@ static sw_status remove_places(const char *folder, const struct sw_run_store *st
     return SW_OK;
 }
 
-/* Each rank removes what it sees: what lies on another machine is removed by the ranks there. */
+/* Each rank removes the stores that it sees. Those on other machines are removed by the ranks there. */
 sw_status sw_rank_remove_left(const struct sw_rank_stores *self) {
     struct sw_run *run = self->run;
     for (int64_t i = run->left_count - 1; i >= 0; i--) {
         const sw_status status = is_of(&run->left[i], run) ? SW_OK : remove_places(self->folder, &run->left[i]);
         int64_t failed = status != SW_OK;
         if (failed)
-            sw_log_warn("a store that the run no longer needs is not removed: %s", sw_error_message(status));
+            sw_log_warn("a store that the run no longer needs cannot be removed: %s", sw_error_message(status));
         sw_error_clear();
         SW_TRY(sw_ranks_sum(self->ranks, &failed));
         if (failed == 0)

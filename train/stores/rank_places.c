@@ -1,4 +1,4 @@
-/* Whether the places that ranks of one machine have are meant to be shared, and free. */
+/* Checks that the places of the ranks of one machine are shared on purpose or apart, and that they are free. */
 #include "train/files/files.h"
 #include "train/stores/rank_store_private.h"
 
@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a place is, whatever it is called. */
+/* The identity of a place, whatever its path. */
 struct identity {
-    int64_t device, number; /* of a folder's file system and inode; of a block device, its number twice */
+    int64_t device, number; /* a folder's file system and inode; a block device's number, twice */
     bool is_block;
 };
 
@@ -28,7 +28,7 @@ static struct identity identify(const char *path) {
     return (struct identity){(int64_t)info.st_dev, (int64_t)info.st_ino, false};
 }
 
-/* The place of the list that is the same, or -1. What is not there yet is the same as nothing. */
+/* Returns the index of the same place in the list, or -1. A place that does not exist yet equals no other. */
 static int64_t find(const struct list *list, const struct identity *wanted) {
     for (int64_t i = 0; wanted->number != 0 && i < list->count; i++)
         if (list->place[i].device == wanted->device && list->place[i].number == wanted->number &&

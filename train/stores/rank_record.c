@@ -1,4 +1,4 @@
-/* The list of the ranks' stores in run.json, gathered from all ranks. */
+/* Gathers the stores of all ranks for run.json. */
 #include "core/size.h"
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank's store as it is told to the others: a head, then its places, each with its zero. */
+/* A rank's store as bytes for the other ranks: this head, then its places as strings that end in 0. */
 struct told {
     char id[SW_STORE_ID_CHARS];
     int64_t local_rank, places;
@@ -35,7 +35,7 @@ static void tell(const struct sw_rank_stores *self, const char *id, const struct
     }
 }
 
-/* Where there is no --nvme, the store goes where the folder of the run goes. */
+/* Without --nvme the store moves with the folder of the run, so no places are kept. */
 static bool lies_in_folder(const struct sw_rank_stores *self, const struct sw_places *places) {
     const size_t chars = strlen(self->folder);
     return self->run->settings.nvme.count == 0 && places->count == 1 &&
@@ -60,7 +60,7 @@ static sw_status share(const struct sw_rank_stores *self, const char *id, const 
     SW_TRY(sw_ranks_least(self->ranks, &negative, 1));
     const int64_t bytes = -negative;
     char *all = calloc((size_t)count, (size_t)bytes);
-    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to hear of all stores");
+    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the stores of all ranks");
     SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
     assert(all != NULL && out != NULL);
     tell(self, id, places, (struct told *)(all + rank * bytes));

@@ -58,8 +58,8 @@ bool sw_rank_has_new_places(const struct sw_run *run) {
     return !same;
 }
 
-/* Where the run has the store, unless --nvme says something new: ranks may have been given places of their own, and the
- * next launcher may number the ranks of a machine otherwise. */
+/* Returns where run.json has the store, unless --nvme is new: ranks may have had places of their own, and the next
+ * launcher may number the ranks of a machine differently. */
 static sw_status find_places(const struct sw_rank_stores *self, struct sw_places *out) {
     struct sw_places wanted;
     SW_TRY(sw_rank_own_places(self, &wanted));
@@ -112,7 +112,7 @@ sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_
     return sw_ranks_agree(ranks, &claim, 1);
 }
 
-/* Opens this rank's store at the step that all ranks go on from. What they have later is removed afterwards. */
+/* Opens this rank's store at the step from which all ranks continue. Later commits are removed afterwards. */
 static sw_status open_common(const struct sw_rank_stores *self, const struct sw_places *places, int64_t *out_newest,
                              struct sw_store **out) {
     struct sw_ranks *ranks = self->ranks;
@@ -135,12 +135,12 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     char id[SW_STORE_ID_CHARS];
     int64_t newest;
     SW_TRY(open_common(self, places, &newest, out));
-    /* The rank's own store must be whole before any other is given up. */
+    /* This rank's store must be whole before any other one, or a later commit, is dropped. */
     const bool gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
     SW_TRY(sw_ranks_gate(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
     if (self->previous && sw_ranks_rank(ranks) == 0)
-        sw_log_info("step %lld was given up: the run goes on from step %lld, which is whole", (long long)newest,
+        sw_log_info("dropped step %lld; the run continues from step %lld, which is whole", (long long)newest,
                     (long long)sw_store_last_commit(*out)->step);
     SW_TRY(sw_rank_record(self, sw_store_id(*out, id), places));
     return sw_rank_remove_left(self);

@@ -1,5 +1,5 @@
-/* A run that goes on with another number of ranks. Its state is copied grain by grain from the stores that it has into
- * new ones, which then commit the same step. Stores can be open once at a time, so the ranks go round the old ones. */
+/* Resumes a run with another number of ranks. State is copied grain by grain from the old stores into new ones, which
+ * then commit the same step. A store can be open only once at a time, so the ranks take turns with the old ones. */
 #include "core/size.h"
 #include "offload/plan/shard.h"
 #include "train/folder/run_stores.h"
@@ -8,18 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a change of ranks goes through. */
+/* A change of the number of ranks. */
 struct change {
     const struct sw_rank_stores *self;
     struct sw_ranks *ranks;
-    struct sw_run before, after; /* their stores only; the starts are borrowed */
+    struct sw_run before, after; /* only their stores are filled in; the starts are borrowed */
     struct sw_store *store;
-    int64_t step;                   /* the newest that all old stores have */
-    int64_t newest;                 /* that any record of theirs shows, also where its commit never finished */
-    char id[SW_STORE_ID_CHARS];     /* of this rank's new store */
-    bool announced;                 /* run.json lists the new stores as left behind, until they are the run's */
-    int64_t grains;                 /* copied so far */
-    struct sw_store_commit *commit; /* of that step; NULL: not read yet */
+    int64_t step;               /* newest step that all old stores have */
+    int64_t newest;             /* newest step in any of their commit records, also of a commit that never finished */
+    char id[SW_STORE_ID_CHARS]; /* id of this rank's new store */
+    bool announced;             /* run.json lists the new stores as left behind until they are the run's */
+    int64_t grains;             /* copied so far */
+    struct sw_store_commit *commit; /* commit of `step`; NULL: not read yet */
 };
 
 static sw_status open_old(const struct change *change, int64_t owner, int64_t most_step, struct sw_store **out) {
@@ -32,7 +32,7 @@ static sw_status open_old(const struct change *change, int64_t owner, int64_t mo
                                            (long long)change->before.ranks);
 }
 
-/* Each old store is asked by one rank. A run.json that does not say what it is, is of a single store. */
+/* One rank checks each old store. A run.json that does not list its stores has a single one. */
 static sw_status find_own_step(struct change *change) {
     change->step = SW_STORE_NEWEST;
     change->newest = -1;
@@ -73,7 +73,8 @@ static sw_status check_old(struct change *change) {
     return SW_OK;
 }
 
-/* A store that an earlier change left may be whole where the run's own are not. */
+/* Removes stores that an earlier change left, after the run's own are found whole: otherwise those may be the whole
+ * ones. */
 static sw_status remove_left(struct change *change) {
     if (change->self->run->left_count == 0)
         return SW_OK;
@@ -81,7 +82,7 @@ static sw_status remove_left(struct change *change) {
     return sw_rank_remove_left(change->self);
 }
 
-/* Whether a rank takes grains of an old store, or at least its commit. */
+/* Tells whether a rank needs grains of an old store, or at least its commit. */
 static bool needs(const struct change *change, int64_t owner) {
     const struct sw_run *before = &change->before;
     if (owner == sw_ranks_rank(change->ranks) % before->ranks)
@@ -125,7 +126,7 @@ static sw_status check_complete(const struct change *change) {
                          (long long)change->grains, (long long)held);
 }
 
-/* In each turn no two ranks have the same old store. */
+/* Takes turns: no two ranks have the same old store open in one turn. */
 static sw_status fill(struct change *change) {
     const int64_t ranks = sw_ranks_count(change->ranks), rank = sw_ranks_rank(change->ranks);
     const int64_t turns = sw_max_i64(ranks, change->before.ranks);
@@ -143,7 +144,7 @@ static sw_status write_run(const struct change *change) {
     return sw_ranks_first(change->ranks, sw_run_write(change->self->folder, change->self->run));
 }
 
-/* The run stays what it is, with the settings that it had. */
+/* Writes run.json with the old stores and the settings that the run had. */
 static sw_status write_left(const struct sw_rank_stores *self) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(self->folder, &run);
@@ -159,7 +160,7 @@ static sw_status write_left(const struct sw_rank_stores *self) {
     return status;
 }
 
-/* Before they are made, so that whatever happens they are found again. */
+/* Lists the new stores in run.json before they are made, so that they are found whatever happens. */
 static sw_status announce_new(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_run after = {.settings = self->run->settings};
@@ -182,7 +183,7 @@ static sw_status announce_new(struct change *change) {
     return status;
 }
 
-/* The new stores are the run's from the moment that run.json says so. */
+/* Makes the new stores the run's: they are from the moment that run.json lists them as such. */
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_places places;
@@ -229,8 +230,8 @@ static sw_status forget_new(const struct change *change) {
     return write_left(change->self);
 }
 
-/* Takes back what was announced, where all ranks know of the failure: else another rank may be taking the new stores
- * up, and the next resume sees which are the run's. The failure itself is what is told. */
+/* Undoes the announcement if all ranks know of the failure: otherwise another rank may be finishing the change, and the
+ * next resume sees which stores are the run's. Keeps the error of the failure. */
 static void withdraw(struct change *change, sw_status failure) {
     struct sw_ranks *ranks = change->ranks;
     const bool told = ranks->told;
@@ -280,7 +281,7 @@ static sw_status begin(struct change *change) {
     return SW_OK;
 }
 
-/* Places of old stores that this rank can reach. */
+/* Finds the places of old stores that this rank can reach. */
 static sw_status count_seen(const struct change *change, int64_t *out) {
     for (int64_t rank = 0; rank < change->before.ranks; rank++) {
         struct sw_places places;
@@ -292,8 +293,8 @@ static sw_status count_seen(const struct change *change, int64_t *out) {
     return SW_OK;
 }
 
-/* Where --nvme is new it may say where the new stores are to be, or where the old ones have been moved to as well: that
- * is so if no rank sees any of them where run.json has it. */
+/* Tells whether a new --nvme means that the old stores were moved there. It may also only say where new stores shall
+ * be; it means a move if no rank sees an old store where run.json has it. */
 static sw_status follow_move(struct change *change) {
     const struct sw_run *run = change->self->run;
     struct sw_run *before = &change->before;

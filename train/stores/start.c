@@ -36,8 +36,8 @@ bool sw_start_is_unfinished(const char *folder) {
     return path_of(folder, path) == SW_OK && access(path, F_OK) == 0;
 }
 
-/* The file of the start goes last, so that whatever cuts this off is found again. Returns what is left; NULL: nothing.
- */
+/* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
+ * file that cannot be removed, or NULL. */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
     static const char *const names[] = {"run.json.partial", "run.json", SW_START_FILE_NAME};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -57,7 +57,7 @@ static sw_status remove_rest(const char *folder) {
                          strerror(errno));
 }
 
-/* On one rank of each machine in turn, as machines may share what they see. */
+/* Removes the stores on one rank of each machine in turn, as machines may share drives. */
 static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
     struct sw_comm *comm = sw_ranks_comm(ranks);
     const struct sw_comm_place alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_place(comm) : &alone;
@@ -92,8 +92,8 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     return clear(ranks, folder);
 }
 
-/* Made by name before anything is written, so that also on a file system without locks one of two starts is refused.
- * Another start may have ended well since the folder was looked at. */
+/* Creates starting.json exclusively before anything is written, so that of two starts one fails also on a file system
+ * without locks. Another start may have finished since the folder was checked. */
 static sw_status write_announcement(const struct sw_rank_stores *stores) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(stores->folder, path));
@@ -104,7 +104,7 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     sw_status status =
         sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
     close(file);
-    /* Stores may outlive a power loss on other drives: what announces them must, too. */
+    /* Stores on other drives may survive a power loss, so the file that lists them must, too. */
     if (status == SW_OK)
         status = sw_file_flush_folder_of(path);
     if (status != SW_OK)
@@ -132,7 +132,7 @@ static sw_status finish(const char *folder) {
     SW_TRY(path_of(folder, path));
     if (unlink(path) != 0 && errno != ENOENT)
         return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
-    /* Were it back after a power loss, it would speak of a store that has learnt something since. */
+    /* If starting.json came back after a power loss, the next start would remove a store with trained state. */
     return sw_file_flush_folder_of(path);
 }
 
@@ -144,7 +144,7 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 }
 
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
-    /* What has failed is said by the error that is there. */
+    /* The error of the start stays; failures to clean up are dropped. */
     char path[SW_RUN_PATH_CHARS];
     if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
         (void)remove_files(stores->folder, path);

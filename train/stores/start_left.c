@@ -38,7 +38,7 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
     return status;
 }
 
-/* A text that is cut off was never flushed, and nothing was made before it was. */
+/* An incomplete text was never flushed, and nothing was made before the flush. */
 static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     if (root == NULL)
@@ -73,7 +73,7 @@ void sw_start_left_release(struct sw_start_left *left) {
     *left = (struct sw_start_left){0};
 }
 
-/* Goes through the places of all stores; the callback ends it with its error. */
+/* Calls back for the place of each store, until one call fails. */
 typedef sw_status (*visit_function)(void *context, const char *place, const char *id);
 
 static sw_status visit_places(const char *folder, const struct sw_run *run, visit_function visit, void *context) {
@@ -96,7 +96,7 @@ static bool is_among(const char *name, const char *const *names) {
     return false;
 }
 
-/* The folder of one of its ranks, by name. */
+/* Tells whether a name is that of the folder of one of the run's ranks. */
 static bool is_of_rank(const char *name, const struct sw_run *run) {
     char wanted[RANK_NAME_CHARS];
     long long rank;
@@ -106,8 +106,8 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     return strcmp(name, wanted) == 0;
 }
 
-/* Whether all names in a folder are among these; ranks: or folders of its ranks, in which there is nothing else than a
- * store either. NULL: there are none. */
+/* Checks that a folder holds only these names and, unless ranks is NULL, folders of its ranks that hold only a store.
+ */
 static sw_status check_names(const char *folder, const char *const *names, const struct sw_run *ranks) {
     static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
     char path[SW_RUN_PATH_CHARS];
@@ -140,7 +140,7 @@ sw_status sw_start_left_check(const char *folder, const struct sw_start_left *le
 }
 
 static sw_status remove_store(void *context, const char *place, const char *id) {
-    /* Its first commit is that of step 0. */
+    /* The first commit is that of step 0. */
     SW_TRY(sw_store_remove(place, id, 0));
     const struct sw_run *run = context;
     const char *slash = strrchr(place, '/');

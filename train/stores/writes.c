@@ -8,7 +8,7 @@
 #define TERABYTE 1e12
 enum { THOUSAND = 1000 };
 
-/* Of the units whose optimizer is not on NVMe. */
+/* Returns the bytes of optimizer state that is not on NVMe. */
 static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -32,7 +32,7 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     return elems * sw_dtype_bytes(plan->spec.type);
 }
 
-/* The store's zeros already are the moments that a run begins with. */
+/* Only masters and weights are written: the store's zeros already are the first moments. */
 int64_t sw_writes_of_loading(const struct sw_plan *plan) {
     int64_t masters = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -62,7 +62,7 @@ double sw_writes_per_thousand(const struct sw_writes *writes) {
     return THOUSAND * (double)writes->step_bytes + saves * (double)writes->save_bytes;
 }
 
-/* The last save is that of the end. */
+/* Counts the save at the end, too. */
 double sw_writes_of_run(const struct sw_writes *writes, int64_t steps) {
     const int64_t saves = 1 + (writes->save_every > 0 ? (steps - 1) / writes->save_every : 0);
     return (double)writes->start_bytes + (double)steps * (double)writes->step_bytes +
