@@ -124,7 +124,7 @@ def auto_follows_the_prices():
             problems.append(f"{what}: {prices} and a step of {step_s} s")
     text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, *PLACES["host"], "--nvme", SCRATCH, "--rates",
                         path("both.json")).out
-    if "updates by price" not in text or "updates run" not in text:
+    if "updates by predicted step" not in text or "updates run" not in text:
         problems.append(f"the plan does not say why:\n{text}")
     return problems
 

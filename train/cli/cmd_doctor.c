@@ -48,7 +48,7 @@ static const struct check of_folder[] = {
     {"drive rate", sw_doctor_drive_rate, true},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
-enum { FOUND_CHARS = 4608 };
+enum { FOUND_CHARS = 4608, FOUND_COLUMN = 17 };
 
 json_t *sw_fact_text(const char *text) {
     return text == NULL || text[0] == '\0' ? json_null() : json_string(text);
@@ -75,10 +75,13 @@ void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding, const c
                                     finding.facts != NULL ? finding.facts : json_object()));
     if (doctor->json)
         return;
-    printf("%-3s %-12s %s%s%s\n", marks[state], doctor->what, doctor->folder != NULL ? doctor->folder : "",
-           doctor->folder != NULL ? ": " : "", found);
-    if (finding.fix != NULL)
-        printf("%17s%s\n", "", finding.fix);
+    printf("%-3s %-12s ", marks[state], doctor->what);
+    sw_command_print(FOUND_COLUMN, FOUND_COLUMN, "%s%s%s", doctor->folder != NULL ? doctor->folder : "",
+                     doctor->folder != NULL ? ": " : "", found);
+    if (finding.fix != NULL) {
+        printf("%*s", FOUND_COLUMN, "");
+        sw_command_print(FOUND_COLUMN, FOUND_COLUMN, "%s", finding.fix);
+    }
     fflush(stdout);
 }
 

@@ -27,13 +27,18 @@ static sw_status write_trace(struct sw_planned *p) {
     return status;
 }
 
+enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4 };
+
 static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
-    printf("  %-26s%9.3f s%12.0f tokens/s   %s busy for %.0f%% of it;", name, s->step_s,
-           (double)p->settings.batch_tokens / s->step_s, s->bottleneck, 100.0 * s->bottleneck_share);
+    char lanes[SENTENCE_CHARS] = "";
+    int length = 0;
     for (int lane = 0; lane < SW_LANES; lane++)
         if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
-            printf(" %s %.0f%%", sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
-    putchar('\n');
+            length += snprintf(lanes + length, sizeof lanes - (size_t)length, "%s %.0f%%, ",
+                               sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
+    printf("%*s%-26s%9.3f s%12.0f tokens/s\n%*s", INDENT, "", name, s->step_s,
+           (double)p->settings.batch_tokens / s->step_s, LANES_INDENT, "");
+    sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
 }
 
 /* Returns the time that saves add, as a share of the steps without one. */
@@ -52,7 +57,8 @@ static void print_recompute_price(const struct sw_planned *p) {
         again_s += micros * level_s[p->plan->recompute[u]];
         all_s += micros * level_s[SW_RECOMPUTE_UNIT];
     }
-    printf("computing intermediates again takes %.3f s of a step; all of them would take %.3f s\n", again_s, all_s);
+    sw_command_print(0, INDENT, "computing intermediates again takes %.3f s of a step; all of them would take %.3f s",
+                     again_s, all_s);
 }
 
 static void print_writes(const struct sw_planned *p) {
@@ -74,23 +80,21 @@ static void print_order_prices(const struct sw_planned *p) {
     const struct sw_plan_prices *prices = &p->prices;
     if (prices->orders == 0)
         return;
-    fputs("order by price, updates on the host:", stdout);
+    puts("order by predicted step, with updates on the host:");
     for (int i = 0; i < prices->orders; i++) {
-        const char *comma = i == 0 ? "" : ",";
-        const long long group = (long long)prices->order[i].group;
+        printf("  groups of %-6lld ", (long long)prices->order[i].group);
         if (isfinite(prices->order[i].bound_s))
-            printf("%s at least %.3f s in groups of %lld", comma, prices->order[i].bound_s, group);
+            printf("at least %.3f s\n", prices->order[i].bound_s);
         else if (prices->order[i].too_long)
-            printf("%s too many operations in groups of %lld", comma, group);
+            puts("too many operations");
         else if (!isfinite(prices->order[i].step_s))
-            printf("%s groups of %lld do not fit", comma, group);
+            puts("does not fit");
         else if (prices->order[i].chosen_s < prices->order[i].step_s)
-            printf("%s %.3f s in groups of %lld (%.3f s with updates where they are cheapest)", comma,
-                   prices->order[i].step_s, group, prices->order[i].chosen_s);
+            printf("%.3f s (%.3f s with updates where they are cheapest)\n", prices->order[i].step_s,
+                   prices->order[i].chosen_s);
         else
-            printf("%s %.3f s in groups of %lld", comma, prices->order[i].step_s, group);
+            printf("%.3f s\n", prices->order[i].step_s);
     }
-    putchar('\n');
 }
 
 /* Prints the predicted steps by which the places of updates were chosen. */
@@ -98,11 +102,11 @@ static void print_update_prices(const struct sw_planned *p) {
     const struct sw_update_prices *prices = &p->prices.update;
     if (!prices->known)
         return;
-    printf("updates by price: %.3f s a step; %.3f s with all on the host, ", prices->chosen_s, prices->host_s);
+    printf("updates by predicted step: %.3f s\n  all on the host   %.3f s\n", prices->chosen_s, prices->host_s);
     if (isfinite(prices->device_s))
-        printf("%.3f s with all on the device\n", prices->device_s);
+        printf("  all on the device %.3f s\n", prices->device_s);
     else
-        puts("and the chunks of all do not fit on the device");
+        puts("  all on the device does not fit");
 }
 
 /* Prints the time of the whole run, with its saves. */
@@ -121,8 +125,8 @@ static void print_prediction(const struct sw_planned *p) {
         printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "rates measured now");
     print_simulation(p, "update under forward", &p->prediction.plain);
     if (p->may_save) {
-        print_simulation(p, "the same with a save", &p->save.step);
-        printf("  a save costs %.3f s with what the steps beside it lose: every %lld steps, %.1f%% more time\n",
+        print_simulation(p, "with a save", &p->save.step);
+        printf("  a save costs %.3f s, slower steps beside it included: every %lld steps, %.1f%% more\n",
                p->save.cost_s, (long long)p->writes.save_every, 100.0 * save_share(p));
     }
     if (p->prediction.may_speculate) {
@@ -132,17 +136,18 @@ static void print_prediction(const struct sw_planned *p) {
     print_run(p);
 }
 
+/* Prints the answer first, how long a step and the run would take, and then where everything would live. */
 static void print_text(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
-    printf("%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s\n", s->model,
-           (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
-           (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s));
+    sw_command_print(0, INDENT, "%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s", s->model,
+                     (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
+                     (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s));
+    print_prediction(p);
     sw_plan_print(p->plan, stdout);
     print_recompute_price(p);
     print_writes(p);
     print_order_prices(p);
     print_update_prices(p);
-    print_prediction(p);
 }
 
 static json_t *lanes_json(const struct sw_plan *plan) {

@@ -3,11 +3,13 @@
 #include "train/cli/commands.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 
 /* Training overtakes a reader rarely: the reader is as fast as the drive, and a step rarely is. */
 enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
+enum { LINE_CHARS = 4608 };
 
 int sw_command_fail(const char *command, sw_status status) {
     sw_log_end_progress();
@@ -43,6 +45,16 @@ int sw_command_run(const struct sw_command_line *line, int argc, char **argv, vo
     }
     sw_options_release(line, target);
     return code;
+}
+
+void sw_command_print(int column, int indent, const char *format, ...) {
+    char line[LINE_CHARS];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    sw_print_wrapped(line, column, indent, stdout);
+    putchar('\n');
 }
 
 sw_status sw_command_print_json(json_t *object) {

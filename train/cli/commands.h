@@ -23,6 +23,10 @@ int sw_command_fail(const char *command, sw_status status);
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
+/* Prints a sentence of a report on standard output, in 80 columns: the first line begins at `column`, further ones at
+ * `indent`. The caller has printed the columns before it. */
+__attribute__((format(printf, 3, 4))) void sw_command_print(int column, int indent, const char *format, ...);
+
 /* Prints the one object of --json on standard output and releases it. NULL fails for lack of memory. */
 sw_status sw_command_print_json(json_t *object);
 

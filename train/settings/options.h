@@ -91,6 +91,9 @@ sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *c
 void sw_options_release(const struct sw_command_line *line, void *target);
 
 void sw_options_help(const struct sw_command_line *line, FILE *to);
+/* Prints the words of a text, which begins at `column`, in 80 columns: further lines begin at `indent`. Prints no line
+ * end behind it. Returns the column after the text. */
+int sw_print_wrapped(const char *text, int column, int indent, FILE *to);
 /* Prints the exit statuses of all commands (core/exit.h). */
 void sw_options_help_exits(FILE *to);
 

@@ -24,11 +24,11 @@ const char *sw_options_nearest(const struct sw_command_line *line, const char *t
 }
 
 /* Prints a word after a space, or at `indent` on the next line where it would pass the last column. */
-static void print_word(const char *word, int length, int *column, int indent, FILE *to) {
+static void add_word(const char *word, int length, int *column, int indent, FILE *to) {
     if (*column + 1 + length > WIDTH) {
         fprintf(to, "\n%*s", indent, "");
         *column = indent;
-    } else if (*column > indent) {
+    } else {
         fputc(' ', to);
         ++*column;
     }
@@ -36,12 +36,13 @@ static void print_word(const char *word, int length, int *column, int indent, FI
     *column += length;
 }
 
-/* Prints the words of a text from column `indent` on. Returns the column after the last word. */
-static int print_wrapped(const char *text, int indent, FILE *to) {
-    int column = indent;
-    for (const char *at = text; *at != '\0'; at += strspn(at, " ")) {
+int sw_print_wrapped(const char *text, int column, int indent, FILE *to) {
+    const char *at = text + strcspn(text, " ");
+    fprintf(to, "%.*s", (int)(at - text), text);
+    column += (int)(at - text);
+    for (at += strspn(at, " "); *at != '\0'; at += strspn(at, " ")) {
         const int length = (int)strcspn(at, " ");
-        print_word(at, length, &column, indent, to);
+        add_word(at, length, &column, indent, to);
         at += length;
     }
     return column;
@@ -63,9 +64,9 @@ static void print_usage(const struct sw_command_line *line, FILE *to) {
             length += snprintf(text + length, left, " %s %s%s", option->name, value_name(option), more);
     }
     snprintf(text + length, sizeof text - (size_t)length, " [flags]");
-    print_wrapped(text, 0, to);
+    sw_print_wrapped(text, 0, 0, to);
     fputs("\n\n", to);
-    print_wrapped(line->summary, 0, to);
+    sw_print_wrapped(line->summary, 0, 0, to);
     fputc('\n', to);
 }
 
@@ -89,10 +90,10 @@ static void print_option(const struct sw_command_line *line, const struct sw_opt
         fprintf(to, "%s\n%*s", head, TEXT_COLUMN, "");
     else
         fprintf(to, "%-*s", TEXT_COLUMN, head);
-    int column = print_wrapped(option->what, TEXT_COLUMN, to);
+    int column = sw_print_wrapped(option->what, TEXT_COLUMN, TEXT_COLUMN, to);
     const int length = default_text(line, option, text);
     if (length > 0)
-        print_word(text, length, &column, TEXT_COLUMN, to);
+        add_word(text, length, &column, TEXT_COLUMN, to);
     fputc('\n', to);
 }
 
