@@ -11,7 +11,7 @@ ORDER = (
     "io/queue io/safetensors io/store",
     "kernels",
     "offload/plan offload/engine offload/simulate",
-    "train/files train/hf train/model train/devices train/settings train/data train/folder train/stores train/plan train/run"
+    "train/files train/text train/hf train/model train/devices train/settings train/data train/folder train/stores train/plan train/run"
     " train/cli",
     "bench",
     "tests",

@@ -1,0 +1,211 @@
+#include "train/text/added_tokens.h"
+
+#include "train/text/number_map.h"
+#include "train/text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A trie of the tokens that are looked for in one kind of text. Node 0 is the root. */
+struct trie {
+    struct sw_number_map edge;  /* node and byte → node */
+    struct sw_number_map token; /* node → number of the token that ends there */
+    uint32_t nodes;
+    bool begins[256]; /* bytes that some token begins with */
+};
+
+struct sw_added_tokens {
+    struct sw_added_token *token;
+    size_t count;
+    struct sw_number_map of_id; /* id → number of a token */
+    struct trie trie[2];        /* of texts as given, and of normalized ones */
+    int32_t ids;
+};
+
+static uint64_t edge_key(uint32_t node, char byte) {
+    return (uint64_t)node << 8 | (unsigned char)byte;
+}
+
+static sw_status trie_add(struct trie *trie, struct sw_text text, size_t number) {
+    uint32_t node = 0;
+    for (size_t i = 0; i < text.bytes; i++) {
+        uint64_t next = sw_number_map_get(&trie->edge, edge_key(node, text.data[i]));
+        if (next == SW_NUMBER_NONE) {
+            next = ++trie->nodes;
+            SW_TRY(sw_number_map_put(&trie->edge, edge_key(node, text.data[i]), next));
+        }
+        node = (uint32_t)next;
+    }
+    trie->begins[(unsigned char)text.data[0]] = true;
+    return sw_number_map_put(&trie->token, node, number);
+}
+
+/* Finds the longest token that the text has at `at`; false where there is none. */
+static bool trie_match(const struct trie *trie, struct sw_text text, size_t at, size_t *out_number, size_t *out_bytes) {
+    uint64_t node = 0;
+    bool found = false;
+    for (size_t i = at; i < text.bytes; i++) {
+        node = sw_number_map_get(&trie->edge, edge_key((uint32_t)node, text.data[i]));
+        if (node == SW_NUMBER_NONE)
+            break;
+        const uint64_t number = sw_number_map_get(&trie->token, node);
+        if (number != SW_NUMBER_NONE) {
+            *out_number = (size_t)number;
+            *out_bytes = i + 1 - at;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void trie_release(struct trie *trie) {
+    sw_number_map_release(&trie->edge);
+    sw_number_map_release(&trie->token);
+}
+
+static sw_status copy(struct sw_text from, struct sw_text *out) {
+    char *data = malloc(from.bytes + 1);
+    if (data == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer");
+    memcpy(data, from.data, from.bytes);
+    data[from.bytes] = 0;
+    *out = (struct sw_text){data, from.bytes};
+    return SW_OK;
+}
+
+/* A token's id is the vocabulary's, where it has one. */
+static sw_status check_id(const struct sw_added_token *token, const struct sw_vocabulary *vocabulary, json_int_t id,
+                          const char *path) {
+    int32_t known;
+    SW_TRY(sw_vocabulary_find_spelled(vocabulary, token->content.data, &known));
+    if (known >= 0 ? id == known : id >= 0 && id < SW_VOCABULARY_MOST_IDS)
+        return SW_OK;
+    if (known >= 0)
+        return sw_fail(SW_ERR_ARG, "%s: the added token '%.60s' has the id %lld, and %d in the vocabulary", path,
+                       token->content.data, (long long)id, known);
+    return sw_fail(SW_ERR_ARG, "%s: the id of the added token '%.60s' is not a number from 0 to %d", path,
+                   token->content.data, SW_VOCABULARY_MOST_IDS - 1);
+}
+
+static sw_status normalize(const struct sw_normalizer *normalizer, struct sw_added_token *token) {
+    struct sw_normalizer_scratch scratch = {0};
+    struct sw_pattern_scratch *pattern;
+    struct sw_text text = token->content;
+    SW_TRY(sw_pattern_scratch_create(&pattern));
+    sw_status status = sw_normalize(normalizer, &scratch, pattern, &text);
+    if (status == SW_OK)
+        status = copy(text, &token->normalized);
+    sw_pattern_scratch_destroy(pattern);
+    sw_normalizer_scratch_release(&scratch);
+    return status;
+}
+
+static sw_status read_token(struct sw_added_tokens *added, const json_t *json, const struct sw_vocabulary *vocabulary,
+                            const struct sw_normalizer *normalizer, const char *path) {
+    const char *content = json_string_value(json_object_get(json, "content"));
+    const json_t *id = json_object_get(json, "id");
+    if (content == NULL || *content == 0)
+        return sw_fail(SW_ERR_ARG, "%s: an added token has no content", path);
+    struct sw_added_token *token = &added->token[added->count];
+    *token = (struct sw_added_token){
+        .special = json_is_true(json_object_get(json, "special")),
+        .is_normalized = json_is_true(json_object_get(json, "normalized")),
+        .single_word = json_is_true(json_object_get(json, "single_word")),
+        .strips_left = json_is_true(json_object_get(json, "lstrip")),
+        .strips_right = json_is_true(json_object_get(json, "rstrip")),
+    };
+    SW_TRY(copy((struct sw_text){content, strlen(content)}, &token->content));
+    added->count++;
+    SW_TRY(check_id(token, vocabulary, json_is_integer(id) ? json_integer_value(id) : -1, path));
+    token->id = (int32_t)json_integer_value(id);
+    if (token->id >= added->ids)
+        added->ids = token->id + 1;
+    SW_TRY(token->is_normalized ? normalize(normalizer, token) : SW_OK);
+    const struct sw_text sought = token->is_normalized ? token->normalized : token->content;
+    SW_TRY(sw_number_map_put(&added->of_id, (uint64_t)token->id, added->count - 1));
+    return sought.bytes == 0 ? SW_OK : trie_add(&added->trie[token->is_normalized], sought, added->count - 1);
+}
+
+sw_status sw_added_tokens_create(const json_t *json, const struct sw_vocabulary *vocabulary,
+                                 const struct sw_normalizer *normalizer, const char *path,
+                                 struct sw_added_tokens **out) {
+    struct sw_added_tokens *added = calloc(1, sizeof *added);
+    const size_t count = json_array_size(json);
+    if (added != NULL)
+        added->token = calloc(count + 1, sizeof *added->token);
+    sw_status status =
+        added != NULL && added->token != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer");
+    for (size_t i = 0; status == SW_OK && i < count; i++)
+        status = read_token(added, json_array_get(json, i), vocabulary, normalizer, path);
+    if (status != SW_OK) {
+        sw_added_tokens_destroy(added);
+        return status;
+    }
+    *out = added;
+    return SW_OK;
+}
+
+void sw_added_tokens_destroy(struct sw_added_tokens *added) {
+    if (added == NULL)
+        return;
+    for (size_t i = 0; i < added->count; i++) {
+        free((char *)(uintptr_t)added->token[i].content.data);
+        free((char *)(uintptr_t)added->token[i].normalized.data);
+    }
+    free(added->token);
+    sw_number_map_release(&added->of_id);
+    trie_release(&added->trie[0]);
+    trie_release(&added->trie[1]);
+    free(added);
+}
+
+const struct sw_added_token *sw_added_token_of_id(const struct sw_added_tokens *added, int32_t id) {
+    const uint64_t number = sw_number_map_get(&added->of_id, (uint64_t)id);
+    return number == SW_NUMBER_NONE ? NULL : &added->token[number];
+}
+
+const struct sw_added_token *sw_added_token_find(const struct sw_added_tokens *added, const char *content) {
+    for (size_t i = 0; i < added->count; i++)
+        if (strcmp(added->token[i].content.data, content) == 0)
+            return &added->token[i];
+    return NULL;
+}
+
+int32_t sw_added_tokens_ids(const struct sw_added_tokens *added) {
+    return added->ids;
+}
+
+/* Tells whether no word goes on at either side of a match. */
+static bool stands_alone(struct sw_text text, size_t begin, size_t end) {
+    const struct sw_text before = {text.data, begin}, after = {text.data + end, text.bytes - end};
+    return (begin == 0 || !sw_utf8_is_word(sw_utf8_last(before))) &&
+           (after.bytes == 0 || !sw_utf8_is_word(sw_utf8_read(after).code));
+}
+
+/* Takes the white space beside a match, on its left as far as it was not taken before. */
+static void take_space(struct sw_text text, size_t taken, struct sw_added_match *match) {
+    if (match->token->strips_left && match->begin > taken)
+        match->begin -= sw_utf8_trailing_space_bytes((struct sw_text){text.data + taken, match->begin - taken});
+    if (match->token->strips_right)
+        match->end += sw_utf8_leading_space_bytes((struct sw_text){text.data + match->end, text.bytes - match->end});
+}
+
+struct sw_added_match sw_added_tokens_next(const struct sw_added_tokens *added, struct sw_text text,
+                                           struct sw_added_match before, struct sw_added_search search) {
+    const struct trie *trie = &added->trie[search.normalized];
+    for (size_t at = before.resume; trie->nodes > 0 && at < text.bytes; at++) {
+        size_t number = 0, bytes = 0;
+        if (!trie->begins[(unsigned char)text.data[at]] || !trie_match(trie, text, at, &number, &bytes))
+            continue;
+        const struct sw_added_token *token = &added->token[number];
+        struct sw_added_match match = {.token = token, .begin = at, .end = at + bytes, .resume = at + bytes};
+        /* The search goes on behind a match that is not taken, as that of `tokenizers` does. */
+        at = match.end - 1;
+        if ((token->special && !search.with_special) ||
+            (token->single_word && !stands_alone(text, match.begin, match.end)))
+            continue;
+        take_space(text, before.end, &match);
+        return match;
+    }
+    return (struct sw_added_match){.begin = text.bytes, .end = text.bytes, .resume = text.bytes};
+}

@@ -1,0 +1,149 @@
+#include "train/text/tokenizer.h"
+
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/text/tokenizer_private.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A tokenizer.json of 256 thousand tokens has about 30 MB. */
+enum { MOST_FILE_BYTES = 256 << 20 };
+
+static sw_status add_special_id(const struct sw_tokenizer *tokenizer, const json_t *piece, const json_t *post,
+                                const char *path, struct sw_token_list *list) {
+    const char *name = json_string_value(json_object_get(piece, "id"));
+    const json_t *ids = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
+    if (name == NULL || !json_is_array(ids))
+        return sw_fail(SW_ERR_ARG, "%s: its template names a special token without ids", path);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const int32_t id = (int32_t)json_integer_value(json_array_get(ids, i));
+        if (id < 0 || id >= sw_tokenizer_ids(tokenizer))
+            return sw_fail(SW_ERR_ARG, "%s: its template puts the id %d, which no token has", path, id);
+        SW_TRY(sw_token_list_append(list, &id, 1));
+    }
+    return SW_OK;
+}
+
+/* What a template puts before and behind a single text. */
+static sw_status read_template(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
+    const json_t *single = json_object_get(post, "single");
+    bool text_seen = false;
+    for (size_t i = 0; i < json_array_size(single); i++) {
+        const json_t *part = json_array_get(single, i);
+        const json_t *special = json_object_get(part, "SpecialToken");
+        struct sw_token_list *list = text_seen ? &tokenizer->after : &tokenizer->before;
+        if (special != NULL)
+            SW_TRY(add_special_id(tokenizer, special, post, path, list));
+        else if (text_seen || json_object_get(part, "Sequence") == NULL)
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s: its template for a text is not special tokens around it", path);
+        else
+            text_seen = true;
+    }
+    return text_seen ? SW_OK : sw_fail(SW_ERR_ARG, "%s: its template leaves out the text", path);
+}
+
+static sw_status read_post_processor(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
+    const char *type = json_string_value(json_object_get(post, "type"));
+    if (post == NULL || json_is_null(post))
+        return SW_OK;
+    if (type != NULL && strcmp(type, "ByteLevel") == 0) /* changes offsets, not tokens */
+        return SW_OK;
+    if (type != NULL && strcmp(type, "TemplateProcessing") == 0)
+        return read_template(tokenizer, post, path);
+    if (type == NULL || strcmp(type, "Sequence") != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: this version does not have the post-processor '%.60s'", path,
+                       type == NULL ? "" : type);
+    const json_t *list = json_object_get(post, "processors");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        SW_TRY(read_post_processor(tokenizer, json_array_get(list, i), path));
+    return SW_OK;
+}
+
+/* The character that Llama 2 and Mistral put for spaces, U+2581. */
+static const struct sw_text metaspace = {"\xE2\x96\x81", 3};
+
+static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const char *path) {
+    const json_t *model = json_object_get(json, "model");
+    const char *type = json_string_value(json_object_get(model, "type"));
+    /* Files of old versions name no type where it is BPE. */
+    if (!json_is_object(model) || (type != NULL && strcmp(type, "BPE") != 0))
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: this version has tokenizers of the type BPE, not '%.60s'", path,
+                       type == NULL ? "" : type);
+    SW_TRY(sw_pre_tokenizer_create(json_object_get(json, "pre_tokenizer"), path, &tokenizer->pre));
+    const bool byte_level = sw_pre_tokenizer_is_byte_level(tokenizer->pre);
+    SW_TRY(sw_vocabulary_create(json_object_get(model, "vocab"), byte_level, path, &tokenizer->vocabulary));
+    SW_TRY(sw_bpe_create(model, tokenizer->vocabulary, byte_level, path, &tokenizer->bpe));
+    SW_TRY(sw_normalizer_create(json_object_get(json, "normalizer"), path, &tokenizer->normalizer));
+    SW_TRY(sw_added_tokens_create(json_object_get(json, "added_tokens"), tokenizer->vocabulary, tokenizer->normalizer,
+                                  path, &tokenizer->added));
+    SW_TRY(read_post_processor(tokenizer, json_object_get(json, "post_processor"), path));
+    SW_TRY(sw_decoding_read(json_object_get(json, "decoder"), byte_level, path, &tokenizer->decoding));
+    if (sw_pre_tokenizer_is_none(tokenizer->pre) && sw_bpe_may_cut_before(tokenizer->bpe, metaspace))
+        sw_pre_tokenizer_cut_before(tokenizer->pre, metaspace);
+    return SW_OK;
+}
+
+/* A folder stands for the tokenizer.json in it. */
+static sw_status resolve(const char *given, char path[PATH_MAX]) {
+    struct stat info;
+    if (stat(given, &info) == 0 && S_ISDIR(info.st_mode))
+        return sw_path_join(path, PATH_MAX, given, "tokenizer.json");
+    if (strlen(given) >= PATH_MAX)
+        return sw_fail(SW_ERR_ARG, "the path of a tokenizer is too long");
+    memcpy(path, given, strlen(given) + 1);
+    return SW_OK;
+}
+
+sw_status sw_tokenizer_load(const char *given, struct sw_tokenizer **out) {
+    char path[PATH_MAX];
+    json_t *json;
+    SW_TRY(resolve(given, path));
+    SW_TRY(sw_json_read_file(path, MOST_FILE_BYTES, SW_ERR_ARG, &json));
+    struct sw_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    const sw_status status =
+        tokenizer == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer") : build(tokenizer, json, path);
+    json_decref(json);
+    if (status != SW_OK) {
+        sw_tokenizer_destroy(tokenizer);
+        return status;
+    }
+    *out = tokenizer;
+    return SW_OK;
+}
+
+void sw_tokenizer_destroy(struct sw_tokenizer *tokenizer) {
+    if (tokenizer == NULL)
+        return;
+    sw_decoding_release(&tokenizer->decoding);
+    sw_added_tokens_destroy(tokenizer->added);
+    sw_normalizer_destroy(tokenizer->normalizer);
+    sw_pre_tokenizer_destroy(tokenizer->pre);
+    sw_bpe_destroy(tokenizer->bpe);
+    sw_vocabulary_destroy(tokenizer->vocabulary);
+    free(tokenizer->before.id);
+    free(tokenizer->after.id);
+    free(tokenizer);
+}
+
+int32_t sw_tokenizer_ids(const struct sw_tokenizer *tokenizer) {
+    const int32_t model = sw_vocabulary_ids(tokenizer->vocabulary), added = sw_added_tokens_ids(tokenizer->added);
+    return model > added ? model : added;
+}
+
+int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spelled) {
+    int32_t id = -1;
+    const struct sw_added_token *added = sw_added_token_find(tokenizer->added, spelled);
+    if (added != NULL)
+        return added->id;
+    if (sw_vocabulary_find_spelled(tokenizer->vocabulary, spelled, &id) != SW_OK)
+        sw_error_clear(); /* without memory the token counts as not there */
+    return id;
+}
+
+bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
+    const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
+    return added != NULL && added->special;
+}
