@@ -22,6 +22,7 @@ static const struct {
     {.name = "generate", .what = "continue a text", .run = sw_command_generate},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
+    {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
     {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

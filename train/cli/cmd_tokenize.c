@@ -1,0 +1,261 @@
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/long_work.h"
+#include "core/machine.h"
+#include "offload/engine/team.h"
+#include "train/cli/commands.h"
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/run/signals.h"
+#include "train/text/text_reader.h"
+#include "train/text/token_writer.h"
+#include "train/text/tokenizer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A batch is what all threads encode before it is written. */
+enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16, MOST_CONFIG_BYTES = 16 << 20 };
+
+struct tokenize_options {
+    char *model, *out, *separator, *field, *end;
+    struct sw_option_list data;
+    bool lines, joined, parse_special;
+    int64_t threads;
+};
+
+#define AT(member) .offset = offsetof(struct tokenize_options, member)
+#define INPUT "Input"
+#define OUTPUT SW_OPTION_OUTPUT
+
+/* One member a line would hide the table. */
+/* clang-format off */
+static const struct sw_option options[] = {
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
+     .what = "Hugging Face folder with a tokenizer.json, or that file"},
+    {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE", .required = true,
+     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one"},
+    {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
+     .what = "take each line of a .txt or .md file as a document"},
+    {.name = "--separator", .kind = SW_OPTION_STRING, AT(separator), .group = INPUT, .value = "LINE",
+     .what = "divide .txt and .md files at lines that are just this"},
+    {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .initial = "text", .value = "NAME",
+     .what = "member of a .jsonl line that has the text"},
+    {.name = "--special", .kind = SW_OPTION_FLAG, AT(parse_special), .group = INPUT,
+     .what = "take special tokens that the text spells out, such as <|im_end|>, for these tokens; without it they are "
+             "text"},
+    {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = OUTPUT, .value = "FILE.bin", .required = true,
+     .what = "token file to write; FILE.bin.doc beside it has where documents begin"},
+    {.name = "--end", .kind = SW_OPTION_STRING, AT(end), .group = OUTPUT, .initial = "auto", .value = "TOKEN",
+     .what = "token to put behind each document, or none; auto: the eos_token_id of config.json"},
+    {.name = "--joined", .kind = SW_OPTION_FLAG, AT(joined), .group = OUTPUT,
+     .what = "write no FILE.bin.doc: attention then crosses from one document to the next"},
+    {.name = "--threads", .kind = SW_OPTION_INT, AT(threads), .group = OUTPUT, .initial = "auto", .value = "N",
+     .int_min = 1, .int_max = 4096, .allow_auto = true, .what = "CPU threads; auto: all cores"},
+};
+/* clang-format on */
+
+static sw_status check(const void *target) {
+    const struct tokenize_options *given = target;
+    const size_t chars = strlen(given->out);
+    if (given->lines && given->separator != NULL)
+        return sw_fail(SW_ERR_ARG, "give either --lines or --separator");
+    if (chars < 5 || strcmp(given->out + chars - 4, ".bin") != 0)
+        return sw_fail(SW_ERR_ARG, "--out %s: token files end in .bin", given->out);
+    return SW_OK;
+}
+
+static const struct sw_command_line line = {
+    .command = "tokenize",
+    .summary = "Writes text as the tokens of a model, for train and eval.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check,
+    .examples = {"spillway tokenize --model model --data text.txt --out text.bin",
+                 "spillway tokenize --model model --data text.txt --lines --out lines.bin",
+                 "spillway tokenize --model model --data docs.jsonl --end none --out docs.bin"}};
+
+struct document {
+    struct sw_text_buffer text;
+    struct sw_token_list tokens;
+    sw_status status;
+    char message[256]; /* of a failure, which its thread keeps to itself */
+};
+
+struct work {
+    const struct tokenize_options *given;
+    struct sw_tokenizer *tokenizer;
+    struct sw_text_reader *reader;
+    struct sw_token_writer *writer;
+    struct sw_team *team;
+    struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
+    int encoders;
+    struct document *document;
+    int64_t documents; /* of this batch */
+    int64_t vocab;     /* the model's */
+    int32_t end;       /* token behind each document; -1: none */
+};
+
+/* What the folder's config.json says, where it is there: the vocabulary and the token that ends a text. */
+static sw_status read_config(struct work *w) {
+    char path[PATH_MAX];
+    json_t *config;
+    w->vocab = sw_tokenizer_ids(w->tokenizer);
+    w->end = -1;
+    if (sw_path_join(path, sizeof path, w->given->model, "config.json") != SW_OK || access(path, R_OK) != 0) {
+        sw_error_clear();
+        return SW_OK;
+    }
+    SW_TRY(sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, &config));
+    const json_t *vocab = json_object_get(config, "vocab_size");
+    const json_t *end = json_object_get(config, "eos_token_id");
+    if (json_is_array(end))
+        end = json_array_get(end, 0);
+    if (json_is_integer(vocab) && json_integer_value(vocab) > 0)
+        w->vocab = json_integer_value(vocab);
+    if (json_is_integer(end) && json_integer_value(end) < w->vocab)
+        w->end = (int32_t)json_integer_value(end);
+    json_decref(config);
+    if (sw_tokenizer_ids(w->tokenizer) > w->vocab)
+        return sw_fail(SW_ERR_ARG,
+                       "%s: the tokenizer has %d tokens and the model's vocabulary %lld: they do not belong together",
+                       w->given->model, sw_tokenizer_ids(w->tokenizer), (long long)w->vocab);
+    return SW_OK;
+}
+
+static sw_status find_end(struct work *w) {
+    const char *end = w->given->end;
+    if (strcmp(end, "auto") == 0)
+        return SW_OK;
+    w->end = strcmp(end, "none") == 0 ? -1 : sw_tokenizer_find(w->tokenizer, end);
+    if (w->end < 0 && strcmp(end, "none") != 0)
+        return sw_fail(SW_ERR_ARG, "--end: the tokenizer has no token '%s'", end);
+    return SW_OK;
+}
+
+static sw_status refuse_stale_documents(const struct work *w) {
+    static const char *const suffixes[] = {".doc", ".mask"};
+    for (size_t i = w->given->joined ? 0 : 1; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        char path[PATH_MAX];
+        const int chars = snprintf(path, sizeof path, "%s%s", w->given->out, suffixes[i]);
+        if (chars > 0 && chars < (int)sizeof path && access(path, F_OK) == 0)
+            return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", path);
+    }
+    return SW_OK;
+}
+
+static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct document *document) {
+    const struct sw_encode_options how = {.parse_special = w->given->parse_special};
+    document->tokens.count = 0;
+    SW_TRY(sw_text_encode(encoder, sw_text_of_buffer(&document->text), how, &document->tokens));
+    return w->end < 0 || document->tokens.count == 0 ? SW_OK : sw_token_list_append(&document->tokens, &w->end, 1);
+}
+
+/* Encodes the documents of the batch whose number is `index` modulo the encoders. */
+static void encode_share(void *context, int64_t index) {
+    struct work *w = context;
+    for (int64_t i = index; i < w->documents; i += w->encoders) {
+        struct document *document = &w->document[i];
+        document->status = encode(w, w->encoder[index], document);
+        if (document->status == SW_OK)
+            continue;
+        (void)snprintf(document->message, sizeof document->message, "%s", sw_error_message(document->status));
+        sw_error_clear();
+        return;
+    }
+}
+
+static sw_status read_batch(struct work *w, bool *out_end) {
+    size_t bytes = 0;
+    for (w->documents = 0; w->documents < BATCH_DOCUMENTS && bytes < BATCH_BYTES; w->documents++) {
+        struct document *document = &w->document[w->documents];
+        document->status = SW_OK;
+        SW_TRY(sw_text_reader_next(w->reader, &document->text, out_end));
+        if (*out_end)
+            return SW_OK;
+        bytes += document->text.bytes;
+    }
+    return SW_OK;
+}
+
+static sw_status encode_all(struct work *w) {
+    struct sw_long_work progress = sw_long_work_begin("encoding text", sw_text_reader_bytes(w->reader));
+    for (bool end = false; !end;) {
+        SW_TRY(read_batch(w, &end));
+        sw_team_begin(w->team, encode_share, w, w->encoders);
+        sw_team_finish(w->team);
+        for (int64_t i = 0; i < w->documents; i++) {
+            if (w->document[i].status != SW_OK)
+                return sw_fail(w->document[i].status, "%s", w->document[i].message);
+            SW_TRY(sw_token_writer_add(w->writer, &w->document[i].tokens));
+        }
+        SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
+    }
+    sw_long_work_end(&progress);
+    if (sw_token_writer_tokens(w->writer) == 0)
+        return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
+    return sw_token_writer_publish(w->writer);
+}
+
+static sw_status open_all(struct work *w) {
+    const struct tokenize_options *given = w->given;
+    const struct sw_text_rules rules = {.separator = given->separator, .lines = given->lines, .field = given->field};
+    SW_TRY(sw_tokenizer_load(given->model, &w->tokenizer));
+    SW_TRY(read_config(w));
+    SW_TRY(find_end(w));
+    SW_TRY(refuse_stale_documents(w));
+    SW_TRY(sw_text_reader_open((const char *const *)given->data.items, given->data.count, &rules, &w->reader));
+    SW_TRY(sw_token_writer_open(given->out, w->vocab <= UINT16_VOCAB ? 2 : 4, !given->joined, &w->writer));
+    w->encoders = given->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)given->threads;
+    w->encoder = calloc((size_t)w->encoders, sizeof(struct sw_text_encoder *));
+    w->document = calloc(BATCH_DOCUMENTS, sizeof *w->document);
+    if (w->encoder == NULL || w->document == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to encode text");
+    for (int i = 0; i < w->encoders; i++)
+        SW_TRY(sw_text_encoder_create(w->tokenizer, &w->encoder[i]));
+    return sw_team_open(w->encoders, &w->team);
+}
+
+static void close_all(struct work *w) {
+    if (w->team != NULL)
+        sw_team_close(w->team);
+    for (int i = 0; w->encoder != NULL && i < w->encoders; i++)
+        sw_text_encoder_destroy(w->encoder[i]);
+    for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++) {
+        free(w->document[i].text.data);
+        free(w->document[i].tokens.id);
+    }
+    free(w->encoder);
+    free(w->document);
+    sw_token_writer_close(w->writer);
+    sw_text_reader_close(w->reader);
+    sw_tokenizer_destroy(w->tokenizer);
+}
+
+static void say(const struct work *w, double seconds) {
+    const int64_t tokens = sw_token_writer_tokens(w->writer);
+    sw_log_info("wrote %s: %lld tokens of %lld documents, uint%d, in %.2f s (%.1f MB/s of text)", w->given->out,
+                (long long)tokens, (long long)sw_token_writer_documents(w->writer), w->vocab <= UINT16_VOCAB ? 16 : 32,
+                seconds, (double)sw_text_reader_bytes_read(w->reader) / seconds * 1e-6);
+}
+
+static sw_status run(const void *target) {
+    struct work w = {.given = target};
+    sw_long_work_stop_by(sw_signals_catch(false));
+    sw_status status = open_all(&w);
+    const int64_t begin_ns = sw_now_ns();
+    if (status == SW_OK)
+        status = encode_all(&w);
+    if (status == SW_OK)
+        say(&w, (double)(sw_now_ns() - begin_ns) * 1e-9);
+    close_all(&w);
+    return status;
+}
+
+int sw_command_tokenize(int argc, char **argv) {
+    struct tokenize_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

@@ -1,0 +1,136 @@
+#include "train/text/token_writer.h"
+
+#include "train/files/files.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct part {
+    char path[PATH_MAX], partial[PATH_MAX];
+    FILE *file; /* NULL: not written */
+};
+
+struct sw_token_writer {
+    struct part tokens, documents;
+    int token_bytes;
+    int64_t token_count, document_count;
+};
+
+static sw_status fail_on(const struct part *part, int error) {
+    return sw_fail(error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s",
+                   part->path, strerror(error));
+}
+
+static sw_status open_part(const char *path, const char *suffix, struct part *part) {
+    const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
+    const int more = snprintf(part->partial, sizeof part->partial, "%s%s.partial", path, suffix);
+    if (chars < 0 || more < 0 || more >= (int)sizeof part->partial)
+        return sw_fail(SW_ERR_ARG, "the path of the token file is too long");
+    const int fd = open(part->partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail_on(part, errno);
+    part->file = fdopen(fd, "wb");
+    if (part->file != NULL)
+        return SW_OK;
+    close(fd);
+    unlink(part->partial);
+    return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
+}
+
+sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents, struct sw_token_writer **out) {
+    struct sw_token_writer *writer = calloc(1, sizeof *writer);
+    if (writer == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
+    writer->token_bytes = token_bytes;
+    sw_status status = open_part(path, "", &writer->tokens);
+    if (status == SW_OK && documents)
+        status = open_part(path, ".doc", &writer->documents);
+    if (status != SW_OK) {
+        sw_token_writer_close(writer);
+        return status;
+    }
+    *out = writer;
+    return SW_OK;
+}
+
+static sw_status write_part(const struct part *part, const void *data, size_t bytes) {
+    return fwrite(data, 1, bytes, part->file) == bytes ? SW_OK : fail_on(part, errno);
+}
+
+static sw_status write_tokens(const struct sw_token_writer *writer, const int32_t *id, size_t count) {
+    enum { AT_ONCE = 4096 };
+    uint16_t narrow[AT_ONCE];
+    uint32_t wide[AT_ONCE];
+    const bool is_narrow = writer->token_bytes == (int)sizeof narrow[0];
+    for (size_t i = 0; i < count; i++) {
+        assert(id[i] >= 0 && (!is_narrow || id[i] <= UINT16_MAX));
+        narrow[i] = htole16((uint16_t)id[i]);
+        wide[i] = htole32((uint32_t)id[i]);
+    }
+    return write_part(&writer->tokens, is_narrow ? (const void *)narrow : wide, count * (size_t)writer->token_bytes);
+}
+
+sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens) {
+    enum { AT_ONCE = 4096 };
+    const uint64_t begin = htole64((uint64_t)writer->token_count);
+    if (tokens->count == 0)
+        return SW_OK;
+    if (writer->documents.file != NULL)
+        SW_TRY(write_part(&writer->documents, &begin, sizeof begin));
+    for (size_t at = 0; at < tokens->count; at += AT_ONCE)
+        SW_TRY(write_tokens(writer, tokens->id + at, tokens->count - at < AT_ONCE ? tokens->count - at : AT_ONCE));
+    writer->token_count += (int64_t)tokens->count;
+    writer->document_count++;
+    return SW_OK;
+}
+
+static sw_status publish_part(struct part *part) {
+    if (part->file == NULL)
+        return SW_OK;
+    const bool written = fflush(part->file) == 0 && fsync(fileno(part->file)) == 0;
+    const int error = errno;
+    const bool closed = fclose(part->file) == 0;
+    part->file = NULL;
+    if (written && closed && rename(part->partial, part->path) == 0)
+        return SW_OK;
+    const int why = written ? errno : error;
+    unlink(part->partial);
+    return fail_on(part, why);
+}
+
+/* The documents come first: beside tokens of before they would be noticed, while tokens without theirs would not. */
+sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
+    SW_TRY(publish_part(&writer->documents));
+    SW_TRY(publish_part(&writer->tokens));
+    return sw_file_flush_folder_of(writer->tokens.path);
+}
+
+static void discard(struct part *part) {
+    if (part->file == NULL)
+        return;
+    fclose(part->file);
+    unlink(part->partial);
+}
+
+void sw_token_writer_close(struct sw_token_writer *writer) {
+    if (writer == NULL)
+        return;
+    discard(&writer->tokens);
+    discard(&writer->documents);
+    free(writer);
+}
+
+int64_t sw_token_writer_tokens(const struct sw_token_writer *writer) {
+    return writer->token_count;
+}
+
+int64_t sw_token_writer_documents(const struct sw_token_writer *writer) {
+    return writer->document_count;
+}
