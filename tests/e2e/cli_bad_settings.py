@@ -114,7 +114,7 @@ def data_files():
              ("a token outside", on("large.bin", tokens[2]), "large.bin", "256", "499"),
              ("a token just outside", on("hundred.bin", tokens[1], model=narrow), "hundred.bin", "100", "499"),
              ("text for 100 tokens", train(model=narrow), "data.txt", "100", "256"),
-             ("text for more tokens than bytes", train(model=wide), "data.txt", "70000", "256", "tools/make_tokens.py"),
+             ("text for more tokens than bytes", train(model=wide), "data.txt", "70000", "256", "spillway tokenize"),
              ("a second file of another kind", train(data=[DATA, SCRATCH + "/wide/config.json"]), "config.json"),
              ("a validation part too short", train("--val", "0.1%"), "validation", "65"),
              ("no validation file", train("--val", "none.txt"), "none.txt"),

@@ -8,7 +8,7 @@ import program
 from program import script_test
 
 BUILD = os.path.dirname(program.PROGRAM)
-WANTED = ("bin/spillway", "bin/spillway-tokenize", "share/man/man1/spillway.1", "share/bash-completion/completions/spillway",
+WANTED = ("bin/spillway", "share/man/man1/spillway.1", "share/bash-completion/completions/spillway",
           "share/doc/spillway/README.md", "share/doc/spillway/LICENSE", "share/doc/spillway/docs/guide/fine-tune.md",
           "share/spillway/machines/h100.json")
 COMPLETE = """source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _spillway; echo "${COMPREPLY[*]}\""""

@@ -77,6 +77,8 @@ def prepare(folder):
     os.mkdir(model)
     program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))
     program.write(os.path.join(model, "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1)))
+    program.write(os.path.join(model, "tokenizer.json"), hf_folder.byte_tokenizer())
+    program.write(os.path.join(folder, "docs.jsonl"), "".join(f'{{"text": "line {i}"}}\n' for i in range(100)))
     for name, length in (("text", 20000), ("held-out", 2000), ("prompt", 40)):
         words = program.text(7, length)
         program.write(os.path.join(folder, name + ".txt"), words)
@@ -124,7 +126,7 @@ def examples_of_help_run():
     """Those of the commands run one after the other in one folder; those of benches, which take long, are parsed."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
-    for command in ("doctor", "plan", "train", "resume", "eval", "generate", "export", "verify"):
+    for command in ("tokenize", "doctor", "plan", "train", "resume", "eval", "generate", "export", "verify"):
         examples = examples_of(command)
         problems += [] if len(examples) == 3 else [f"{command} --help has {len(examples)} examples"]
         for words in examples:

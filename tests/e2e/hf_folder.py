@@ -15,6 +15,17 @@ def config(**changes):
     return {name: value for name, value in fields.items() if value is not ...}
 
 
+def byte_tokenizer(**changes):
+    """A tokenizer.json whose tokens are the 256 bytes, each by its own number, in the spelling of GPT-2's table."""
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in prints]
+    spelled = {byte: chr(byte) for byte in prints} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    fields = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
+              "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
+              "model": {"type": "BPE", "vocab": {spelled[byte]: byte for byte in range(256)}, "merges": []}}
+    return json.dumps({**fields, **changes})
+
+
 def shapes(vocab=256, hidden=HIDDEN, layers=LAYERS, positions=POSITIONS):
     found = {"wte.weight": [vocab, hidden], "wpe.weight": [positions, hidden]}
     for block in range(layers):

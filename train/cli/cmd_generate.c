@@ -6,6 +6,7 @@
 #include "train/folder/source.h"
 #include "train/run/decoder.h"
 #include "train/run/sampler.h"
+#include "train/text/model_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +23,9 @@ struct generator {
     int32_t *text; /* prompt and what was written */
     int64_t length, prompt_length;
     float *logits;
+    struct sw_model_text model; /* without a tokenizer, the model's tokens are bytes, or are read and written as ids */
+    struct sw_text_decoder *writing;
+    struct sw_text_buffer written; /* text that is not printed yet */
 };
 
 static sw_status read_prompt_file(struct generator *g, const char *path, int64_t vocab) {
@@ -35,22 +39,47 @@ static sw_status read_prompt_file(struct generator *g, const char *path, int64_t
     return status;
 }
 
+static sw_status encode_prompt(const struct generator *g, struct sw_token_list *out) {
+    const struct sw_text prompt = {g->options->prompt, strlen(g->options->prompt)};
+    const struct sw_encode_options how = {.parse_special = true, .add_special = true};
+    struct sw_text_encoder *encoder;
+    SW_TRY(sw_text_encoder_create(g->model.tokenizer, &encoder));
+    const sw_status status = sw_text_encode(encoder, prompt, how, out);
+    sw_text_encoder_destroy(encoder);
+    return status;
+}
+
+static sw_status take_bytes(const struct generator *g, struct sw_token_list *out) {
+    for (const char *byte = g->options->prompt; *byte != 0; byte++)
+        SW_TRY(sw_token_list_append(out, &(int32_t){(unsigned char)*byte}, 1));
+    return SW_OK;
+}
+
 static sw_status read_prompt(struct generator *g) {
     const int64_t vocab = sw_source_config(g->source)->vocab;
-    const struct sw_read_options *options_given = g->options;
-    if (options_given->prompt_file != NULL)
-        return read_prompt_file(g, options_given->prompt_file, vocab);
-    if (vocab != BYTE_VOCAB)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "this model's vocabulary is not bytes, and this version has no tokenizer; give --tokens FILE");
-    g->prompt_length = (int64_t)strlen(options_given->prompt);
-    if (g->prompt_length == 0)
-        return sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
-    g->text = calloc((size_t)(g->prompt_length + options_given->max_tokens), sizeof *g->text);
-    if (g->text == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the prompt");
-    for (int64_t i = 0; i < g->prompt_length; i++)
-        g->text[i] = (unsigned char)options_given->prompt[i];
+    const char *folder = sw_source_folder(g->source);
+    if (sw_model_text_is_there(folder))
+        SW_TRY(sw_model_text_open(folder, &g->model));
+    if (g->model.tokenizer != NULL)
+        SW_TRY(sw_text_decoder_create(g->model.tokenizer, true, &g->writing));
+    if (g->options->prompt_file != NULL)
+        return read_prompt_file(g, g->options->prompt_file, vocab);
+    if (g->model.tokenizer == NULL && vocab != BYTE_VOCAB)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has no tokenizer.json to read --prompt with; give the prompt's ids with --tokens",
+                       folder != NULL ? folder : g->options->from);
+    struct sw_token_list prompt = {0};
+    sw_status status = g->model.tokenizer != NULL ? encode_prompt(g, &prompt) : take_bytes(g, &prompt);
+    if (status == SW_OK && prompt.count == 0)
+        status = sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
+    if (status == SW_OK)
+        status = sw_token_list_reserve(&prompt, (size_t)g->options->max_tokens);
+    if (status != SW_OK) {
+        free(prompt.id);
+        return status;
+    }
+    g->text = prompt.id;
+    g->prompt_length = (int64_t)prompt.count;
     return SW_OK;
 }
 
@@ -72,12 +101,31 @@ static sw_status next_token(struct generator *g, int32_t *out) {
     return SW_OK;
 }
 
-static void print_token(const struct generator *g, int32_t token, bool first) {
-    if (sw_source_config(g->source)->vocab == BYTE_VOCAB)
+static sw_status print_token(struct generator *g, int32_t token, bool first) {
+    if (g->writing != NULL) {
+        SW_TRY(sw_text_decode(g->writing, token, &g->written));
+        if (g->written.bytes > 0)
+            fwrite(g->written.data, 1, g->written.bytes, stdout);
+        g->written.bytes = 0;
+    } else if (sw_source_config(g->source)->vocab == BYTE_VOCAB) {
         putchar(token);
-    else
+    } else {
         printf(first ? "%d" : " %d", token);
+    }
     fflush(stdout);
+    return SW_OK;
+}
+
+/* Prints what the last token left of a character. */
+static sw_status print_end(struct generator *g) {
+    if (g->writing != NULL) {
+        SW_TRY(sw_text_decode_end(g->writing, &g->written));
+        if (g->written.bytes > 0)
+            fwrite(g->written.data, 1, g->written.bytes, stdout);
+    }
+    putchar('\n');
+    fflush(stdout);
+    return SW_OK;
 }
 
 static void say_context(const struct generator *g) {
@@ -88,7 +136,7 @@ static void say_context(const struct generator *g) {
 }
 
 static void say_speed(const struct generator *g, int64_t start_ns, int64_t first_ns, int64_t end_ns) {
-    const int64_t more = g->options->max_tokens - 1;
+    const int64_t more = g->length - g->prompt_length - 1;
     if (more > 0)
         sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
                     (double)(first_ns - start_ns) * 1e-9, (double)more / ((double)(end_ns - first_ns) * 1e-9));
@@ -106,6 +154,9 @@ static void close_all(void *context) {
     sw_decoder_close(&g->decoder);
     sw_source_close(g->source);
     sw_sampler_destroy(g->sampler);
+    sw_text_decoder_destroy(g->writing);
+    sw_model_text_close(&g->model);
+    free(g->written.data);
     free(g->text);
     free(g->logits);
     *g = (struct generator){.options = g->options};
@@ -125,15 +176,18 @@ static sw_status generate(struct generator *g) {
     say_context(g);
     const int64_t start_ns = sw_now_ns();
     for (g->length = 0; g->length < g->prompt_length; g->length++)
-        print_token(g, g->text[g->length], g->length == 0);
+        SW_TRY(print_token(g, g->text[g->length], g->length == 0));
     int64_t first_ns = start_ns;
     for (int64_t n = 0; n < g->options->max_tokens; n++) {
-        SW_TRY(next_token(g, &g->text[g->length]));
-        print_token(g, g->text[g->length++], false);
+        int32_t token;
+        SW_TRY(next_token(g, &token));
         first_ns = n == 0 ? sw_now_ns() : first_ns;
+        if (sw_model_text_ends(&g->model, token))
+            break;
+        g->text[g->length++] = token;
+        SW_TRY(print_token(g, token, false));
     }
-    putchar('\n');
-    fflush(stdout);
+    SW_TRY(print_end(g));
     say_speed(g, start_ns, first_ns, sw_now_ns());
     return SW_OK;
 }

@@ -4,12 +4,10 @@
 #include "core/machine.h"
 #include "offload/engine/team.h"
 #include "train/cli/commands.h"
-#include "train/files/files.h"
-#include "train/files/json_file.h"
 #include "train/run/signals.h"
+#include "train/text/model_text.h"
 #include "train/text/text_reader.h"
 #include "train/text/token_writer.h"
-#include "train/text/tokenizer.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -18,7 +16,7 @@
 #include <unistd.h>
 
 /* A batch is what all threads encode before it is written. */
-enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16, MOST_CONFIG_BYTES = 16 << 20 };
+enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
 
 struct tokenize_options {
     char *model, *out, *separator, *field, *end;
@@ -37,7 +35,8 @@ static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
      .what = "Hugging Face folder with a tokenizer.json, or that file"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE", .required = true,
-     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one"},
+     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one; "
+             "also with .gz"},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},
     {.name = "--separator", .kind = SW_OPTION_STRING, AT(separator), .group = INPUT, .value = "LINE",
@@ -50,7 +49,7 @@ static const struct sw_option options[] = {
     {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = OUTPUT, .value = "FILE.bin", .required = true,
      .what = "token file to write; FILE.bin.doc beside it has where documents begin"},
     {.name = "--end", .kind = SW_OPTION_STRING, AT(end), .group = OUTPUT, .initial = "auto", .value = "TOKEN",
-     .what = "token to put behind each document, or none; auto: the eos_token_id of config.json"},
+     .what = "token to put behind each document, or none; auto: the model's eos_token_id"},
     {.name = "--joined", .kind = SW_OPTION_FLAG, AT(joined), .group = OUTPUT,
      .what = "write no FILE.bin.doc: attention then crosses from one document to the next"},
     {.name = "--threads", .kind = SW_OPTION_INT, AT(threads), .group = OUTPUT, .initial = "auto", .value = "N",
@@ -87,51 +86,29 @@ struct document {
 
 struct work {
     const struct tokenize_options *given;
-    struct sw_tokenizer *tokenizer;
+    struct sw_model_text model;
     struct sw_text_reader *reader;
     struct sw_token_writer *writer;
     struct sw_team *team;
     struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
     int encoders;
     struct document *document;
-    int64_t documents; /* of this batch */
-    int64_t vocab;     /* the model's */
-    int32_t end;       /* token behind each document; -1: none */
+    int64_t documents;  /* of this batch */
+    int64_t text_bytes; /* of all documents */
+    int32_t end;        /* token behind each document; -1: none */
 };
-
-/* What the folder's config.json says, where it is there: the vocabulary and the token that ends a text. */
-static sw_status read_config(struct work *w) {
-    char path[PATH_MAX];
-    json_t *config;
-    w->vocab = sw_tokenizer_ids(w->tokenizer);
-    w->end = -1;
-    if (sw_path_join(path, sizeof path, w->given->model, "config.json") != SW_OK || access(path, R_OK) != 0) {
-        sw_error_clear();
-        return SW_OK;
-    }
-    SW_TRY(sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, &config));
-    const json_t *vocab = json_object_get(config, "vocab_size");
-    const json_t *end = json_object_get(config, "eos_token_id");
-    if (json_is_array(end))
-        end = json_array_get(end, 0);
-    if (json_is_integer(vocab) && json_integer_value(vocab) > 0)
-        w->vocab = json_integer_value(vocab);
-    if (json_is_integer(end) && json_integer_value(end) < w->vocab)
-        w->end = (int32_t)json_integer_value(end);
-    json_decref(config);
-    if (sw_tokenizer_ids(w->tokenizer) > w->vocab)
-        return sw_fail(SW_ERR_ARG,
-                       "%s: the tokenizer has %d tokens and the model's vocabulary %lld: they do not belong together",
-                       w->given->model, sw_tokenizer_ids(w->tokenizer), (long long)w->vocab);
-    return SW_OK;
-}
 
 static sw_status find_end(struct work *w) {
     const char *end = w->given->end;
-    if (strcmp(end, "auto") == 0)
+    w->end = -1;
+    if (strcmp(end, "auto") == 0) {
+        w->end = w->model.ends.count > 0 ? w->model.ends.id[0] : -1;
         return SW_OK;
-    w->end = strcmp(end, "none") == 0 ? -1 : sw_tokenizer_find(w->tokenizer, end);
-    if (w->end < 0 && strcmp(end, "none") != 0)
+    }
+    if (strcmp(end, "none") == 0)
+        return SW_OK;
+    w->end = sw_tokenizer_find(w->model.tokenizer, end);
+    if (w->end < 0)
         return sw_fail(SW_ERR_ARG, "--end: the tokenizer has no token '%s'", end);
     return SW_OK;
 }
@@ -177,6 +154,7 @@ static sw_status read_batch(struct work *w, bool *out_end) {
         if (*out_end)
             return SW_OK;
         bytes += document->text.bytes;
+        w->text_bytes += (int64_t)document->text.bytes;
     }
     return SW_OK;
 }
@@ -203,19 +181,18 @@ static sw_status encode_all(struct work *w) {
 static sw_status open_all(struct work *w) {
     const struct tokenize_options *given = w->given;
     const struct sw_text_rules rules = {.separator = given->separator, .lines = given->lines, .field = given->field};
-    SW_TRY(sw_tokenizer_load(given->model, &w->tokenizer));
-    SW_TRY(read_config(w));
+    SW_TRY(sw_model_text_open(given->model, &w->model));
     SW_TRY(find_end(w));
     SW_TRY(refuse_stale_documents(w));
     SW_TRY(sw_text_reader_open((const char *const *)given->data.items, given->data.count, &rules, &w->reader));
-    SW_TRY(sw_token_writer_open(given->out, w->vocab <= UINT16_VOCAB ? 2 : 4, !given->joined, &w->writer));
+    SW_TRY(sw_token_writer_open(given->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !given->joined, &w->writer));
     w->encoders = given->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)given->threads;
     w->encoder = calloc((size_t)w->encoders, sizeof(struct sw_text_encoder *));
     w->document = calloc(BATCH_DOCUMENTS, sizeof *w->document);
     if (w->encoder == NULL || w->document == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to encode text");
     for (int i = 0; i < w->encoders; i++)
-        SW_TRY(sw_text_encoder_create(w->tokenizer, &w->encoder[i]));
+        SW_TRY(sw_text_encoder_create(w->model.tokenizer, &w->encoder[i]));
     return sw_team_open(w->encoders, &w->team);
 }
 
@@ -232,14 +209,14 @@ static void close_all(struct work *w) {
     free(w->document);
     sw_token_writer_close(w->writer);
     sw_text_reader_close(w->reader);
-    sw_tokenizer_destroy(w->tokenizer);
+    sw_model_text_close(&w->model);
 }
 
 static void say(const struct work *w, double seconds) {
     const int64_t tokens = sw_token_writer_tokens(w->writer);
     sw_log_info("wrote %s: %lld tokens of %lld documents, uint%d, in %.2f s (%.1f MB/s of text)", w->given->out,
-                (long long)tokens, (long long)sw_token_writer_documents(w->writer), w->vocab <= UINT16_VOCAB ? 16 : 32,
-                seconds, (double)sw_text_reader_bytes_read(w->reader) / seconds * 1e-6);
+                (long long)tokens, (long long)sw_token_writer_documents(w->writer),
+                w->model.vocab <= UINT16_VOCAB ? 16 : 32, seconds, (double)w->text_bytes / seconds * 1e-6);
 }
 
 static sw_status run(const void *target) {

@@ -31,7 +31,7 @@ static const struct sw_option options[] = {
      .what = "tokens of a window, the context that predictions see; auto: 1024, or fewer if the model has fewer "
              "positions"},
     {.name = "--prompt", .kind = SW_OPTION_STRING, AT(prompt), .commands = GENERATE, .group = INPUT, .value = "TEXT",
-     .what = "text to continue (models of bytes only)"},
+     .what = "text to continue, in the model's tokens where it has a tokenizer.json, else in bytes"},
     {.name = "--tokens", .kind = SW_OPTION_STRING, AT(prompt_file), .commands = GENERATE, .group = INPUT,
      .value = "FILE", .what = "file to continue instead: tokens (.bin), or text (.txt) of which each byte is a token"},
     {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
@@ -47,7 +47,7 @@ static const struct sw_option options[] = {
      .what = "largest file; more weights are written as several files and an index"},
 
     {.name = "--max-tokens", .kind = SW_OPTION_INT, AT(max_tokens), .commands = GENERATE, .group = SAMPLING,
-     .initial = "200", .value = "N", .int_min = 1, .int_max = MAX_NEW_TOKENS, .what = "tokens to write"},
+     .initial = "200", .value = "N", .int_min = 1, .int_max = MAX_NEW_TOKENS, .what = "most tokens to write; a token that ends a text ends it before"},
     {.name = "--temperature", .kind = SW_OPTION_REAL, AT(temperature), .commands = GENERATE, .group = SAMPLING,
      .initial = "0.8", .value = "X", .real_min = 0, .real_max = 100,
      .what = "divides the logits; 0: always the most likely token"},

@@ -65,7 +65,7 @@ static sw_status width_of(const char *path, int64_t vocab, int type, int *out_wi
         if (vocab != BYTE_VOCAB)
             return sw_fail(SW_ERR_ARG,
                            "%s is text, read as bytes, but the model's vocabulary has %lld entries; it needs 256, or "
-                           "tokens (.bin) made with tools/make_tokens.py",
+                           "tokens (.bin) made by spillway tokenize",
                            path, (long long)vocab);
         *out_width = 1;
         return SW_OK;
@@ -249,7 +249,7 @@ static sw_status check_vocabulary(const struct sw_token_stream *stream, const st
         i++;
     return sw_fail(SW_ERR_ARG,
                    "the data file %s has the token %u at index %lld, outside the model's vocabulary of %lld; "
-                   "tokenize it with the model's own tokenizer",
+                   "make it with the model's own tokenizer (spillway tokenize)",
                    source->path, (uint32_t)tokens[i], (long long)(index + i), (long long)stream->vocab);
 }
 

@@ -1,0 +1,170 @@
+"""spillway tokenize and generate with a tokenizer: documents, their ends, widths, bad input, and nothing half-written."""
+
+import array
+import gzip
+import json
+import os
+import random
+
+import hf_folder
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "tokenizers", "gpt2.json")
+TEXT = "".join(random.Random(4).choices(("the ", "model ", "naïve ", "\n", "12 ", "🙂", "  "), k=4000))
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def folder(name, tokenizer, **config):
+    os.makedirs(path(name), exist_ok=True)
+    program.write(path(name, "tokenizer.json"), tokenizer)
+    if config:
+        program.write(path(name, "config.json"), json.dumps(config))
+    return path(name)
+
+
+def byte_folder(**config):
+    return folder("bytes", hf_folder.byte_tokenizer(), **{"vocab_size": 256, **config})
+
+
+def tokens(name, width="H"):
+    with open(path(name), "rb") as file:
+        return array.array(width, file.read()).tolist()
+
+
+def documents(name):
+    with open(path(name + ".doc"), "rb") as file:
+        return array.array("Q", file.read()).tolist()
+
+
+def tokenize(model, data, *more, out="out.bin"):
+    files = [program.write(path(name), content) for name, content in data.items()]
+    for old in (out, out + ".doc"):
+        if os.path.exists(path(old)):
+            os.unlink(path(old))
+    return program.run("tokenize", "--model", model, "--data", *files, "--out", path(out), *more)
+
+
+def expect(problems, what, found, wanted):
+    if found != wanted:
+        problems.append(f"{what}: {str(found)[:200]} instead of {str(wanted)[:200]}")
+
+
+def golden_ids():
+    """The program's ids are the golden ones; threads and batches do not change them."""
+    problems = []
+    with open(GOLDEN, encoding="utf-8") as file:
+        golden = json.load(file)
+    cases = [case for case in golden["cases"] if case.get("text") and not case.get("special") and not case.get("whole")]
+    model = folder("gpt2", json.dumps(golden["tokenizer"]))
+    lines = "".join(json.dumps({"text": case["text"]}) + "\n" for case in cases) * 40
+    for threads in (1, 3):
+        ended = tokenize(model, {"cases.jsonl": lines}, "--threads", threads)
+        expect(problems, "exit", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, f"{threads} threads", tokens("out.bin"), [i for case in cases for i in case["ids"]] * 40)
+        expect(problems, "documents", len(documents("out.bin")), len(cases) * 40)
+    return problems
+
+
+def rules():
+    """What a document is, and what stands behind it."""
+    problems, ends = [], {"eos_token_id": [7, 8]}
+    cases = (
+        ({"a.txt": "ab\ncd", "b.md": "e"}, (), ends, [*b"ab\ncd", 7, *b"e", 7], [0, 6]),
+        ({"a.txt": "ab\n\ncd\r\n"}, ("--lines",), ends, [*b"ab", 7, *b"cd", 7], [0, 3]),
+        ({"a.txt": "a\n***\nb\n***\n***\nc"}, ("--separator", "***"), {}, [*b"a\n", *b"b\n", *b"c"], [0, 2, 4]),
+        ({"a.txt": "\ufeffab"}, ("--end", "none"), ends, [*b"ab"], [0]),
+        ({"a.txt": "ab"}, ("--end", "!"), ends, [*b"ab", 33], [0]),
+        ({"a.jsonl": '{"body": "x"}\n\n{"body": "y\\u0000"}\n'}, ("--field", "body"), {}, [*b"x", *b"y\0"], [0, 1]),
+        ({"a.txt.gz": gzip.compress(b"packed")}, (), {}, [*b"packed"], [0]),
+        ({"a.txt": b"\xff\xc3("}, (), {}, [*"\ufffd\ufffd(".encode()], [0]),
+    )
+    for data, more, config, wanted, starts in cases:
+        os.makedirs(path("bytes"), exist_ok=True)
+        ended = tokenize(byte_folder(**config), data, *more)
+        expect(problems, f"{data} {more} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        if ended.code == 0:
+            expect(problems, f"{data} {more}", tokens("out.bin"), wanted)
+            expect(problems, f"documents of {data} {more}", documents("out.bin"), starts)
+    return problems
+
+
+def wide_and_joined():
+    problems = []
+    ended = tokenize(byte_folder(vocab_size=70000), {"a.txt": "abc"}, "--joined")
+    expect(problems, "ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+    expect(problems, "tokens", tokens("out.bin", "I"), [*b"abc"])
+    expect(problems, "documents beside joined ones", os.path.exists(path("out.bin.doc")), False)
+    return problems
+
+
+def special_tokens():
+    """A text that spells a special token is not that token, unless this is asked for."""
+    problems = []
+    added = [{"id": 256, "content": "<|turn|>", "special": True, "normalized": False}]
+    model = folder("special", hf_folder.byte_tokenizer(added_tokens=added), vocab_size=300)
+    for more, wanted in (((), [*b"a<|turn|>"]), (("--special",), [97, 256])):
+        tokenize(model, {"a.txt": "a<|turn|>"}, *more)
+        expect(problems, f"{more}", tokens("out.bin"), wanted)
+    return problems
+
+
+def bad_input():
+    problems, good = [], {"a.txt": "abc"}
+    cut = gzip.compress(TEXT.encode())[:-20]
+    unknown = hf_folder.byte_tokenizer(normalizer={"type": "Lowercase"})
+    cases = (
+        (byte_folder(), {"a.jsonl": '{"text": "x"}\n{"text"}\n'}, (), ("a.jsonl:2", "JSON")),
+        (byte_folder(), {"a.jsonl": '{"text": "x"}\n{"text": 5}\n'}, (), ("a.jsonl:2", "--field")),
+        (byte_folder(), {"a.jsonl": '{"messages": []}\n'}, (), ("a.jsonl:1", "messages")),
+        (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("UTF-16", "iconv")),
+        (byte_folder(), {"a.txt.gz": cut}, (), ("a.txt.gz", "end of file")),
+        (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
+        (byte_folder(), {"a.txt": ""}, (), ("no text",)),
+        (byte_folder(), good, ("--end", "<nothing>"), ("<nothing>",)),
+        (byte_folder(), good, ("--lines", "--separator", "x"), ("--lines",)),
+        (byte_folder(vocab_size=100), good, (), ("256", "100", "belong together")),
+        (folder("unknown", unknown), good, (), ("Lowercase",)),
+        (folder("broken", "{"), good, (), ("tokenizer.json", "JSON")),
+        (path("nowhere"), good, (), ("nowhere",)),
+    )
+    for model, data, more, words in cases:
+        if model == path("bytes"):  # the cases before may have given it another vocabulary
+            byte_folder(vocab_size=100 if "belong together" in words else 256)
+        ended = tokenize(model, data, *more)
+        text = ended.err.strip()
+        expect(problems, f"{data} {more} ends", ended.code in (1, 2), True)
+        problems += [f"{data} {more}: '{text}' lacks '{word}'" for word in words if word not in text]
+        problems += [f"{data} {more}: {len(text.splitlines())} lines"] if len(text.splitlines()) != 1 else []
+        left = [name for name in os.listdir(SCRATCH) if name.startswith("out.bin")]
+        expect(problems, f"{data} {more} leaves", left, [])
+    return problems
+
+
+def stale_documents():
+    problems = []
+    program.write(path("out.bin.mask"), b"\1\1")
+    ended = tokenize(byte_folder(), {"a.txt": "abc"})
+    expect(problems, "beside a mask of other tokens", (ended.code, "out.bin.mask" in ended.err), (1, True))
+    os.unlink(path("out.bin.mask"))
+    return problems
+
+
+def trains_and_talks():
+    """From text to a reply: tokens, a run of a few steps, and text from its model."""
+    problems, model = [], byte_folder(**hf_folder.config(eos_token_id=0))
+    program.write(path("bytes", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1)))
+    expect(problems, "tokenize", tokenize(model, {"a.txt": TEXT}, out="train.bin").code, 0)
+    program.must("train", "--model", model, "--data", path("train.bin"), "--run", path("run"), "--steps", 2,
+                 *program.SHAPE)
+    for source in (path("run"), model):
+        ended = program.run("generate", source, "--prompt", "naïve", "--max-tokens", 20, "--temperature", 0)
+        expect(problems, f"generate from {source}", (ended.code, ended.out.startswith("naïve")), (0, True))
+    return problems
+
+
+script_test.run(golden_ids, rules, wide_and_joined, special_tokens, bad_input, stale_documents, trains_and_talks)
