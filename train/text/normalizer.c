@@ -27,7 +27,7 @@ struct sw_normalizer {
 };
 
 /* Characters that the tables of `tokenizers` do not know, so that they stand for themselves there and combine with
- * nothing: they came with Unicode 10 and later. tests/parity/tokenizers.py finds them. */
+ * nothing: they came with Unicode 10 and later. tests/parity/tokenizer_ids.py finds them. */
 static const struct {
     uint32_t first, last;
 } unknown_to_tokenizers[] = {
