@@ -1,5 +1,6 @@
 #include "io/queue/file.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/lock.h"
@@ -89,7 +90,7 @@ static sw_status explain_create(const char *directory, const char *path, int err
 
 sw_status sw_file_create(const char *directory, const char *path, bool allow_buffered, int *out_fd) {
     *out_fd = -1;
-    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int fd = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return explain_create(directory, path, errno);
     /* A umask takes nothing from a file that is its user's alone. */
@@ -98,7 +99,7 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     if (status == SW_OK)
         status = make_direct(fd, path, allow_buffered);
     if (status != SW_OK) {
-        unlink(path);
+        sw_path_unlink(path);
         close(fd);
         return status;
     }
@@ -113,7 +114,7 @@ void sw_file_close(int fd) {
 
 /* Where the file system makes no files without a name, one loses its name at once. */
 static int open_unnamed(const char *directory) {
-    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = sw_path_open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
         return fd;
     char *path = sw_file_path(directory, "spillway-XXXXXX");
@@ -121,7 +122,7 @@ static int open_unnamed(const char *directory) {
         return -1;
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0)
-        unlink(path);
+        sw_path_unlink(path);
     free(path);
     return fd;
 }
@@ -143,7 +144,7 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
 /* A FIFO in the place of a store must not keep whoever opens it waiting. */
 static sw_status open_store_file(const char *path, int access, int *out_fd) {
     struct stat info;
-    const int fd = open(path, access | O_CLOEXEC | O_NONBLOCK);
+    const int fd = sw_path_open(path, access | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
         return errno == ENOENT
                    ? sw_fail(SW_ERR_ARG,
@@ -197,7 +198,7 @@ sw_status sw_file_open(const char *path, bool allow_buffered, int *out_fd) {
 
 sw_status sw_file_open_to_read(const char *path, int *out_fd) {
     struct stat info;
-    *out_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *out_fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (*out_fd < 0)
         return sw_fail(SW_ERR_ARG, "%s cannot be opened: %s", path, strerror(errno));
     if (fstat(*out_fd, &info) == 0 && S_ISREG(info.st_mode))
@@ -217,7 +218,7 @@ static bool is_same_place(const struct stat *a, const struct stat *b) {
 sw_status sw_file_check_distinct(const char *const *directories, int count) {
     for (int i = 0; i < count; i++) {
         struct stat here, other;
-        if (stat(directories[i], &here) != 0)
+        if (sw_path_stat(directories[i], &here) != 0)
             return explain_create(directories[i], directories[i], errno);
         if (S_ISCHR(here.st_mode))
             return sw_fail(SW_ERR_ARG,
@@ -304,7 +305,7 @@ sw_status sw_file_read(int fd, const char *path, int64_t offset_bytes, void *out
 }
 
 sw_status sw_file_sync_directory(const char *directory) {
-    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = sw_path_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     const int result = fd < 0 ? -1 : fsync(fd);
     const int error = errno;
     if (fd >= 0)

@@ -1,6 +1,7 @@
 /* Weights in one file or in several with an index, as their size asks for. */
 #include "io/safetensors/safetensors_private.h"
 
+#include "core/confine.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 
@@ -56,7 +57,7 @@ void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards) {
     for (int64_t shard = 0; shard < shards->finished; shard++) {
         char *path = shard_path(shards, shard);
         if (path != NULL)
-            unlink(path);
+            sw_path_unlink(path);
         free(path);
     }
     free_shards(shards);
@@ -171,11 +172,11 @@ static sw_status write_index(const struct sw_safetensors_shards *shards) {
     if (path == NULL || index == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the index of %s", shards->folder), end);
     errno = 0;
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    fd = sw_path_open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0 || json_dumpfd(index, fd, JSON_INDENT(2)) != 0 || fsync(fd) != 0) {
         status = sw_fail(errno == ENOSPC || errno == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s",
                          path, strerror(errno));
-        unlink(path);
+        sw_path_unlink(path);
         goto end;
     }
     status = sw_file_sync_directory(shards->folder);

@@ -1,6 +1,7 @@
 /* Writing one safetensors file: complete under its name, or not there at all. */
 #include "io/safetensors/safetensors_private.h"
 
+#include "core/confine.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/write_behind.h"
@@ -40,7 +41,7 @@ void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer) {
     if (writer == NULL)
         return;
     if (writer->fd >= 0)
-        unlink(writer->partial_path);
+        sw_path_unlink(writer->partial_path);
     free_writer(writer);
 }
 
@@ -158,7 +159,7 @@ static sw_status open_partial(struct sw_safetensors_writer *writer, const char *
         writer->partial_path = NULL;
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     }
-    writer->fd = open(writer->partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    writer->fd = sw_path_open(writer->partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return writer->fd >= 0 ? SW_OK : write_error(writer, "created", errno);
 }
 
@@ -221,7 +222,7 @@ sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer) {
     }
     SW_TRY_GOTO(flush_block(writer), failed);
     SW_TRY_GOTO(sw_write_behind_finish(writer->behind), failed);
-    if (fsync(writer->fd) != 0 || rename(writer->partial_path, writer->path) != 0) {
+    if (fsync(writer->fd) != 0 || sw_path_rename(writer->partial_path, writer->path) != 0) {
         status = write_error(writer, "finished", errno);
         goto failed;
     }

@@ -1,5 +1,6 @@
 #include "io/store/block.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"
@@ -47,7 +48,7 @@ static const struct signature {
 
 bool sw_block_is_one(const char *path) {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISBLK(info.st_mode);
+    return sw_path_stat(path, &info) == 0 && S_ISBLK(info.st_mode);
 }
 
 static sw_status explain_open(const char *path, int error) {

@@ -1,4 +1,5 @@
 /* Taking a store away, by its identity. */
+#include "core/confine.h"
 #include "io/queue/file.h"
 #include "io/queue/lock.h"
 #include "io/store/block.h"
@@ -13,7 +14,7 @@
 
 bool sw_store_is_at(const char *place) {
     char *path = sw_block_is_one(place) ? strdup(place) : sw_file_path(place, SW_STORE_FILE_NAME);
-    const bool found = path != NULL && access(path, F_OK) == 0;
+    const bool found = path != NULL && sw_path_exists(path);
     free(path);
     return found;
 }
@@ -90,7 +91,7 @@ static sw_status look(int fd, const struct removal *removal, bool *out) {
 /* Looks before the lock is asked for, as another's store may be in use. */
 static sw_status look_at(const struct removal *removal, bool *out) {
     *out = false;
-    const int fd = open(removal->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = sw_path_open(removal->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
         return errno == ENOENT || errno == ENOTDIR
                    ? SW_OK
@@ -103,7 +104,7 @@ static sw_status look_at(const struct removal *removal, bool *out) {
 /* While this waited for the lock, another process may have taken the file away, and made its own of that name. */
 static bool is_still_at(int fd, const char *path) {
     struct stat held, named;
-    return fstat(fd, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+    return fstat(fd, &held) == 0 && sw_path_lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
            held.st_ino == named.st_ino;
 }
 
@@ -113,7 +114,7 @@ static sw_status remove_held(int fd, struct removal *removal) {
     SW_TRY(look(fd, removal, &found));
     if (!found || !is_still_at(fd, removal->path))
         return SW_OK;
-    removal->removed = unlink(removal->path) == 0;
+    removal->removed = sw_path_unlink(removal->path) == 0;
     if (removal->removed || errno == ENOENT)
         return SW_OK;
     return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", removal->path, strerror(errno));
@@ -125,7 +126,7 @@ static sw_status remove_file(struct removal *removal) {
     SW_TRY(look_at(removal, &found));
     if (!found)
         return SW_OK;
-    const int fd = open(removal->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    const int fd = sw_path_open(removal->path, O_RDWR | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
         return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", removal->path, strerror(errno));
     sw_status status = remove_held(fd, removal);

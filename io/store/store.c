@@ -1,5 +1,6 @@
 #include "io/store/store_private.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
@@ -51,7 +52,7 @@ sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
 
 static void remove_file(const struct sw_store *store, const struct sw_store_file *target) {
     if (!target->is_device && !store->unnamed)
-        unlink(target->path);
+        sw_path_unlink(target->path);
     if (target->is_device && store->filled && sw_block_wipe(target->fd, target->path, target->device_bytes) != SW_OK)
         sw_log_warn("%s still holds what a start that failed wrote to it", target->path);
 }

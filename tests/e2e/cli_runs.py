@@ -453,7 +453,23 @@ def a_run_folder_does_not_reach_outside():
     ended = program.run("resume", run, "--steps", 6, "--export-every", 3)
     if ended.code != 1 or "exports is not a folder" not in ended.err or os.listdir(path("elsewhere-exports")):
         problems.append(f"exports is a link: {ended.code}, {ended.err[-300:]}")
-    return problems
+    os.remove(os.path.join(run, "exports"))
+    return problems + a_forged_list_removes_nothing(run)
+
+
+def a_forged_list_removes_nothing(run):
+    """A run.json that names the store of another run as one to be removed, by ways out of the folder."""
+    program.must(*train("robbed", "nvme", steps=2))
+    os.symlink(path("robbed"), os.path.join(run, "rank-0-of-2"))
+    forged, stores = os.path.join(run, "run.json"), program.read_json(path("robbed", "run.json"))["stores"]
+    for place in ("rank-0-of-2", "../robbed", "log.jsonl/../../robbed"):
+        text = program.read_json(forged)
+        text["left"] = [{"id": stores[0]["id"], "last_step": 2, "places": [place]}]
+        program.write(forged, json.dumps(text))
+        program.must("resume", run, "--steps", 3)
+        if not os.path.exists(path("robbed", STORE)):
+            return [f"the store of another run was removed by way of {place}"]
+    return []
 
 
 def wrong_exports(run, kept, losses):

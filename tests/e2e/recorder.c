@@ -94,12 +94,13 @@ static void put_name(char kind, uint64_t file, const char *path) {
     put((struct record){.kind = (uint32_t)kind, .file = file}, path, strlen(path));
 }
 
-static int open_and_record(int (*real)(const char *, int, ...), const char *path, int flags, mode_t mode) {
+static int open_and_record(int (*real)(int, const char *, int, ...), int folder, const char *path, int flags,
+                           mode_t mode) {
     char whole[PATH_MAX];
     struct stat info;
-    const bool ours = (flags & (O_CREAT | O_TRUNC)) != 0 && find_path(AT_FDCWD, path, whole);
+    const bool ours = (flags & (O_CREAT | O_TRUNC)) != 0 && find_path(folder, path, whole);
     const bool is_new = ours && lstat(whole, &info) != 0;
-    const int fd = real(path, flags, mode);
+    const int fd = real(folder, path, flags, mode);
     const uint64_t file = ours && fd >= 0 ? inode_of(fd) : 0;
     if (file != 0 && is_new)
         put_name('c', file, whole);
@@ -121,21 +122,35 @@ static int open_and_record(int (*real)(const char *, int, ...), const char *path
 
 int open(const char *path, int flags, ...) {
     MODE_OF(flags, mode)
-    return open_and_record(REAL(open), path, flags, mode);
+    return open_and_record(REAL(openat), AT_FDCWD, path, flags, mode);
 }
 
 int open64(const char *path, int flags, ...) {
     MODE_OF(flags, mode)
-    return open_and_record(REAL(open64), path, flags, mode);
+    return open_and_record(REAL(openat64), AT_FDCWD, path, flags, mode);
+}
+
+int openat(int folder, const char *path, int flags, ...) {
+    MODE_OF(flags, mode)
+    return open_and_record(REAL(openat), folder, path, flags, mode);
+}
+
+int openat64(int folder, const char *path, int flags, ...) {
+    MODE_OF(flags, mode)
+    return open_and_record(REAL(openat64), folder, path, flags, mode);
+}
+
+int mkdirat(int folder, const char *path, mode_t mode) {
+    char whole[PATH_MAX];
+    struct stat info;
+    const int result = REAL(mkdirat)(folder, path, mode);
+    if (result == 0 && find_path(folder, path, whole) && lstat(whole, &info) == 0)
+        put_name('m', info.st_ino, whole);
+    return result;
 }
 
 int mkdir(const char *path, mode_t mode) {
-    char whole[PATH_MAX];
-    struct stat info;
-    const int result = REAL(mkdir)(path, mode);
-    if (result == 0 && find_path(AT_FDCWD, path, whole) && lstat(whole, &info) == 0)
-        put_name('m', info.st_ino, whole);
-    return result;
+    return mkdirat(AT_FDCWD, path, mode);
 }
 
 static int record_removal(char kind, int result, int folder, const char *name) {
@@ -157,15 +172,19 @@ int unlinkat(int folder, const char *name, int flags) {
     return record_removal((flags & AT_REMOVEDIR) != 0 ? 'd' : 'u', REAL(unlinkat)(folder, name, flags), folder, name);
 }
 
-int rename(const char *from, const char *to) {
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     char paths[PATHS_CHARS];
-    const int result = REAL(rename)(from, to);
-    if (result != 0 || !find_path(AT_FDCWD, from, paths))
+    const int result = REAL(renameat)(from_folder, from, to_folder, to);
+    if (result != 0 || !find_path(from_folder, from, paths))
         return result;
     const size_t chars = strlen(paths) + 1;
-    if (find_path(AT_FDCWD, to, paths + chars))
+    if (find_path(to_folder, to, paths + chars))
         put((struct record){.kind = 'r'}, paths, chars + strlen(paths + chars));
     return result;
+}
+
+int rename(const char *from, const char *to) {
+    return renameat(AT_FDCWD, from, AT_FDCWD, to);
 }
 
 ssize_t write(int fd, const void *bytes, size_t count) {

@@ -49,5 +49,19 @@ def files_stay_small():
     return [f"{path} has {count} lines; {MAX_LINES} are the most" for path, count in counted if count > MAX_LINES]
 
 
+# Calls that follow a path from the root or the current directory, and with it any link.
+BY_PATH = re.compile(r"(?<![\w.>])(open|fopen|creat|unlink|rename|rmdir|mkdir|opendir|chmod|lstat)\(")
+REACH_RUNS = ("train/files/", "train/folder/", "train/run/", "train/stores/", "io/queue/", "io/store/", "io/safetensors/")
+# Block devices, and what is kept about the machine.
+NOT_OF_RUNS = ("io/store/block.c", "train/files/cache.c")
+
+
+def files_of_runs_are_reached_through_their_folder():
+    """By core/confine.h."""
+    return [f"{path}:{number}: {called[1]} may lead out of the folder of a run; call sw_path_{called[1]} or its like"
+            for path in sources.c_sources() if path.startswith(REACH_RUNS) and path not in NOT_OF_RUNS
+            for number, line in enumerate(sources.lines_of(path), 1) if (called := BY_PATH.search(line.split("/*")[0]))]
+
+
 script_test.run(includes_follow_the_order, includes_of_the_order_are_refused, every_folder_has_a_readme,
-                files_stay_small)
+                files_stay_small, files_of_runs_are_reached_through_their_folder)

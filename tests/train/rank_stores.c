@@ -45,17 +45,10 @@ int io_uring_submit(struct io_uring *ring);
 int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr);
 typedef int submit_function(struct io_uring *ring);
 typedef int submit_wait_function(struct io_uring *ring, unsigned wait_nr);
-typedef int path_function(const char *path);
-typedef int folder_function(const char *path, mode_t mode);
-typedef int paths_function(const char *from, const char *to);
+typedef int removal_function(int folder, const char *path, int flags);
+typedef int folder_function(int folder, const char *path, mode_t mode);
+typedef int paths_function(int from_folder, const char *from, int to_folder, const char *to);
 #define REAL(type, name) ((type *)dlsym(RTLD_NEXT, name))
-
-/* ThreadSanitizer makes the folder of its reports before any code of ours can run. */
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
-#define MKDIR_IS_THE_SANITIZERS
-#endif
-#endif
 
 int io_uring_submit(struct io_uring *ring) {
     count_call(false);
@@ -68,26 +61,19 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
 }
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
-int unlink(const char *path) {
+int unlinkat(int folder, const char *path, int flags) {
     count_call(true);
-    return REAL(path_function, "unlink")(path);
+    return REAL(removal_function, "unlinkat")(folder, path, flags);
 }
 
-int rmdir(const char *path) {
+int mkdirat(int folder, const char *path, mode_t mode) {
     count_call(true);
-    return REAL(path_function, "rmdir")(path);
+    return REAL(folder_function, "mkdirat")(folder, path, mode);
 }
 
-#ifndef MKDIR_IS_THE_SANITIZERS
-int mkdir(const char *path, mode_t mode) {
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     count_call(true);
-    return REAL(folder_function, "mkdir")(path, mode);
-}
-#endif
-
-int rename(const char *from, const char *to) {
-    count_call(true);
-    return REAL(paths_function, "rename")(from, to);
+    return REAL(paths_function, "renameat")(from_folder, from, to_folder, to);
 }
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
 

@@ -1,5 +1,7 @@
 #include "train/files/files.h"
 
+#include "core/confine.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +42,7 @@ static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
         snprintf(folder, PATH_CHARS, ".");
     else
         slash[slash == folder ? 1 : 0] = '\0';
-    const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int directory = sw_path_open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     /* Some file systems cannot flush a folder, and a folder may be written in and not read. */
     const bool flushed = directory < 0 || fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
     const int error = errno;
@@ -57,10 +59,10 @@ sw_status sw_file_flush_folder_of(const char *path) {
 
 /* A link goes, and so does another name of somebody else's file, but never the file behind it. */
 static int open_new(const char *path, sw_file_readers readers) {
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (sw_path_unlink(path) != 0 && errno != ENOENT)
         return -1;
-    const int file =
-        open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, readers == SW_FILE_PRIVATE ? 0600 : 0644);
+    const int file = sw_path_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                  readers == SW_FILE_PRIVATE ? 0600 : 0644);
     if (file >= 0 && readers == SW_FILE_PRIVATE)
         (void)fchmod(file, 0600);
     return file;
@@ -79,10 +81,10 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
         status = sw_fail(SW_ERR_IO, "cannot flush %s: %s", beside, strerror(errno));
     if (close(file) != 0 && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
-    if (status == SW_OK && rename(beside, path) != 0)
+    if (status == SW_OK && sw_path_rename(beside, path) != 0)
         status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
     if (status != SW_OK) {
-        unlink(beside);
+        sw_path_unlink(beside);
         return status;
     }
     return sw_file_flush_folder_of(path);
@@ -91,7 +93,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
 /* A FIFO would keep whoever opens or reads it waiting. */
 static FILE *open_regular(const char *path, int flags) {
     struct stat info;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+    const int fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags, 0);
     if (fd < 0)
         return NULL;
     errno = EINVAL;
@@ -162,8 +164,18 @@ static bool is_dot(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
+DIR *sw_folder_list(const char *folder) {
+    const int fd = sw_path_open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    const int error = errno;
+    if (directory == NULL && fd >= 0)
+        close(fd);
+    errno = error;
+    return directory;
+}
+
 sw_status sw_folder_must_be_free(const char *folder, const char *but) {
-    DIR *directory = opendir(folder);
+    DIR *directory = sw_folder_list(folder);
     if (directory == NULL)
         return errno == ENOENT ? SW_OK
                                : sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
@@ -175,12 +187,12 @@ sw_status sw_folder_must_be_free(const char *folder, const char *but) {
 }
 
 sw_status sw_folder_make(const char *folder, mode_t mode) {
-    if (mkdir(folder, mode) != 0)
+    if (sw_path_mkdir(folder, mode) != 0)
         return errno == EEXIST ? SW_OK
                                : sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s",
                                          folder, strerror(errno));
     /* A umask takes nothing from a folder that is its user's alone. */
-    if (mode == 0700 && chmod(folder, mode) != 0)
+    if (mode == 0700 && sw_path_chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
     /* A power loss may take the folder's own name, and with it everything that was flushed inside. */
     return sw_file_flush_folder_of(folder);
@@ -202,14 +214,14 @@ static bool cut_name(char *path) {
 void sw_folder_unmake(const char *folder, int made) {
     char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s", folder);
-    for (int i = 0; i < made && rmdir(path) == 0; i++)
+    for (int i = 0; i < made && sw_path_rmdir(path) == 0; i++)
         cut_name(path);
 }
 
 sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_made) {
     char parent[PATH_CHARS];
     *out_made = 0;
-    if (access(folder, F_OK) == 0)
+    if (sw_path_exists(folder))
         return sw_folder_make(folder, mode);
     if (snprintf(parent, sizeof parent, "%s", folder) >= PATH_CHARS)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
@@ -228,13 +240,13 @@ sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_
 sw_status sw_folder_make_own(const char *folder, mode_t mode) {
     struct stat info;
     SW_TRY(sw_folder_make(folder, mode));
-    if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (sw_path_lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a folder: move it away", folder);
     return SW_OK;
 }
 
 sw_status sw_folder_empty(const char *folder, const char *but) {
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = sw_path_open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
     if (directory == NULL) {
         const int error = errno;
@@ -251,7 +263,7 @@ sw_status sw_folder_empty(const char *folder, const char *but) {
 
 sw_status sw_folder_remove(const char *folder) {
     SW_TRY(sw_folder_empty(folder, NULL));
-    if (rmdir(folder) == 0)
+    if (sw_path_rmdir(folder) == 0)
         return sw_file_flush_folder_of(folder);
     if (errno == ENOENT)
         return SW_OK;
@@ -261,6 +273,6 @@ sw_status sw_folder_remove(const char *folder) {
 void sw_folder_remove_empty(const char *folder) {
     char parent[PATH_CHARS];
     /* A folder that comes back after a power loss is in the way of a start that is begun again. */
-    if (rmdir(folder) == 0)
+    if (sw_path_rmdir(folder) == 0)
         (void)flush_folder_of(folder, parent);
 }

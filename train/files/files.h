@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 
+#include <dirent.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -22,6 +23,8 @@ sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_copy(const char *from, const char *to);
 
+/* Opens a folder to list it, as opendir does. */
+DIR *sw_folder_list(const char *folder);
 /* Fails where something other than an empty folder is at the path. `but` (NULL: none) is a name that may be in it. */
 sw_status sw_folder_must_be_free(const char *folder, const char *but);
 /* Makes the folder, which then survives a power loss, where it is not there (its parent must be). */

@@ -1,5 +1,6 @@
 #include "train/folder/run.h"
 
+#include "core/confine.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/folder/run_stores.h"
@@ -134,8 +135,8 @@ bool sw_run_is_one(const char *folder) {
         sw_error_clear();
         return false;
     }
-    /* A folder that this user may not read counts as a run: reading it gives the better error. */
-    return access(path, F_OK) == 0 || errno == EACCES;
+    /* A folder that this user may not look into is refused as that when it is read. */
+    return sw_path_exists(path) || errno == EACCES;
 }
 
 /* JSON has no number that is not finite, so it is written as null. */

@@ -1,5 +1,6 @@
 #include "train/folder/run_lock.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "io/queue/lock.h"
 #include "train/files/files.h"
@@ -28,7 +29,7 @@ static sw_status lock(int file, const char *folder, const char *path) {
 sw_status sw_run_lock(const char *folder, int *out) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, folder, SW_RUN_LOCK_NAME));
-    const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    const int file = sw_path_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (file < 0)
         return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
     const sw_status status = lock(file, folder, path);
@@ -43,7 +44,8 @@ sw_status sw_run_lock(const char *folder, int *out) {
 bool sw_run_is_locked(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     const int chars = snprintf(path, sizeof path, "%s/" SW_RUN_LOCK_NAME, folder);
-    const int file = chars < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    const int file =
+        chars < (int)sizeof path ? sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
     const bool locked = file >= 0 && sw_lock_is_held(file);
     if (file >= 0)
         close(file);
@@ -53,5 +55,5 @@ bool sw_run_is_locked(const char *folder) {
 void sw_run_lock_remove(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     if (sw_path_join(path, sizeof path, folder, SW_RUN_LOCK_NAME) == SW_OK)
-        unlink(path);
+        sw_path_unlink(path);
 }

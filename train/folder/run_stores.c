@@ -1,5 +1,6 @@
 #include "train/folder/run_stores.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "train/folder/run_lock.h"
@@ -142,9 +143,13 @@ sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const
 
 sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
                               struct sw_store_set *out) {
-    sw_status status = sw_run_read(folder, run);
+    struct sw_confined *confined = NULL;
+    sw_status status = sw_confine(folder, &confined);
+    if (status == SW_OK)
+        status = sw_run_read(folder, run);
     if (status == SW_OK)
         status = sw_run_open_stores(folder, run, moved, out);
+    sw_confine_end(confined);
     return status != SW_OK && sw_run_is_locked(folder) ? SW_ERR_OVERTAKEN : status;
 }
 

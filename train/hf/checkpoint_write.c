@@ -1,6 +1,7 @@
 /* What export writes: weights in the order of their units, the configuration, and files carried over. */
 #include "train/hf/checkpoint.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/lock.h"
@@ -279,7 +280,7 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
     SW_TRY(sw_folder_make_own(partial, 0755));
     const int flags = is_empty(partial) ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
-    *out_mark = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    *out_mark = sw_path_open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (*out_mark < 0 || fstat(*out_mark, &info) != 0 || !S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is in the way, and is not what an unfinished export has left: move it away",
                        partial);
@@ -304,11 +305,11 @@ static sw_status finish_partial(const char *partial, const char *folder) {
     char path[PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
     SW_TRY(sw_file_flush_folder_of(path));
-    if (rename(partial, folder) != 0)
+    if (sw_path_rename(partial, folder) != 0)
         return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
     SW_TRY(sw_file_flush_folder_of(partial));
     SW_TRY(sw_path_join(path, sizeof path, folder, MARK));
-    unlink(path);
+    sw_path_unlink(path);
     return sw_file_flush_folder_of(path);
 }
 

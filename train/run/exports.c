@@ -1,5 +1,6 @@
 #include "train/run/exports.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "train/files/files.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define INDEX_LIMIT_BYTES ((size_t)1 << 20)
@@ -57,8 +57,7 @@ static sw_status read_index(const char *run_folder, struct exports *exports) {
     SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
     SW_TRY(sw_folder_make_own(exports->folder, 0700));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
-    struct stat info;
-    if (lstat(path, &info) != 0)
+    if (!sw_path_exists(path))
         return SW_OK;
     SW_TRY(sw_file_read_own_text(path, INDEX_LIMIT_BYTES, &text));
     const sw_status status = parse_index(text, path, exports);
@@ -143,7 +142,7 @@ static sw_status remove_unlisted(struct exports *exports) {
 sw_status sw_exports_tidy(const char *run_folder) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, run_folder, "exports/index.json"));
-    if (access(path, F_OK) != 0)
+    if (!sw_path_exists(path))
         return SW_OK;
     struct exports *exports = calloc(1, sizeof *exports);
     sw_status status =

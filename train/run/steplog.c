@@ -1,5 +1,6 @@
 #include "train/run/steplog.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/run/steplog_text.h"
@@ -64,7 +65,7 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
 static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
     off_t kept = 0;
     if (last_step > 0) {
-        const int fd = open(log->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        const int fd = sw_path_open(log->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
         FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
         if (file == NULL && fd >= 0)
             close(fd);
@@ -83,7 +84,7 @@ static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
 /* Opens the file. Refuses links, through which lines would be cut and added outside the run's folder. */
 static sw_status open_own(struct sw_steplog *log) {
     struct stat info;
-    log->fd = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    log->fd = sw_path_open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (log->fd < 0)
         return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", log->path, strerror(errno));
     if (fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1)
@@ -107,7 +108,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
         status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
         goto failed;
     }
-    const bool is_new = access(path, F_OK) != 0;
+    const bool is_new = !sw_path_exists(path);
     SW_TRY_GOTO(open_own(log), failed);
     SW_TRY_GOTO(is_new ? sw_file_flush_folder_of(path) : SW_OK, failed);
     SW_TRY_GOTO(remove_beyond(log, last_step), failed);
@@ -123,7 +124,7 @@ static sw_status flush(int fd, const char *path) {
 }
 
 sw_status sw_steplog_flush(const char *path) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0)
         return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
     const sw_status status = flush(fd, path);

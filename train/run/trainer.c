@@ -2,6 +2,7 @@
 #include "train/plan/settings_plan.h"
 
 #include "core/clock.h"
+#include "core/confine.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/machine.h"
@@ -296,6 +297,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(make_folder(trainer));
+    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
     SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
@@ -324,6 +326,8 @@ static void undo_create(struct sw_trainer *trainer) {
     sw_start_undo(&stores, &trainer->start);
     if (trainer->lock >= 0)
         sw_run_lock_remove(trainer->folder);
+    sw_confine_end(trainer->confined);
+    trainer->confined = NULL;
     sw_folder_unmake(trainer->folder, trainer->made_folders);
 }
 
@@ -428,6 +432,7 @@ static sw_status lock_run(struct sw_trainer *trainer) {
 
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
@@ -481,5 +486,6 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     sw_run_release(&trainer->run);
     if (trainer->lock >= 0)
         close(trainer->lock);
+    sw_confine_end(trainer->confined);
     free(trainer);
 }

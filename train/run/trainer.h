@@ -42,6 +42,7 @@ struct sw_trainer {
     int lock;         /* descriptor of the lock on the run, held by rank 0; -1: none */
     int made_folders; /* how many of the run's folder and its parents this start made */
     bool made_store;  /* this start made the store */
+    struct sw_confined *confined; /* the run's folder, through which its files are reached; NULL before it is there */
 };
 
 /* Makes a new run. Settings move into the trainer. Everything is checked before anything is written, and a failure

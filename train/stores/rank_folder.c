@@ -1,4 +1,5 @@
 /* Checks that all ranks see the same folder of a run. */
+#include "core/confine.h"
 #include "io/queue/checksum.h"
 #include "train/files/files.h"
 #include "train/stores/rank_store.h"
@@ -6,7 +7,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { RUN_JSON_MOST_BYTES = 1 << 20 };
 
@@ -18,7 +18,7 @@ struct sight {
 
 static sw_status look(const char *folder, struct sight *out) {
     char *text;
-    out->has_folder = access(folder, F_OK) == 0;
+    out->has_folder = sw_path_exists(folder);
     out->has_run = sw_run_is_one(folder);
     if (!out->has_run)
         return SW_OK;

@@ -1,11 +1,11 @@
 /* Checks that the places of the ranks of one machine are shared on purpose or apart, and that they are free. */
+#include "core/confine.h"
 #include "train/files/files.h"
 #include "train/stores/rank_store_private.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* The identity of a place, whatever its path. */
 struct identity {
@@ -104,7 +104,7 @@ sw_status sw_rank_refuse_taken(const struct sw_places *places) {
     char path[SW_RUN_PATH_CHARS];
     for (int i = 0; i < places->count; i++) {
         SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
-        if (access(path, F_OK) == 0)
+        if (sw_path_exists(path))
             return sw_fail(SW_ERR_ARG,
                            "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
                            "or remove it",

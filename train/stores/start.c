@@ -1,5 +1,6 @@
 #include "train/stores/start.h"
 
+#include "core/confine.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/folder/run_lock.h"
@@ -33,7 +34,7 @@ sw_status sw_start_check(const char *folder) {
 
 bool sw_start_is_unfinished(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
-    return path_of(folder, path) == SW_OK && access(path, F_OK) == 0;
+    return path_of(folder, path) == SW_OK && sw_path_exists(path);
 }
 
 /* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
@@ -43,7 +44,7 @@ static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
         if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK ||
-            (unlink(path) != 0 && errno != ENOENT))
+            (sw_path_unlink(path) != 0 && errno != ENOENT))
             return path;
     }
     return NULL;
@@ -84,7 +85,7 @@ static sw_status clear(struct sw_ranks *ranks, const char *folder) {
 sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_ranks_gate(ranks, path_of(folder, path)));
-    bool found = access(path, F_OK) == 0;
+    bool found = sw_path_exists(path);
     SW_TRY(sw_ranks_spread(ranks, "what an unfinished start has left", &found, sizeof found));
     if (!found)
         return SW_OK;
@@ -97,7 +98,7 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
 static sw_status write_announcement(const struct sw_rank_stores *stores) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(stores->folder, path));
-    const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int file = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0)
         return errno == EEXIST ? refuse_second(stores->folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
@@ -108,7 +109,7 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     if (status == SW_OK)
         status = sw_file_flush_folder_of(path);
     if (status != SW_OK)
-        unlink(path);
+        sw_path_unlink(path);
     return status;
 }
 
@@ -130,7 +131,7 @@ sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start
 static sw_status finish(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(folder, path));
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (sw_path_unlink(path) != 0 && errno != ENOENT)
         return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
     /* If starting.json came back after a power loss, the next start would remove a store with trained state. */
     return sw_file_flush_folder_of(path);

@@ -1,5 +1,6 @@
 #include "train/stores/start_left.h"
 
+#include "core/confine.h"
 #include "io/store/block.h"
 #include "train/files/files.h"
 #include "train/folder/run_lock.h"
@@ -59,7 +60,7 @@ sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
     char path[SW_RUN_PATH_CHARS], *text;
     *out = (struct sw_start_left){0};
     SW_TRY(sw_path_join(path, sizeof path, folder, SW_START_FILE_NAME));
-    out->found = access(path, F_OK) == 0;
+    out->found = sw_path_exists(path);
     if (!out->found)
         return SW_OK;
     SW_TRY(sw_file_read_own_text(path, START_LIMIT_BYTES, &text));
@@ -112,7 +113,7 @@ static sw_status check_names(const char *folder, const char *const *names, const
     static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
     char path[SW_RUN_PATH_CHARS];
     sw_status status = SW_OK;
-    DIR *directory = opendir(folder);
+    DIR *directory = sw_folder_list(folder);
     if (directory == NULL)
         return sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
     for (const struct dirent *entry = readdir(directory); status == SW_OK && entry != NULL;

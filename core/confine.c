@@ -1,0 +1,215 @@
+#include "core/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct sw_confined {
+    struct sw_confined *next;
+    int fd;
+    char *given, *absolute; /* paths without slashes at their ends */
+};
+
+static struct sw_confined *confined;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static char *copy_path(const char *before, const char *folder) {
+    char *copy;
+    if (asprintf(&copy, "%s%s%s", before, before[0] != '\0' ? "/" : "", folder) < 0)
+        return NULL;
+    for (size_t chars = strlen(copy); chars > 1 && copy[chars - 1] == '/'; chars--)
+        copy[chars - 1] = '\0';
+    return copy;
+}
+
+sw_status sw_confine(const char *folder, struct sw_confined **out) {
+    char current[PATH_MAX] = "";
+    struct sw_confined *self = calloc(1, sizeof *self);
+    *out = NULL;
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the folder %s", folder);
+    self->fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (self->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        sw_confine_end(self);
+        return SW_OK;
+    }
+    if (self->fd < 0 || (folder[0] != '/' && getcwd(current, sizeof current) == NULL)) {
+        const sw_status status = sw_fail(SW_ERR_ARG, "the folder %s cannot be opened: %s", folder, strerror(errno));
+        sw_confine_end(self);
+        return status;
+    }
+    self->given = copy_path("", folder);
+    self->absolute = copy_path(current, folder);
+    if (self->given == NULL || self->absolute == NULL) {
+        sw_confine_end(self);
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the folder %s", folder);
+    }
+    pthread_mutex_lock(&lock);
+    self->next = confined;
+    confined = self;
+    pthread_mutex_unlock(&lock);
+    *out = self;
+    return SW_OK;
+}
+
+void sw_confine_end(struct sw_confined *self) {
+    if (self == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct sw_confined **at = &confined; *at != NULL; at = &(*at)->next)
+        if (*at == self) {
+            *at = self->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    if (self->fd >= 0)
+        close(self->fd);
+    free(self->given);
+    free(self->absolute);
+    free(self);
+}
+
+/* Returns what follows a folder's path in a path at or below it; NULL: the path is elsewhere. */
+static const char *below(const char *folder, const char *path) {
+    const size_t chars = strlen(folder);
+    const bool under = strncmp(path, folder, chars) == 0 && (path[chars] == '/' || path[chars] == '\0');
+    return under ? path + chars : NULL;
+}
+
+/* A path as a folder that is open and a path from there. */
+struct spot {
+    int folder;
+    bool owned, is_confined;
+    const char *name;
+    char rest[PATH_MAX]; /* of a confined path, its names; the last is `name` */
+};
+
+static int find_folder(const char *path, const char **out_rest) {
+    int fd = -1;
+    pthread_mutex_lock(&lock);
+    for (const struct sw_confined *each = confined; each != NULL && fd < 0; each = each->next) {
+        *out_rest = below(each->given, path);
+        if (*out_rest == NULL)
+            *out_rest = below(each->absolute, path);
+        fd = *out_rest != NULL ? each->fd : -1;
+    }
+    pthread_mutex_unlock(&lock);
+    return fd;
+}
+
+/* Goes one folder on. A name is looked up in the folder that is held, so that nothing swapped meanwhile leads out. */
+static bool enter(struct spot *spot, const char *name) {
+    const int next = openat(spot->folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int error = errno;
+    if (spot->owned)
+        close(spot->folder);
+    errno = error;
+    spot->folder = next;
+    spot->owned = next >= 0;
+    return next >= 0;
+}
+
+static bool refuse_up(const struct spot *spot, const char *name) {
+    if (strcmp(name, "..") != 0)
+        return true;
+    if (spot->owned)
+        close(spot->folder);
+    errno = EXDEV;
+    return false;
+}
+
+/* Finds a path's spot, which the caller leaves. */
+static bool find(const char *path, struct spot *out) {
+    const char *rest;
+    char *more;
+    *out = (struct spot){.folder = find_folder(path, &rest), .name = path};
+    out->is_confined = out->folder >= 0;
+    if (!out->is_confined) {
+        out->folder = AT_FDCWD;
+        return true;
+    }
+    if ((size_t)snprintf(out->rest, sizeof out->rest, "%s", rest) >= sizeof out->rest) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    const char *name = strtok_r(out->rest, "/", &more);
+    out->name = name != NULL ? name : ".";
+    while (name != NULL) {
+        if (!refuse_up(out, name))
+            return false;
+        name = strtok_r(NULL, "/", &more);
+        if (name != NULL && !enter(out, out->name))
+            return false;
+        out->name = name != NULL ? name : out->name;
+    }
+    return true;
+}
+
+static int leave(const struct spot *spot, int result) {
+    const int error = errno;
+    if (spot->owned)
+        close(spot->folder);
+    errno = error;
+    return result;
+}
+
+int sw_path_open(const char *path, int flags, mode_t mode) {
+    struct spot spot;
+    if (!find(path, &spot))
+        return -1;
+    return leave(&spot, openat(spot.folder, spot.name, flags | (spot.is_confined ? O_NOFOLLOW : 0), mode));
+}
+
+int sw_path_mkdir(const char *path, mode_t mode) {
+    struct spot spot;
+    return find(path, &spot) ? leave(&spot, mkdirat(spot.folder, spot.name, mode)) : -1;
+}
+
+int sw_path_unlink(const char *path) {
+    struct spot spot;
+    return find(path, &spot) ? leave(&spot, unlinkat(spot.folder, spot.name, 0)) : -1;
+}
+
+int sw_path_rmdir(const char *path) {
+    struct spot spot;
+    return find(path, &spot) ? leave(&spot, unlinkat(spot.folder, spot.name, AT_REMOVEDIR)) : -1;
+}
+
+int sw_path_chmod(const char *path, mode_t mode) {
+    struct spot spot;
+    if (!find(path, &spot))
+        return -1;
+    return leave(&spot, fchmodat(spot.folder, spot.name, mode, spot.is_confined ? AT_SYMLINK_NOFOLLOW : 0));
+}
+
+int sw_path_rename(const char *from, const char *to) {
+    struct spot spot, target;
+    if (!find(from, &spot))
+        return -1;
+    if (!find(to, &target))
+        return leave(&spot, -1);
+    return leave(&spot, leave(&target, renameat(spot.folder, spot.name, target.folder, target.name)));
+}
+
+int sw_path_stat(const char *path, struct stat *out) {
+    struct spot spot;
+    if (!find(path, &spot))
+        return -1;
+    return leave(&spot, fstatat(spot.folder, spot.name, out, spot.is_confined ? AT_SYMLINK_NOFOLLOW : 0));
+}
+
+int sw_path_lstat(const char *path, struct stat *out) {
+    struct spot spot;
+    return find(path, &spot) ? leave(&spot, fstatat(spot.folder, spot.name, out, AT_SYMLINK_NOFOLLOW)) : -1;
+}
+
+bool sw_path_exists(const char *path) {
+    struct stat info;
+    return sw_path_stat(path, &info) == 0;
+}
