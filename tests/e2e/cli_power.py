@@ -1,5 +1,6 @@
 """The folder of a run, its drives and its exports after the power has failed at any moment: the program finds the last
-step that it had committed, or the one that was on its way, goes on to the same bits, and leaves nothing behind."""
+step that it had committed, or the one that was on its way, goes on to the same bits, and leaves nothing behind. It goes on with
+one rank or with several, whatever the run had. With `--durability none` it may refuse to, in a sentence."""
 
 import collections
 import hashlib
@@ -47,14 +48,19 @@ LIVES = {
     "previous": ((1, train(3, *NVME)), (1, resume(4, "--previous"))),
     "more ranks": ((1, train(2, *NVME, "--nvme", DRIVES[0], *EACH_STEP)), (2, resume(3)), (1, resume(4))),
     "fewer ranks": ((2, train(2, *NVME, *EACH_STEP)), (1, resume(3)), (2, resume(4))),
+    "no durability": ((1, train(2, *NVME, "--durability", "none", *EACH_STEP)), (2, resume(3)), (1, resume(4))),
 }
+# What goes on after a crash, and how a run that may be lost says that it is.
+RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 
 
 def run(ranks, command, environment=None):
     words = program.command(*command)
     done = subprocess.run(mpirun((ranks, words)) if ranks > 1 else words, stdin=subprocess.DEVNULL, capture_output=True,
                           timeout=program.LIMIT_S, check=False, env=environment)
-    return program.Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    # The launcher's own words follow a line.
+    said = done.stderr.decode(errors="replace").split("\n-----")[0]
+    return program.Ended(done.returncode, done.stdout.decode(errors="replace"), said)
 
 
 def must(ranks, command, environment=None):
@@ -139,7 +145,8 @@ class Crash:
         self.mode = draw.choice((power_loss.KILLED, power_loss.JOURNAL, power_loss.STRICT, power_loss.STRICT))
         self.state = recording.state(self.now, self.mode, draw)
         self.oldest, self.newest = recording.commits(self.now, before)
-        self.what = f"{earlier}{life.name}, {self.mode} at call {self.now} of {len(all_calls)}"
+        self.ranks = draw.choice(RECOVERERS) if has_mpi() else 1
+        self.what = f"{earlier}{life.name}, {self.mode} at call {self.now} of {len(all_calls)}, {self.ranks} go on"
 
     def bounds(self):
         return self.oldest, self.newest
@@ -175,18 +182,22 @@ def begin_again(crash, environment=None):
 
 
 def go_on(crash, environment=None):
-    """The step from which the run went on, -1 where it was begun again, and what is wrong."""
+    """The step from which the run went on, -1 where it was begun again, None where it is lost by its own choice, and
+    what is wrong."""
     last = crash.life.last + 1
-    ended = run(1, resume(last), environment() if environment else None)
+    ended = run(crash.ranks, resume(last), environment() if environment else None)
     if ended.code == 0:
         step = going_on_after(ended)
         right = (crash.oldest or 0) <= step <= (crash.newest or 0)
         return step, [] if right else [f"went on after {step} and not {crash.oldest} to {crash.newest}"]
     if crash.oldest is not None:
         return -1, [f"the run is lost: {ended.err[-500:]}"]
+    if crash.life.name == "no durability" and NOT_CLEAN in ended.err:
+        changed = program.differences(crash.state, program.tree(ROOT))
+        return None, [f"{name} was changed by a refusal" for name in changed if os.path.basename(name) != "run.lock"]
     problems = begin_again(crash, environment() if environment else None)
     if not problems:
-        ended = run(1, resume(last), environment() if environment else None)
+        ended = run(crash.ranks, resume(last), environment() if environment else None)
         problems += [] if ended.code == 0 else [f"begun again, then: {ended.err[-500:]}"]
     return -1, problems
 
@@ -228,19 +239,22 @@ def wrong_exports(crash, steps, step):
     return problems
 
 
-def left_behind():
-    """What lies on the machine beside the run, the other one and the exports."""
+def left_behind(ranks):
+    """What lies on the machine beside the run, which so many ranks have, the other one and the exports."""
     wanted = {os.path.join(RUN, name) for name in ("run.json", "run.lock", "log.jsonl")}
-    stores = {os.path.join(place, power_loss.STORE) for place in (RUN, DRIVES[0], DRIVES[2])}
-    stores = {store for store in stores if os.path.exists(store)}
-    possible = [{RUN}, {DRIVES[0]}, {DRIVES[0], DRIVES[2]}]
-    problems = [] if {os.path.dirname(store) for store in stores} in possible else [f"stores are {sorted(stores)}"]
+    own = [f"rank-{rank}-of-{ranks}" if ranks > 1 else "" for rank in range(ranks)]
+    possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
+                for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
+    stores = {store for each in possible for store in each if os.path.exists(store)}
+    problems = [] if stores in possible else [f"stores are {sorted(stores)}"]
+    folders_of_ranks = {os.path.dirname(store) for store in stores if ranks > 1}
     for where, folders, files in os.walk(ROOT):
         if where.startswith((OTHER, EXPORT, os.path.join(RUN, "exports"), DRIVES[1])):
             continue
         problems += [f"{os.path.join(where, name)} is left" for name in files
                      if os.path.join(where, name) not in wanted | stores]
-        problems += [f"{os.path.join(where, name)} is left" for name in folders if name.startswith("rank-")]
+        problems += [f"{os.path.join(where, name)} is left" for name in folders
+                     if name.startswith("rank-") and os.path.join(where, name) not in folders_of_ranks]
     run_json = program.read_json(os.path.join(RUN, "run.json"))
     return problems + ([f"run.json still lists {run_json['left']}"] if run_json["left"] else [])
 
@@ -259,29 +273,44 @@ def examine(crash, steps, history=()):
     step, problems = exported(crash, steps)
     went_on, more = go_on(crash)
     problems += more
-    found["begun again" if went_on < 0 else "the newest step" if went_on == crash.newest else "the last step that lasts"] += 1
-    if not problems:
+    count(crash, went_on)
+    if went_on is None:
+        problems += [] if step is None else [f"exported step {step} and refused to go on"]
+        problems += touched(crash.state)
+    elif not problems:
         if step is not None and went_on not in (step, -1):
             problems.append(f"exported step {step} and went on after {went_on}")
-        problems += (wrong_ends(crash, (*history, went_on)) + wrong_log(crash, went_on)
-                     + wrong_exports(crash, steps, went_on) + left_behind() + touched(crash.state))
+        problems += (wrong_ends(crash, (*history, (crash.ranks, went_on))) + wrong_log(crash, went_on)
+                     + wrong_exports(crash, steps, went_on) + left_behind(crash.ranks) + touched(crash.state))
     return problems
+
+
+def count(crash, went_on):
+    if went_on is None:
+        outcome = "refused as not ended cleanly"
+    elif went_on < 0:
+        outcome = "begun again"
+    else:
+        outcome = "the newest step" if went_on == crash.newest else "the last step that lasts"
+    found[outcome] += 1
+    found[f"{crash.life.name}, {crash.ranks} go on"] += 1
 
 
 def fail_twice(crash, draw):
     """The power fails once more while the run goes on."""
     recording = power_loss.Recording(ROOT, os.path.join(SCRATCH, "again.record"), DRIVES[1])
     step, problems = go_on(crash, lambda: recording.environment(os.environ["SW_RECORDER"]))
-    if problems:
+    if problems or step is None:
+        count(crash, step)
         return [f"{crash.what}, recorded: {problem}" for problem in problems]
     life = crash.life
     # Other ranks add in another order.
-    known = life.last if life.ranks == 1 else max(step, 0)
+    known = life.last if life.ranks == 1 and crash.ranks == 1 else max(step, 0)
     steps = {number: weights for number, weights in life.weights.items() if number <= known}
     again = Crash(life, recording.read(), crash.bounds(), draw, known, crash.what + ", then ")
     power_loss.write(ROOT, again.state)
     found["failed twice"] += 1
-    return [f"{again.what}: {problem}" for problem in examine(again, steps, (step,))]
+    return [f"{again.what}: {problem}" for problem in examine(again, steps, ((crash.ranks, step),))]
 
 
 def fail_once(life, seed, seen):

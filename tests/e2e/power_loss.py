@@ -260,18 +260,34 @@ class Recording:
     def command_at(self, call):
         return sum(begin <= call for begin in self.commands)
 
+    @staticmethod
+    def _record_offsets(content):
+        """Where a store's file has commit records."""
+        found, at = set(), content.find(COMMIT_MAGIC)
+        while at >= 0:
+            found.add(at)
+            at = content.find(COMMIT_MAGIC, at + 1)
+        return found
+
     def _steps_of(self, node, now, before):
-        """Of a store's file: its identity, the step that lasts (or None), and all that it may show."""
+        """Of a store's file: its identity, the step that lasts (or None), all that it may show, and whether its last
+        commit is being taken back or has been (`--durability none`)."""
         lasting, steps = (None, []) if node.since >= 0 else (before[0], [step for step in before if step is not None])
-        identity = node.content[STORE_ID] if node.since < 0 else None
+        identity, withdrawn = node.content[STORE_ID] if node.since < 0 else None, False
+        records = self._record_offsets(node.content)
         for i in node.calls:
-            kind, _, _, payload, ended = self.calls[i]
-            if i > now or kind != "w" or payload[:len(COMMIT_MAGIC)] != COMMIT_MAGIC:
+            kind, _, offset, payload, ended = self.calls[i]
+            if i > now or kind != "w":
                 continue
-            identity, step = payload[STORE_ID], COMMIT_STEP.unpack_from(payload)[0]
             lasts = ended is not None and any(ended < began and done <= now for began, done in node.flushes)
-            lasting, steps = (step, [step]) if lasts else (lasting, [*steps, step])
-        return identity, lasting, steps
+            if payload[:len(COMMIT_MAGIC)] == COMMIT_MAGIC:
+                records.add(offset)
+                identity, step = payload[STORE_ID], COMMIT_STEP.unpack_from(payload)[0]
+                lasting, steps = (step, [step]) if lasts else (lasting, [*steps, step])
+                withdrawn = withdrawn and not lasts
+            elif offset in records and not any(payload):
+                lasting, steps, withdrawn = None, [] if lasts else steps, True
+        return identity, lasting, steps, withdrawn
 
     def commits(self, now, before):
         """The oldest and the newest step that a run may stand at, as the newest stores of all its ranks that have a
@@ -280,19 +296,22 @@ class Recording:
         for node in self.all:
             if os.path.basename(node.path) != STORE or node.since > now or node.path.startswith(self.apart):
                 continue
-            identity, lasting, steps = self._steps_of(node, now, before)
+            identity, lasting, steps, withdrawn = self._steps_of(node, now, before)
             parts = os.path.basename(os.path.dirname(node.path)).split("-")
             ranks = int(parts[3]) if parts[0] == "rank" else 1
             key = (ranks, self.command_at(node.since)) if ranks > 1 else (1, identity)
-            if steps:
-                sets.setdefault(key, []).append((node.since, lasting, steps))
+            if steps or withdrawn:
+                sets.setdefault(key, []).append((node.since, lasting, steps, withdrawn))
         found = (None, None)
         for (ranks, _), files in sorted(sets.items(), key=lambda each: min(file[0] for file in each[1])):
             if len(files) < ranks:
                 continue
-            newest = min(max(steps) for _, _, steps in files)
-            if all(lasting is not None for _, lasting, _ in files):
-                found = (min(min(steps) for _, _, steps in files), newest)
+            newest = min(max(steps, default=-1) for _, _, steps, _ in files)
+            if any(withdrawn for *_, withdrawn in files):
+                # The run's own: what was before these stores is gone.
+                found = (None, newest if newest >= 0 else None)
+            elif all(lasting is not None for _, lasting, _, _ in files):
+                found = (min(min(steps) for _, _, steps, _ in files), newest)
             else:
                 found = (found[0], newest if found[1] is None else max(found[1], newest))
         return found
