@@ -168,6 +168,11 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     /* Whoever lists this store forgets it next. On a drive of its own it might come back after a power loss. */
     if (status == SW_OK && removal.removed)
         status = sw_file_sync_directory(place);
+    /* Another rank may have removed the folder, which was empty from then on, and flushes the folder above. */
+    if (status != SW_OK && removal.removed && !sw_path_exists(place)) {
+        sw_error_clear();
+        status = SW_OK;
+    }
     free(path);
     return status;
 }

@@ -294,6 +294,31 @@ static void takes_away_only_what_was_begun(void **state) {
     }
 }
 
+/* In the place of the C library's: a folder that another process removes once it is empty. */
+static const char *folder_that_goes;
+
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's header has other names. */
+int unlinkat(int folder, const char *name, int flags) {
+    const int result = (int)syscall(SYS_unlinkat, folder, name, flags);
+    if (result == 0 && folder_that_goes != NULL)
+        CHECK(rmdir(folder_that_goes) == 0);
+    return result;
+}
+
+/* Ranks that share a drive all remove what the run no longer needs. */
+static void takes_away_a_store_whose_folder_goes(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    char id[SW_STORE_ID_CHARS];
+    struct sw_store *store = create_store(&directories);
+    sw_store_id(store, id);
+    commit_steps(store, 0, 0);
+    sw_store_close(store);
+    folder_that_goes = directories.path[0];
+    const sw_status status = sw_store_remove(directories.path[0], id, 0);
+    folder_that_goes = NULL;
+    CHECK_OK(status);
+}
+
 /* Whoever waits for a file may get it when its owner has removed it. */
 static void a_file_that_was_removed_is_not_locked(void **state) {
     const char *path = in_directory(*state, "file");
@@ -355,6 +380,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(explains_forbidden_io_uring, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_with_a_small_memlock_limit, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(takes_away_only_what_was_begun, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(takes_away_a_store_whose_folder_goes, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
