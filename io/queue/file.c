@@ -145,6 +145,11 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
 static sw_status open_store_file(const char *path, int access, int *out_fd) {
     struct stat info;
     const int fd = sw_path_open(path, access | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return sw_fail(SW_ERR_ARG,
+                       "the store file %s is or lies behind a link, and no link is followed in the folder of a run: "
+                       "name its directory by --nvme",
+                       path);
     if (fd < 0)
         return errno == ENOENT
                    ? sw_fail(SW_ERR_ARG,

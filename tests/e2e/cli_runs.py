@@ -446,6 +446,7 @@ def a_run_folder_does_not_reach_outside():
         problems += with_instead("log.jsonl", make, ["log.jsonl"])
         problems += with_instead("run.lock", make, ["run.lock"])
         problems += with_instead("run.json.partial", make)
+    problems += with_instead(STORE, link, [STORE, "link", "--nvme"])
     problems += with_instead("log.jsonl", second_name, ["log.jsonl"])
     problems += with_instead("run.json.partial", second_name)
     os.mkdir(path("elsewhere-exports"))
