@@ -58,21 +58,21 @@ sw_status sw_confine(const char *folder, struct sw_confined **out) {
     return SW_OK;
 }
 
-void sw_confine_end(struct sw_confined *self) {
-    if (self == NULL)
+void sw_confine_end(struct sw_confined *folder) {
+    if (folder == NULL)
         return;
     pthread_mutex_lock(&lock);
     for (struct sw_confined **at = &confined; *at != NULL; at = &(*at)->next)
-        if (*at == self) {
-            *at = self->next;
+        if (*at == folder) {
+            *at = folder->next;
             break;
         }
     pthread_mutex_unlock(&lock);
-    if (self->fd >= 0)
-        close(self->fd);
-    free(self->given);
-    free(self->absolute);
-    free(self);
+    if (folder->fd >= 0)
+        close(folder->fd);
+    free(folder->given);
+    free(folder->absolute);
+    free(folder);
 }
 
 /* Returns what follows a folder's path in a path at or below it; NULL: the path is elsewhere. */

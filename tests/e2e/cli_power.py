@@ -137,19 +137,25 @@ class Life:
 class Crash:
     """A state after a failure of the power, and how it is told."""
 
-    def __init__(self, life, recording, before, draw, known, earlier=""):
-        """known: the last step of which the life's own numbers are those that are expected."""
+    def __init__(self, life, recording, before, draw, known, earlier="", own=None):
+        """known: the last step of which the life's own numbers are those that are expected. before, own: as
+        power_loss.Recording.commits has them."""
         self.life, self.known = life, known
         all_calls, near = recording.moments()
         self.now = draw.choice(near if draw.random() < 0.6 else all_calls)
         self.mode = draw.choice((power_loss.KILLED, power_loss.JOURNAL, power_loss.STRICT, power_loss.STRICT))
         self.state = recording.state(self.now, self.mode, draw)
-        self.oldest, self.newest = recording.commits(self.now, before)
+        self.oldest, self.newest = recording.commits(self.now, before, own)
         self.ranks = draw.choice(RECOVERERS) if has_mpi() else 1
         self.what = f"{earlier}{life.name}, {self.mode} at call {self.now} of {len(all_calls)}, {self.ranks} go on"
 
     def bounds(self):
         return self.oldest, self.newest
+
+    def ranks_of_run(self):
+        """What run.json says; None where there is none."""
+        text = self.state.get(os.path.relpath(os.path.join(RUN, "run.json"), ROOT))
+        return None if text is None else json.loads(text)["ranks"]
 
 
 def going_on_after(ended):
@@ -307,7 +313,8 @@ def fail_twice(crash, draw):
     # Other ranks add in another order.
     known = life.last if life.ranks == 1 and crash.ranks == 1 else max(step, 0)
     steps = {number: weights for number, weights in life.weights.items() if number <= known}
-    again = Crash(life, recording.read(), crash.bounds(), draw, known, crash.what + ", then ")
+    again = Crash(life, recording.read(), crash.bounds(), draw, known, crash.what + ", then ",
+                  crash.ranks_of_run())
     power_loss.write(ROOT, again.state)
     found["failed twice"] += 1
     return [f"{again.what}: {problem}" for problem in examine(again, steps, ((crash.ranks, step),))]

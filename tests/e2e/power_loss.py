@@ -289,9 +289,10 @@ class Recording:
                 lasting, steps, withdrawn = None, [] if lasts else steps, True
         return identity, lasting, steps, withdrawn
 
-    def commits(self, now, before):
+    def commits(self, now, before, own=None):
         """The oldest and the newest step that a run may stand at, as the newest stores of all its ranks that have a
-        commit say; None: none lasts. before: the same of stores of before the recording."""
+        commit say; None: none lasts. before: the same of stores of before the recording. own: of how many ranks the
+        run's own were then, as others may be left of a change of ranks; None: not known."""
         sets = {}
         for node in self.all:
             if os.path.basename(node.path) != STORE or node.since > now or node.path.startswith(self.apart):
@@ -299,6 +300,8 @@ class Recording:
             identity, lasting, steps, withdrawn = self._steps_of(node, now, before)
             parts = os.path.basename(os.path.dirname(node.path)).split("-")
             ranks = int(parts[3]) if parts[0] == "rank" else 1
+            if node.since < 0 and own not in (None, ranks):
+                continue
             key = (ranks, self.command_at(node.since)) if ranks > 1 else (1, identity)
             if steps or withdrawn:
                 sets.setdefault(key, []).append((node.since, lasting, steps, withdrawn))
