@@ -75,11 +75,18 @@ void sw_confine_end(struct sw_confined *folder) {
     free(folder);
 }
 
+bool sw_path_goes_up(const char *path) {
+    for (const char *at = strstr(path, ".."); at != NULL; at = strstr(at + 1, ".."))
+        if ((at == path || at[-1] == '/') && (at[2] == '/' || at[2] == '\0'))
+            return true;
+    return false;
+}
+
 /* Returns what follows a folder's path in a path at or below it; NULL: the path is elsewhere. */
 static const char *below(const char *folder, const char *path) {
     const size_t chars = strlen(folder);
     const bool under = strncmp(path, folder, chars) == 0 && (path[chars] == '/' || path[chars] == '\0');
-    return under ? path + chars : NULL;
+    return under && !sw_path_goes_up(path + chars) ? path + chars : NULL;
 }
 
 /* A path as a folder that is open and a path from there. */
@@ -115,15 +122,6 @@ static bool enter(struct spot *spot, const char *name) {
     return next >= 0;
 }
 
-static bool refuse_up(const struct spot *spot, const char *name) {
-    if (strcmp(name, "..") != 0)
-        return true;
-    if (spot->owned)
-        close(spot->folder);
-    errno = EXDEV;
-    return false;
-}
-
 /* Finds a path's spot, which the caller leaves. */
 static bool find(const char *path, struct spot *out) {
     const char *rest;
@@ -141,8 +139,6 @@ static bool find(const char *path, struct spot *out) {
     const char *name = strtok_r(out->rest, "/", &more);
     out->name = name != NULL ? name : ".";
     while (name != NULL) {
-        if (!refuse_up(out, name))
-            return false;
         name = strtok_r(NULL, "/", &more);
         if (name != NULL && !enter(out, out->name))
             return false;

@@ -1,10 +1,10 @@
 /* Folders that none of their paths leads out of. A folder that came from somebody else may hold symbolic links, and
  * another process may swap a folder for a link while files are opened. So a confined folder is opened once, and each
  * path below it is followed from there, one name at a time and through no link. Other paths are the user's own choice
- * and are followed as the system does.
+ * and are followed as the system does; so are those with a "..", which are never made here.
  *
  * Each call is that of the C library without the sw_path_: it returns -1 and sets errno where that does. Below a
- * confined folder a link on the way is ENOTDIR, a link at the end is ELOOP where it would be opened, and ".." is EXDEV.
+ * confined folder a link on the way is ENOTDIR, and a link at the end is ELOOP where it would be opened.
  * Threads: all calls may run at once. Only sw_confine and sw_confine_end allocate memory. */
 #ifndef SW_CORE_CONFINE_H
 #define SW_CORE_CONFINE_H
@@ -21,6 +21,9 @@ struct sw_confined;
  */
 sw_status sw_confine(const char *folder, struct sw_confined **out);
 void sw_confine_end(struct sw_confined *folder);
+
+/* Returns whether a path has a "..", and so may be followed out of any folder. */
+bool sw_path_goes_up(const char *path);
 
 int sw_path_open(const char *path, int flags, mode_t mode);
 int sw_path_mkdir(const char *path, mode_t mode);

@@ -473,6 +473,16 @@ def a_forged_list_removes_nothing(run):
     return []
 
 
+def places_are_named_by_way_of_the_run():
+    """By its user, who may: the folder is there once the run has begun."""
+    os.mkdir(path("beside"))
+    program.must(*train("by-way", "nvme", "--nvme", path("by-way", "..", "beside"), "--trace",
+                        path("by-way", "..", "by-way.trace"), steps=2))
+    program.must("resume", path("by-way"), "--steps", 3)
+    wanted = [path("beside", STORE), path("by-way.trace")]
+    return [f"there is no {name}" for name in wanted if not os.path.isfile(name)]
+
+
 def wrong_exports(run, kept, losses):
     """The list and the folders beside it are those of the steps `kept`, with these losses."""
     index = program.read_json(path(run, "exports", "index.json"))
@@ -546,4 +556,4 @@ script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, g
                 line_ends, quiet, exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
                 fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms,
                 wide_tokens_of_a_small_vocabulary, what_is_written_is_private,
-                a_run_folder_does_not_reach_outside)
+                a_run_folder_does_not_reach_outside, places_are_named_by_way_of_the_run)

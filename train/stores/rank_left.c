@@ -1,5 +1,6 @@
 /* Handles the stores that a change of the number of ranks leaves behind: those that were replaced, and new ones of a
  * change that was cut off. */
+#include "core/confine.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/folder/run_stores.h"
@@ -66,6 +67,9 @@ void sw_rank_forget_left(struct sw_run *run, const struct sw_run *of) {
 static sw_status remove_at(const char *folder, const char *place, const struct sw_run_store *store) {
     char path[SW_RUN_PATH_CHARS];
     int rank, ranks;
+    if (place[0] != '/' && sw_path_goes_up(place))
+        return sw_fail(SW_ERR_ARG, "run.json of %s lists %s, which is not in the folder: remove that yourself", folder,
+                       place);
     if (place[0] == '/')
         SW_TRY(sw_path_join(path, sizeof path, "", place + 1));
     else
