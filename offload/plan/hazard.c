@@ -19,10 +19,23 @@ struct piece_state {
     sw_lane writer_lane;
 };
 
+/* What is known of several pieces of a slot together: the pieces that the last access to the slot named. Each
+ * micro-batch reads all of a unit's weights again and adds to all of its accumulator, so accesses to the same pieces
+ * follow each other, and only the first has to visit each piece. The pieces themselves get what was recorded here when
+ * an access to the slot names other pieces. */
+struct run_state {
+    int32_t first, count;        /* numbers of the pieces among all of the plan; count 0: nothing is known */
+    done_count writer[SW_LANES]; /* last write of any of the pieces, by lane */
+    done_count reader[SW_LANES]; /* last read of any of the pieces since its last write, by lane */
+    bool written;                /* all pieces were written since their states were gathered */
+    bool read[SW_LANES];         /* all pieces were read by this lane since then */
+};
+
 struct hazards {
     struct sw_program *program;
     const struct sw_plan *plan;
     struct piece_state *piece;
+    struct run_state *run; /* one for each slot */
     int32_t wait_capacity;
 };
 
@@ -31,27 +44,60 @@ static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
         needed[lane] = count;
 }
 
-static void gather(const struct hazards *h, const struct sw_access *access, int step, done_count needed[SW_LANES]) {
-    const int32_t base = h->plan->slot[sw_access_slot(access, step)].first_piece + access->first;
-    for (int32_t p = base; p < base + access->count; p++) {
+/* Gives each piece of a run what was recorded for all of them. */
+static void spread(const struct hazards *h, struct run_state *run) {
+    for (int32_t p = run->first; p < run->first + run->count; p++) {
+        struct piece_state *piece = &h->piece[p];
+        for (int lane = 0; lane < SW_LANES; lane++) {
+            if (run->written || run->read[lane])
+                piece->reader[lane] = run->reader[lane];
+            if (run->written && run->writer[lane] > 0) {
+                piece->writer = run->writer[lane];
+                piece->writer_lane = (sw_lane)lane;
+            }
+        }
+    }
+    run->count = 0;
+}
+
+static void collect(const struct hazards *h, int32_t first, int32_t count, struct run_state *out) {
+    *out = (struct run_state){.first = first, .count = count};
+    for (int32_t p = first; p < first + count; p++) {
         const struct piece_state *piece = &h->piece[p];
-        need(needed, piece->writer_lane, piece->writer);
-        for (int lane = 0; access->write && lane < SW_LANES; lane++)
-            need(needed, (sw_lane)lane, piece->reader[lane]);
+        need(out->writer, piece->writer_lane, piece->writer);
+        for (int lane = 0; lane < SW_LANES; lane++)
+            need(out->reader, (sw_lane)lane, piece->reader[lane]);
+    }
+}
+
+/* The pieces of an access as a run. */
+static struct run_state *find_run(const struct hazards *h, const struct sw_access *access, int step) {
+    const int32_t slot = sw_access_slot(access, step), first = h->plan->slot[slot].first_piece + access->first;
+    struct run_state *run = &h->run[slot];
+    if (run->first != first || run->count != access->count) {
+        spread(h, run);
+        collect(h, first, access->count, run);
+    }
+    return run;
+}
+
+static void gather(const struct hazards *h, const struct sw_access *access, int step, done_count needed[SW_LANES]) {
+    const struct run_state *run = find_run(h, access, step);
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        need(needed, (sw_lane)lane, run->writer[lane]);
+        if (access->write)
+            need(needed, (sw_lane)lane, run->reader[lane]);
     }
 }
 
 static void record(struct hazards *h, const struct sw_access *access, int step, sw_lane lane, done_count count) {
-    const int32_t base = h->plan->slot[sw_access_slot(access, step)].first_piece + access->first;
-    for (int32_t p = base; p < base + access->count; p++) {
-        struct piece_state *piece = &h->piece[p];
-        if (access->write) {
-            memset(piece->reader, 0, sizeof piece->reader);
-            piece->writer = count;
-            piece->writer_lane = lane;
-        } else {
-            piece->reader[lane] = count;
-        }
+    struct run_state *run = find_run(h, access, step);
+    if (access->write) {
+        *run = (struct run_state){.first = run->first, .count = run->count, .written = true};
+        run->writer[lane] = count;
+    } else {
+        run->reader[lane] = count;
+        run->read[lane] = true;
     }
 }
 
@@ -106,12 +152,13 @@ static sw_status walk(struct hazards *h, int step) {
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program) {
     struct hazards h = {.program = program, .plan = plan};
     h.piece = calloc((size_t)plan->piece_count + 1, sizeof *h.piece);
-    if (h.piece == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
+    h.run = calloc((size_t)plan->slot_count + 1, sizeof *h.run);
     program->wait_count = 0;
-    sw_status status = SW_OK;
+    sw_status status =
+        h.piece != NULL && h.run != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
     for (int step = 0; step < WALKS && status == SW_OK; step++)
         status = walk(&h, step);
     free(h.piece);
+    free(h.run);
     return status;
 }

@@ -1,5 +1,6 @@
 /* Which intermediates are kept for the backward pass: by price, those first that take the longest to be computed again
  * for the bytes that they hold. */
+#include "core/size.h"
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
@@ -31,15 +32,19 @@ struct change {
     double worth; /* time for each byte that it keeps */
 };
 
-static void keep_better(struct change *best, const struct sw_plan *plan, int64_t unit, sw_recompute to) {
+static struct change change_of(const struct sw_plan *plan, int64_t unit, sw_recompute to) {
     const struct sw_plan_spec *spec = &plan->spec;
     const sw_recompute now = plan->recompute[unit];
     const double bytes = kept_bytes(spec, unit, to) - kept_bytes(spec, unit, now);
     const double time = price(spec, unit, now) - price(spec, unit, to);
-    const double worth = bytes > 0.0 ? time / bytes : 0.0;
+    return (struct change){unit, to, bytes > 0.0 ? time / bytes : 0.0};
+}
+
+static void keep_better(struct change *best, const struct sw_plan *plan, int64_t unit, sw_recompute to) {
+    const struct change change = change_of(plan, unit, to);
     /* Of units that are alike the last: what it keeps is needed soonest. */
-    if (best->unit < 0 || worth >= best->worth)
-        *best = (struct change){unit, to, worth};
+    if (best->unit < 0 || change.worth >= best->worth)
+        *best = change;
 }
 
 /* The best of all changes to a level that has not been tried in vain. */
@@ -51,24 +56,52 @@ static struct change find_change(const struct sw_plan *plan, const sw_recompute 
     return best;
 }
 
-sw_status sw_plan_keep_intermediates(struct sw_plan *plan) {
-    sw_recompute *least = calloc((size_t)plan->spec.units->count, sizeof *least);
-    if (least == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
-    sw_status status = SW_OK;
+/* Changes up to `most` units as the best change does its own: those that come next, as they are worth as much. Returns
+ * how many, and in out_unit which. */
+static int64_t change_run(struct sw_plan *plan, const sw_recompute *least, const struct change *best, int64_t most,
+                          int64_t *out_unit) {
+    const sw_recompute before = plan->recompute[best->unit];
+    int64_t count = 0;
+    for (int64_t u = best->unit; u > 0 && count < most; u--)
+        if (plan->recompute[u] == before && least[u] <= best->to && change_of(plan, u, best->to).worth == best->worth) {
+            plan->recompute[u] = best->to;
+            out_unit[count++] = u;
+        }
+    return count;
+}
+
+/* A layout takes as long as the model has units, so changes of the same worth are tried by runs: the next is twice as
+ * long where one fits, else half as long. */
+static sw_status keep_by_runs(struct sw_plan *plan, sw_recompute *least, int64_t *run) {
+    int64_t most = 1;
     for (;;) {
         const struct change change = find_change(plan, least);
-        if (change.unit < 0 || status != SW_OK)
-            break;
+        if (change.unit < 0)
+            return sw_plan_layout(plan);
         const sw_recompute before = plan->recompute[change.unit];
-        plan->recompute[change.unit] = change.to;
-        status = sw_plan_layout(plan);
-        if (sw_plan_fits(plan))
+        const int64_t count = change_run(plan, least, &change, most, run);
+        SW_TRY(sw_plan_layout(plan));
+        if (sw_plan_fits(plan)) {
+            most *= 2;
             continue;
-        plan->recompute[change.unit] = before;
-        least[change.unit] = change.to + 1;
+        }
+        for (int64_t i = 0; i < count; i++)
+            plan->recompute[run[i]] = before;
+        most = sw_max_i64(1, count / 2);
+        /* Units that are alike come one after the other, so where one has not fitted, none of them does. */
+        for (int64_t u = 1; count == 1 && u + 1 < plan->spec.units->count; u++)
+            if (sw_plan_units_are_alike(plan, u, change.unit))
+                least[u] = change.to + 1;
     }
+}
+
+sw_status sw_plan_keep_intermediates(struct sw_plan *plan) {
+    const size_t count = (size_t)plan->spec.units->count;
+    sw_recompute *least = calloc(count, sizeof *least);
+    int64_t *run = malloc(count * sizeof *run);
+    const sw_status status =
+        least != NULL && run != NULL ? keep_by_runs(plan, least, run) : sw_fail(SW_ERR_NOMEM, "no memory for the plan");
     free(least);
-    SW_TRY(status);
-    return sw_plan_layout(plan);
+    free(run);
+    return status;
 }

@@ -8,6 +8,9 @@
 #include <string.h>
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN_ITEMS = 3 };
+/* Kinds of units of which it is remembered that they did not fit: a model has few,
+ * each in a few placements. */
+enum { MOST_KINDS = 32 };
 
 /* Bytes of a unit's state, for shares. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -92,23 +95,96 @@ static void raise_grads_on_nvme(struct sw_plan *plan, int64_t unit, sw_tier tier
         raise_grads(plan, unit, tier);
 }
 
+bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t head = spec->units->count - 1;
+    if (a == b)
+        return true;
+    if (a == 0 || b == 0 || a == head || b == head)
+        return false;
+    const bool kept = sw_plan_keeps_input(plan, a);
+    return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
+           (!kept || spec->boundary_bytes[a - 1] == spec->boundary_bytes[b - 1]) &&
+           spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
+           plan->recompute[a] == plan->recompute[b] && plan->streams_update[a] == plan->streams_update[b] &&
+           memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
+}
+
 /* What goes up to a tier, of each unit in forward order, where the budgets allow it. */
 struct rise {
     void (*raise)(struct sw_plan *plan, int64_t unit, sw_tier tier);
     sw_tier tier;
 };
 
-static sw_status try_rise(struct sw_plan *plan, struct rise rise) {
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const struct sw_unit_placement before = plan->placement[u];
-        rise.raise(plan, u, rise.tier);
-        if (memcmp(&before, &plan->placement[u], sizeof before) == 0)
+struct rising {
+    struct sw_plan *plan;
+    struct rise rise;
+    struct sw_unit_placement *before; /* one for each unit: where it was before it was raised */
+    int64_t *run;                     /* units that are raised together */
+    int64_t run_count;
+    /* One unit of each kind that has not fitted: none of that kind is tried again, as what fits after it takes more. */
+    int64_t failed[MOST_KINDS];
+    int failed_count;
+};
+
+static bool has_failed(const struct rising *r, int64_t unit) {
+    for (int k = 0; k < r->failed_count; k++)
+        if (sw_plan_units_are_alike(r->plan, unit, r->failed[k]))
+            return true;
+    return false;
+}
+
+/* Raises up to `most` units from unit `first` on that are not there yet. Returns the unit after them. */
+static int64_t raise_run(struct rising *r, int64_t first, int64_t most) {
+    struct sw_unit_placement *const placement = r->plan->placement;
+    int64_t u = first;
+    r->run_count = 0;
+    for (; u < r->plan->spec.units->count && r->run_count < most; u++) {
+        if (has_failed(r, u))
             continue;
-        SW_TRY(sw_plan_layout(plan));
-        if (!sw_plan_fits(plan))
-            plan->placement[u] = before;
+        r->before[u] = placement[u];
+        r->rise.raise(r->plan, u, r->rise.tier);
+        if (memcmp(&r->before[u], &placement[u], sizeof placement[u]) != 0)
+            r->run[r->run_count++] = u;
     }
-    return sw_plan_layout(plan);
+    return u;
+}
+
+/* A layout takes as long as the model has units, so units are raised by runs: the next is twice as long where one fits,
+ * else half as long. */
+static sw_status raise_runs(struct rising *r) {
+    int64_t u = 0, most = 1;
+    for (;;) {
+        const int64_t next = raise_run(r, u, most);
+        if (r->run_count == 0)
+            return sw_plan_layout(r->plan);
+        SW_TRY(sw_plan_layout(r->plan));
+        if (sw_plan_fits(r->plan)) {
+            u = next;
+            most *= 2;
+            continue;
+        }
+        for (int64_t i = 0; i < r->run_count; i++)
+            r->plan->placement[r->run[i]] = r->before[r->run[i]];
+        most = sw_max_i64(1, r->run_count / 2);
+        if (r->run_count > 1)
+            continue;
+        if (r->failed_count < MOST_KINDS)
+            r->failed[r->failed_count++] = r->run[0];
+        u = next;
+    }
+}
+
+static sw_status try_rise(struct sw_plan *plan, struct rise rise) {
+    const size_t count = (size_t)plan->spec.units->count;
+    struct rising r = {.plan = plan, .rise = rise};
+    r.before = malloc(count * sizeof *r.before);
+    r.run = malloc(count * sizeof *r.run);
+    const sw_status status =
+        r.before != NULL && r.run != NULL ? raise_runs(&r) : sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    free(r.before);
+    free(r.run);
+    return status;
 }
 
 /* Sizes are named in these units, rounded up, so that what the message asks for is enough. */

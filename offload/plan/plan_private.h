@@ -106,6 +106,10 @@ bool sw_plan_fits(const struct sw_plan *plan);
  * how much nothing fits. */
 sw_status sw_plan_place(struct sw_plan *plan);
 
+/* Tells whether two units differ in nothing that a layout depends on, so that what changes for one of them takes as
+ * many bytes as for the other. */
+bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b);
+
 /* From everything computed again to as little of it as fits. */
 sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 

@@ -28,10 +28,17 @@ struct price {
     bool skipped; /* a redo that is not needed */
 };
 
+/* An op of a lane: its number over all steps, and the step and the position in the lane that this means. All three are
+ * kept, as dividing would take most of a simulation's time. */
+struct cursor {
+    int64_t number, step;
+    int32_t position;
+};
+
 struct lane_state {
-    int64_t number;     /* next op to start, over all steps */
-    int64_t done;       /* likewise */
-    bool running;       /* op number - 1 */
+    struct cursor next; /* op to start */
+    struct cursor end;  /* op to end: all before it are done */
+    bool running;       /* the op before `next` */
     double left;        /* of it, from 1 to 0 */
     struct price price; /* of it */
     double ready_s;     /* when the lane may take the next op */
@@ -56,8 +63,17 @@ struct simulator {
     struct lane_state lane[SW_LANES];
 };
 
-static const struct sw_op *op_of(const struct simulator *s, sw_lane lane, int64_t number) {
-    return &s->program->op[s->program->lane_op[lane][number % s->program->lane_count[lane]]];
+static const struct sw_op *next_op(const struct simulator *s, sw_lane lane) {
+    return &s->program->op[s->program->lane_op[lane][s->lane[lane].next.position]];
+}
+
+static void move_on(const struct simulator *s, sw_lane lane, struct cursor *cursor) {
+    cursor->number++;
+    cursor->position++;
+    if (cursor->position == s->program->lane_count[lane]) {
+        cursor->position = 0;
+        cursor->step++;
+    }
 }
 
 /* An op that was measured alone is not slower alone, however many cores the measurement counted. */
@@ -134,16 +150,14 @@ static int64_t steps_begun(const struct simulator *s) {
 
 static bool ready(const struct simulator *s, sw_lane which) {
     const struct lane_state *lane = &s->lane[which];
-    const int32_t per_step = s->program->lane_count[which];
-    if (per_step == 0 || lane->running || lane->number / per_step >= steps_begun(s))
+    if (s->program->lane_count[which] == 0 || lane->running || lane->next.step >= steps_begun(s))
         return false;
-    const int64_t step = lane->number / per_step;
-    const struct sw_op *op = op_of(s, which, lane->number);
+    const struct sw_op *op = next_op(s, which);
     for (int32_t w = 0; w < op->wait_count; w++) {
         const struct sw_wait *wait = &s->program->wait[op->first_wait + w];
-        const int64_t target_step = step - wait->steps_back;
+        const int64_t target_step = lane->next.step - wait->steps_back;
         if (target_step >= 0 &&
-            s->lane[wait->lane].done <= target_step * s->program->lane_count[wait->lane] + wait->position)
+            s->lane[wait->lane].end.number <= target_step * s->program->lane_count[wait->lane] + wait->position)
             return false;
     }
     return true;
@@ -153,7 +167,7 @@ static void note_steps(struct simulator *s) {
     int64_t done = s->steps;
     for (int which = 0; which < SW_LANES; which++)
         if (s->program->lane_count[which] > 0)
-            done = sw_min_i64(done, s->lane[which].done / s->program->lane_count[which]);
+            done = sw_min_i64(done, s->lane[which].end.step);
     if (s->steps_done < s->first && done >= s->first)
         s->before = s->total;
     if (s->steps_done < s->last && done >= s->last)
@@ -175,13 +189,13 @@ static double handover_s(const struct sw_rates *rates, sw_lane lane) {
 static void begin_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
     const bool idle = s->total.now > lane->ready_s;
-    lane->price = price_of(s, op_of(s, which, lane->number), idle);
+    lane->price = price_of(s, next_op(s, which), idle);
     lane->running = true;
     lane->left = 1.0;
     lane->started_s = s->total.now;
     if (!lane->price.skipped)
         lane->price.seconds += handover_s(s->rates, which);
-    lane->number++;
+    move_on(s, which, &lane->next);
 }
 
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
@@ -192,13 +206,12 @@ double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, 
 
 static void end_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
-    const int64_t step = lane->done / s->program->lane_count[which];
-    const int32_t number = s->program->lane_op[which][lane->done % s->program->lane_count[which]];
-    if (s->times[step] != NULL && !lane->price.skipped)
-        s->times[step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->total.now)};
+    const int32_t number = s->program->lane_op[which][lane->end.position];
+    if (s->times[lane->end.step] != NULL && !lane->price.skipped)
+        s->times[lane->end.step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->total.now)};
     lane->running = false;
     lane->ready_s = s->total.now;
-    lane->done++;
+    move_on(s, which, &lane->end);
 }
 
 /* How much slower than alone ops run: where they want more of the cores than there is, and where reads and writes share

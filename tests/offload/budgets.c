@@ -1,5 +1,5 @@
 /* Budgets that hold no plan are refused with the least that does: what the refusal names works, keeps a budget that
- * suffices, and nearly nothing less works. */
+ * suffices, and nearly nothing less works. A model of many units is placed in little time. */
 #include "tests/offload/plans.h"
 
 #include <setjmp.h>
@@ -10,6 +10,8 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 #include "core/size.h"
 
@@ -129,10 +131,70 @@ static void named_budgets_work_and_nearly_nothing_less_does(void **state) {
     assert_true(both > NAMED_MODELS / 50 && one[SW_DEVICE] > NAMED_MODELS / 50 && one[SW_HOST] > NAMED_MODELS / 50);
 }
 
+/* Blocks cut into tiles make many units, of a few kinds that alternate. */
+enum { TILES = 8, FEW_UNITS = 256, FACTOR = 8, TIMES = 3 };
+/* Between the factor itself, with which one layout grows, and its square. */
+#define MOST_GROWTH (2.5 * FACTOR)
+
+/* The least seconds of the processor in which a model of so many units is placed, where budgets hold half of what all
+ * of it takes. */
+static double seconds_to_place(int64_t count) {
+    struct sw_units *units;
+    struct sw_plan *plan;
+    double least_s = INFINITY;
+    must(sw_units_create(count, &units), SEED);
+    int64_t *bytes = malloc((size_t)count * sizeof *bytes);
+    assert_non_null(bytes);
+    for (int64_t u = 0; u < count; u++) {
+        const int64_t elems = (1 + u / TILES % 2) * SW_GRAIN_ELEMS;
+        must(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &elems, true), SEED);
+        bytes[u] = SW_KIB;
+    }
+    must(sw_units_seal(units), SEED);
+    struct sw_plan_spec spec = {.units = units,
+                                .type = SW_BF16,
+                                .train = true,
+                                .micro_batches = 1,
+                                .group = 1,
+                                .token_bytes = SW_KIB,
+                                .boundary_bytes = bytes,
+                                .saved_bytes = bytes,
+                                .derived_bytes = bytes,
+                                .work_bytes = SW_KIB,
+                                .recompute_auto = true,
+                                .chunk_grains = 1,
+                                .ring_chunks = 1,
+                                .unit_slots = 2,
+                                .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX}};
+    must(sw_placement_parse("auto", &spec.place), SEED);
+    must(sw_plan_outline(&spec, &plan), SEED);
+    for (int t = SW_DEVICE; t <= SW_HOST; t++)
+        spec.budget_bytes[t] = plan->tier_bytes[SW_DEVICE] / 3;
+    sw_plan_destroy(plan);
+    for (int i = 0; i < TIMES; i++) {
+        const clock_t before = clock();
+        must(sw_plan_outline(&spec, &plan), SEED);
+        least_s = fmin(least_s, (double)(clock() - before) / CLOCKS_PER_SEC);
+        sw_plan_destroy(plan);
+    }
+    free(bytes);
+    sw_units_destroy(units);
+    return least_s;
+}
+
+static void time_to_place_grows_with_the_units(void **state) {
+    (void)state;
+    const double few_s = seconds_to_place(FEW_UNITS), many_s = seconds_to_place(FACTOR * FEW_UNITS);
+    printf("# placing %d units takes %.1f ms, %d times as many %.1f ms\n", FEW_UNITS, 1e3 * few_s, FACTOR,
+           1e3 * many_s);
+    assert_true(many_s < MOST_GROWTH * few_s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_named_sizes_are_the_least),
         cmocka_unit_test(named_budgets_work_and_nearly_nothing_less_does),
+        cmocka_unit_test(time_to_place_grows_with_the_units),
     };
     return cmocka_run_group_tests_name("offload budgets", tests, NULL, NULL);
 }
