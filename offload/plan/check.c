@@ -131,13 +131,15 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
     if (!deals_in(op, access))
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d cannot %s %s", sw_op_name(op->kind), op->unit,
                        access->write ? "leave" : "take", content_name(access->content));
-    for (int32_t k = access->first; k < access->first + access->count; k++) {
+    struct piece_view what = meant(c, access, access->first_index, step);
+    what.writer_lane = op->lane;
+    what.writer = own;
+    for (int32_t k = access->first; k < access->first + access->count; k++, what.index++) {
         struct piece_view *view = &c->piece[slot->first_piece + k];
         /* What the op itself just did to the piece needs no order. */
         const bool own_write = view->writer == own && view->writer_lane == op->lane;
         if (!own_write && start->done[view->writer_lane] < view->writer)
             return violation(op, step, c, access, k, "without waiting for its last write");
-        struct piece_view what = meant(c, access, access->first_index + k - access->first, step);
         if (!access->write) {
             if (!holds(view, &what))
                 return violation(op, step, c, access, k, "that has other content");
@@ -147,8 +149,6 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
         for (int lane = 0; lane < SW_LANES; lane++)
             if (start->done[lane] < view->reader[lane] && !(lane == (int)op->lane && view->reader[lane] == own))
                 return violation(op, step, c, access, k, "that is still being read");
-        what.writer_lane = op->lane;
-        what.writer = own;
         *view = what;
     }
     return SW_OK;

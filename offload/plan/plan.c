@@ -124,8 +124,29 @@ sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
         (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
 }
 
+/* Passes of a program over all units, each of which is an op of every unit and micro-batch. */
+static int passes_of(sw_program_kind kind) {
+    switch (kind) {
+    case SW_PROGRAM_FLUSH_UPDATE:
+    case SW_PROGRAM_FLUSH_REDO:
+    case SW_PROGRAM_LOGITS: return 0;
+    case SW_PROGRAM_LOSS: return 1;
+    default: return 2; /* forward and backward */
+    }
+}
+
+/* Tells whether the passes alone are too many ops, so that a plan that cannot be is refused before it takes memory. */
+static bool passes_are_too_many(const struct sw_plan *plan) {
+    int64_t passes = 0;
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        passes += has_program(plan, (sw_program_kind)p) ? passes_of((sw_program_kind)p) : 0;
+    return plan->spec.micro_batches > SW_PLAN_MOST_OPS / ((plan->spec.units->count - 1) * passes);
+}
+
 sw_status sw_plan_complete(struct sw_plan *plan) {
     int64_t ops = 0;
+    if (passes_are_too_many(plan))
+        return sw_plan_refuse_ops(&plan->spec);
     for (int p = 0; p < SW_PROGRAMS; p++) {
         struct sw_program *program = &plan->program[p];
         if (!has_program(plan, (sw_program_kind)p) || program->op_count > 0)

@@ -8,8 +8,9 @@
 /* All programs of a plan together have at most so many times the ops of one step, fewer where updates do not speculate.
  */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
-/* Beyond so many ops a bound is not followed any further. */
-enum { MOST_BOUNDED = 8 * SW_PLAN_MOST_OPS };
+/* Beyond so many ops a bound is not followed any further: the plan would have too many by far, and going on takes
+ * seconds. */
+enum { MOST_BOUNDED = SW_PLAN_MOST_OPS / 2 };
 
 struct bounding {
     const struct sw_plan *plan;

@@ -122,9 +122,12 @@ def planning_takes_little_memory():
     """Whatever the number of micro-batches and chunks: a plan of 70 billion parameters stays below 1 GiB, and one that would
     not is refused with the way on before it takes more."""
     problems, machine = [], os.path.join(MACHINES, "rtx4090.json")
-    shape = ("--machine", machine, "--model", "llama-70b", "--batch-tokens", 262144)
-    for more, code, expected in (((), 0, "order by layer, 64 micro-batches"), (("--chunk-grains", 64), 1, "a larger --micro-batch")):
-        command = program.command("plan", *shape, *more)
+    large = ("--model", "llama-70b", "--batch-tokens", 262144)
+    long = ("--model", "gpt2-tiny", "--batch-tokens", 16777216, "--micro-batch", 1, "--seq", 16)
+    for more, code, expected in ((large, 0, "order by layer, 64 micro-batches"),
+                                 ((*large, "--chunk-grains", 64), 1, "a larger --micro-batch"),
+                                 ((*long, "--order", "layer"), 1, "a larger --micro-batch")):
+        command = program.command("plan", "--machine", machine, *more)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
             said = child.stdout.read()
             _, status, usage = os.wait4(child.pid, 0)
