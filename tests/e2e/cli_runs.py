@@ -116,6 +116,24 @@ def resuming_what_is_done():
                                                            f"has {len(after)}"]
 
 
+def chunks_that_are_too_small_now():
+    """A run that an earlier version began with more operations than a plan may have goes on in larger chunks; a flag
+    that asks for such chunks is refused."""
+    micros, run = 600, path("small-chunks")
+    program.must("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", run, "--steps", 1, "--seq", 2,
+                 "--micro-batch", 1, "--batch-tokens", 2 * micros, "--order", "layer", "--place",
+                 "weights=host,grads=nvme,optimizer=nvme,acts=host", "--device", "cpu", "--threads", 1)
+    settings = program.read_json(os.path.join(run, "run.json"))
+    before = json.dumps(settings)
+    after = re.sub(r'"chunk_grains": [^,}]*', '"chunk_grains": 1', before).replace('"order": "layer"', '"order": "batch"')
+    program.write(os.path.join(run, "run.json"), after)
+    problems = [] if after != before else ["run.json names neither chunks nor the order"]
+    ended = program.run("resume", run)
+    if ended.code != 0 or "chunks have 2 grains, as chunks of 1 make more operations" not in ended.err:
+        problems.append(f"status {ended.code}: {ended.err}")
+    return problems + program.refused("chunks that are named", ("resume", run, "--chunk-grains", 1), "larger --chunk-grains")
+
+
 def going_on_beyond_the_schedule():
     """Where the rate has come down to zero, more steps change nothing, and the user is told."""
     program.must(*train("ended", "nvme"))
@@ -551,7 +569,8 @@ def exports_while_it_goes_on():
     return problems + wrong_exports("newest", [STEPS], {})
 
 
-script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, going_on_beyond_the_schedule, moving,
+script_test.run(the_log, placements_make_no_difference, resuming_what_is_done,
+                chunks_that_are_too_small_now, going_on_beyond_the_schedule, moving,
                 data_that_moved, another_schedule, parents_of_the_folder, old_schedules_stay, the_line_on_a_terminal,
                 line_ends, quiet, exports, the_log_is_flushed_at_commits, the_log_is_restored, exports_while_it_goes_on,
                 fine_tuning_begins_where_the_run_ended, texts, plans_keep_their_word, data_in_several_files_and_forms,

@@ -312,9 +312,37 @@ static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *
     return SW_OK;
 }
 
+/* The plan of chunks twice as large, in the order that was chosen. */
+static sw_status double_chunks(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **plan) {
+    sw_plan_destroy(*plan);
+    *plan = NULL;
+    settings->chunk_grains *= 2;
+    return sw_settings_outline(settings, model, NULL, plan);
+}
+
+/* Chunks are no part of what a run has stored, so a resume whose plan has too many ops takes larger ones, on all ranks
+ * the same. */
+static sw_status complete(struct sw_settings *settings, const struct sw_model *model, struct sw_ranks *ranks,
+                          struct sw_plan **plan) {
+    const int64_t given = settings->chunk_grains;
+    for (;;) {
+        const sw_status status = sw_settings_complete_plan(*plan);
+        int64_t holds = status != SW_ERR_ARG;
+        SW_TRY(sw_ranks_least(ranks, &holds, 1));
+        if (holds == 1 || !settings->chunk_may_grow || settings->chunk_grains > SW_MOST_CHUNK_GRAINS / 2) {
+            if (status == SW_OK && settings->chunk_grains > given)
+                sw_log_info("chunks have %lld grains, as chunks of %lld make more operations than a plan may have",
+                            (long long)settings->chunk_grains, (long long)given);
+            return sw_ranks_gate(ranks, status);
+        }
+        sw_error_clear();
+        SW_TRY(sw_ranks_gate(ranks, double_chunks(settings, model, plan)));
+    }
+}
+
 sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
                                   const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
                                   struct sw_plan **plan, double *out_step_s) {
     SW_TRY(choose_at_start(settings, model, devices, folder, ranks, plan, out_step_s));
-    return sw_ranks_gate(ranks, sw_settings_complete_plan(*plan));
+    return complete(settings, model, ranks, plan);
 }

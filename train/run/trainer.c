@@ -386,9 +386,12 @@ struct change {
     void *context;
 };
 
-/* Applies the edit, and notes which budgets the user named now: only those may exceed the available memory. */
+/* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
+ * only a chunk size that is not named may be raised. */
 static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
+    const int64_t chunk_grains = settings->chunk_grains;
+    settings->chunk_grains = UNNAMED;
     const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
     int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
     settings->device_memory = settings->host_memory = UNNAMED;
@@ -397,6 +400,8 @@ static sw_status apply_change(const struct change *change, struct sw_settings *s
         settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
         *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
     }
+    settings->chunk_may_grow = settings->chunk_grains == UNNAMED;
+    settings->chunk_grains = settings->chunk_may_grow ? chunk_grains : settings->chunk_grains;
     return status;
 }
 

@@ -18,6 +18,9 @@ enum { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ALL, SW_RECOMPUTE_NONE };
 enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY };
 enum { SW_SETTINGS_MOST_RANKS = 4096 };
 
+/* The largest --chunk-grains. */
+enum { SW_MOST_CHUNK_GRAINS = 65536 };
+
 /* settings_flags.c describes each flag. A member holds SW_OPTION_AUTO where "auto" was given and is not resolved yet.
  */
 struct sw_settings {
@@ -53,6 +56,7 @@ struct sw_settings {
     int64_t time_limit, rank_timeout;       /* seconds */
     struct sw_option_every save_every;
     int64_t threads, chunk_grains, ring_chunks;
+    bool chunk_may_grow; /* chunk_grains is the run's first value, which a resume may raise */
     char *trace, *rates;
     char *machine;    /* file of a described machine to plan for; NULL: plan for this machine */
     double endurance; /* terabytes that the drives are rated to write; 0: not known */

@@ -196,7 +196,7 @@ static const struct sw_option options[] = {
      .what = "cut attention and MLP of each block into N tiles that are fetched one at a time, for layers too wide "
              "for the device"},
     {.name = "--chunk-grains", INT(chunk_grains), .commands = ALL, .group = TUNING, .initial = "auto", .value = "N",
-     .int_min = 1, .int_max = 65536, .allow_auto = true,
+     .int_min = 1, .int_max = SW_MOST_CHUNK_GRAINS, .allow_auto = true,
      .what = "grains (16,384 parameters each) of one transfer or update; auto: 16, with a GPU 64, more for very large "
              "models"},
     {.name = "--ring-chunks", INT(ring_chunks), .commands = ALL, .group = TUNING, .initial = "auto", .value = "N",
