@@ -152,8 +152,9 @@ struct sw_op {
     int32_t first_wait;
 };
 
-/* The ops of all programs of a plan together, beyond which it is refused: each takes about 170 bytes with its accesses
- * and waits, so that a plan and its proof stay within 1 GiB. */
+/* The ops of all programs of a plan together, beyond which it is refused. An op takes about 170 bytes with its accesses
+ * and waits where most ops move chunks, so that a plan and its proof stay within 1 GiB. Ops that compute have more
+ * accesses and take about 320 bytes: plans of some 100,000 micro-batches may take 1.4 GiB. */
 enum { SW_PLAN_MOST_OPS = 4500000 };
 
 /* A list of ops over the plan's slots. */
