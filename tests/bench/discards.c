@@ -1,5 +1,5 @@
 /* What the kernel says of a drive's discards, and that what cannot be asked is not waited for. */
-#include "bench/discards.h"
+#include "bench/io/discards.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* What of the ranks' exchange is hidden, against courses made by hand. */
-#include "bench/overlap.h"
+#include "bench/step/overlap.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

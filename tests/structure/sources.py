@@ -13,7 +13,7 @@ ORDER = (
     "offload/plan offload/engine offload/simulate",
     "train/files train/text train/hf train/model train/devices train/settings train/data train/folder train/stores train/plan train/run"
     " train/cli",
-    "bench",
+    "bench bench/kernels bench/io bench/step bench/comm",
     "tests",
 )
 APART = {("kernels", "io")}

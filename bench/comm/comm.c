@@ -1,0 +1,257 @@
+/* Collectives of ranks, beside plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
+#include "core/ranks/comm.h"
+#include "bench/comm/plain.h"
+#include "bench/comm/print.h"
+#include "bench/commands.h"
+#include "bench/options.h"
+#include "core/size.h"
+#include "offload/simulate/measure_comm.h"
+#include "train/cli/cmd_ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LEAST_BYTES (4 * SW_KIB)
+#define LARGEST_BYTES (256 * SW_MIB)
+/* For what a rank does alone, which is little. */
+enum { RANK_TIMEOUT_S = 60 };
+
+struct comm_options {
+    struct sw_option_list sizes;
+    int64_t staging_bytes;
+    int precision, device;
+    int64_t threads, rounds;
+    bool json;
+};
+
+static sw_status read_size(const char *text, int64_t *out_bytes) {
+    SW_TRY(sw_parse_size(text, out_bytes));
+    if (*out_bytes < LEAST_BYTES || *out_bytes > LARGEST_BYTES)
+        return sw_fail(SW_ERR_ARG, "--size %s is not from 4KiB to 256MiB", text);
+    return SW_OK;
+}
+
+static sw_status check_sizes(const void *target) {
+    const struct comm_options *given = target;
+    int64_t bytes;
+    for (int i = 0; i < given->sizes.count; i++)
+        SW_TRY(read_size(given->sizes.items[i], &bytes));
+    return SW_OK;
+}
+
+#define AT(member) offsetof(struct comm_options, member)
+static const struct sw_option options[] = {
+    {.name = "--size",
+     .kind = SW_OPTION_MANY,
+     .offset = AT(sizes),
+     .value = "SIZE",
+     .what = "of a vector, all ranks' shares together; default: 64KiB 1MiB 8MiB 64MiB"},
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     .offset = AT(precision),
+     .initial = "bf16",
+     .choices = "fp32|bf16|fp16",
+     .what = "of the elements that are added"},
+    {.name = "--staging",
+     .kind = SW_OPTION_SIZE,
+     .offset = AT(staging_bytes),
+     .initial = "16MiB",
+     .value = "SIZE",
+     .int_min = SW_MIB,
+     .what = "memory through which reductions pass"},
+    SW_BENCH_DEVICE(AT(device)),
+    SW_BENCH_THREADS(AT(threads)),
+    SW_BENCH_ROUNDS(AT(rounds), "5"),
+    SW_BENCH_JSON(AT(json)),
+};
+static_assert((int)SW_F32 == 0 && (int)SW_BF16 == 1 && (int)SW_F16 == 2, "--precision has the types in their order");
+static const struct sw_command_line line = {.command = "bench comm",
+                                            .summary = "what ranks exchange, beside plain sends; start it with mpirun",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0],
+                                            .check = check_sizes};
+
+struct comm_bench {
+    const struct comm_options *given;
+    struct sw_comm *comm;
+    const struct sw_comm_place *place;
+    struct sw_device *device;
+    struct sw_stream *stream;
+    struct sw_comm_device gpu;
+    struct sw_memory *staging, *from, *to;
+    struct sw_measure_comm *measure;
+    struct sw_comm_report report;
+    int64_t bytes, share_bytes; /* of the size at hand */
+    json_t *results;
+};
+
+static sw_status copy(void *context) {
+    const struct comm_bench *bench = context;
+    void *to = sw_memory_base(bench->to);
+    const void *from = sw_memory_base(bench->from);
+    if (sw_device_info(bench->device).host_memory) {
+        memcpy(to, from, (size_t)bench->bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_on_device(bench->stream, to, from, bench->bytes));
+    return sw_stream_synchronize(bench->stream);
+}
+
+static sw_status exchange(void *context) {
+    const struct comm_bench *bench = context;
+    return sw_comm_plain_exchange(bench->place->rank, bench->place->ranks, sw_memory_base(bench->from),
+                                  sw_memory_base(bench->to), bench->share_bytes);
+}
+
+static sw_status rate_of(struct comm_bench *bench, sw_status (*run)(void *context), int64_t given_bytes, double *out) {
+    struct sw_together together;
+    SW_TRY(sw_measure_together(bench->comm, run, bench, sw_measure_comm_times(bench->bytes), &together));
+    *out = (double)given_bytes / together.seconds;
+    return SW_OK;
+}
+
+/* Everything in turn, by all ranks at once. */
+static sw_status measure_round(struct comm_bench *bench, struct sw_bench_rounds *out, int round) {
+    struct sw_rate gather, reduce, library;
+    SW_TRY(sw_measure_gather(bench->measure, bench->bytes, &gather));
+    if (bench->report.plain)
+        SW_TRY(
+            rate_of(bench, exchange, bench->share_bytes * (bench->place->ranks - 1), &out->rate[SW_COMM_PLAIN][round]));
+    SW_TRY(sw_measure_reduce(bench->measure, bench->bytes, &reduce));
+    sw_comm_use_library_reduction(bench->comm, true);
+    const sw_status status = sw_measure_reduce(bench->measure, bench->bytes, &library);
+    sw_comm_use_library_reduction(bench->comm, false);
+    SW_TRY(status);
+    SW_TRY(rate_of(bench, copy, bench->bytes, &out->rate[SW_COMM_MEMCPY][round]));
+    out->rate[SW_COMM_GATHER][round] = gather.bytes_per_s;
+    out->rate[SW_COMM_REDUCE][round] = reduce.bytes_per_s;
+    out->rate[SW_COMM_LIBRARY][round] = library.bytes_per_s;
+    return SW_OK;
+}
+
+static sw_status size_at(const struct comm_options *given, int which, int64_t *out_bytes) {
+    static const int64_t usual_bytes[] = {64 * SW_KIB, SW_MIB, 8 * SW_MIB, 64 * SW_MIB};
+    enum { USUAL = sizeof usual_bytes / sizeof usual_bytes[0] };
+    *out_bytes = 0;
+    if (given->sizes.count > 0)
+        return which < given->sizes.count ? read_size(given->sizes.items[which], out_bytes) : SW_OK;
+    *out_bytes = which < USUAL ? usual_bytes[which] : 0;
+    return SW_OK;
+}
+
+static sw_status measure_sizes(struct comm_bench *bench) {
+    const bool speaks = bench->place->rank == 0 && !bench->given->json;
+    struct sw_rates rates = {0};
+    SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->precision, &rates));
+    bench->report.latency_s = rates.comm_latency_s;
+    if (speaks)
+        sw_comm_print_head(&bench->report);
+    for (int which = 0;; which++) {
+        struct sw_bench_rounds rounds = {.rounds = (int)bench->given->rounds};
+        SW_TRY(size_at(bench->given, which, &bench->bytes));
+        if (bench->bytes == 0)
+            return SW_OK;
+        bench->share_bytes = bench->bytes / bench->place->ranks;
+        for (int i = 0; i < rounds.rounds; i++)
+            SW_TRY(measure_round(bench, &rounds, i));
+        if (speaks)
+            sw_comm_print_line(&bench->report, bench->bytes, &rounds);
+        else
+            SW_TRY(sw_bench_append(bench->results, sw_comm_size_json(&bench->report, bench->bytes, &rounds)));
+    }
+}
+
+/* The GPU of this rank among those of its machine. auto is the CPU where there is none. */
+static sw_status open_device(struct comm_bench *bench) {
+    enum { NAME_CHARS = 32 };
+    const struct comm_options *given = bench->given;
+    const int threads = given->threads == SW_OPTION_AUTO ? 1 : (int)given->threads;
+    char name[NAME_CHARS];
+    snprintf(name, sizeof name, "cuda:%d", bench->place->local_rank);
+    if (given->device == SW_DEVICE_CUDA)
+        return sw_device_open(name, threads, &bench->device);
+    bool usable = given->device == SW_DEVICE_AUTO && sw_device_open(name, threads, &bench->device) == SW_OK;
+    sw_error_clear();
+    SW_TRY(sw_comm_all_true(bench->comm, "device", &usable));
+    if (usable)
+        return SW_OK;
+    sw_device_close(bench->device);
+    return sw_device_open("cpu", threads, &bench->device);
+}
+
+static sw_status take_memory(struct comm_bench *bench) {
+    const int64_t staging_bytes =
+        sw_max_i64(bench->given->staging_bytes, sw_comm_least_staging_bytes(bench->place->ranks));
+    int64_t most_bytes = 0, bytes = 1;
+    for (int which = 0; bytes > 0; which++) {
+        SW_TRY(size_at(bench->given, which, &bytes));
+        most_bytes = sw_max_i64(most_bytes, bytes);
+    }
+    SW_TRY(sw_memory_open(bench->device, "staging", SW_MEMORY_DEVICE, staging_bytes, &bench->staging));
+    SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->from));
+    SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->to));
+    SW_TRY(sw_comm_use_staging(bench->comm, sw_memory_base(bench->staging), staging_bytes));
+    return sw_measure_comm_open(bench->comm, bench->device, (sw_dtype)bench->given->precision, most_bytes,
+                                &bench->measure);
+}
+
+static sw_status open_bench(struct comm_bench *bench) {
+    SW_TRY(open_device(bench));
+    SW_TRY(sw_stream_open(bench->device, &bench->stream));
+    const bool on_host = sw_device_info(bench->device).host_memory;
+    if (!on_host) {
+        SW_TRY(sw_device_comm_open(bench->stream, &bench->gpu));
+        SW_TRY(sw_comm_use_nccl(bench->comm, &bench->gpu));
+    }
+    bench->report = (struct sw_comm_report){.comm = bench->comm,
+                                            .device = sw_device_info(bench->device).name,
+                                            .precision = sw_dtype_name((sw_dtype)bench->given->precision),
+                                            .rounds = (int)bench->given->rounds,
+                                            .plain = on_host && sw_comm_plain_is_there() &&
+                                                     bench->place->ranks <= SW_COMM_PLAIN_RANKS};
+    return take_memory(bench);
+}
+
+/* After the comm, whose memory it is. */
+static void close_bench(struct comm_bench *bench) {
+    sw_measure_comm_close(bench->measure);
+    sw_memory_close(bench->staging);
+    sw_memory_close(bench->from);
+    sw_memory_close(bench->to);
+    sw_device_comm_close(&bench->gpu);
+    sw_stream_close(bench->stream);
+    sw_device_close(bench->device);
+    json_decref(bench->results);
+}
+
+static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
+    bench->comm = ranks->comm;
+    bench->place = sw_comm_place(ranks->comm);
+    SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
+    SW_TRY(open_bench(bench));
+    sw_ranks_be_patient(ranks, false);
+    if (bench->place->ranks > 1)
+        SW_TRY(measure_sizes(bench));
+    else if (!bench->given->json)
+        puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
+    return bench->place->rank == 0 && bench->given->json
+               ? sw_bench_print_json(sw_comm_report_json(&bench->report, bench->results))
+               : SW_OK;
+}
+
+int sw_bench_comm(int argc, char **argv) {
+    struct comm_options given = {0};
+    struct comm_bench bench = {.given = &given, .results = json_array()};
+    struct sw_ranks ranks;
+    int code;
+    if (sw_command_begin(&ranks, line.command, &code)) {
+        if (sw_command_parse_ranks(&ranks, &line, argc, argv, &given, &code)) {
+            const sw_status status = run(&bench, &ranks);
+            code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
+        }
+        sw_command_end(&ranks, code);
+    }
+    close_bench(&bench);
+    sw_options_release(&line, &given);
+    return code;
+}

@@ -1,0 +1,200 @@
+/* `spillway bench zero`: a model trained at each stage of ZeRO, and what a rank holds and sends meanwhile. Run by
+ * mpirun. */
+#include "bench/comm/zero.h"
+#include "bench/commands.h"
+#include "bench/options.h"
+#include "bench/ranks.h"
+#include "bench/step/contender.h"
+#include "train/cli/cmd_ranks.h"
+#include "train/plan/settings_plan.h"
+#include "train/run/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A step of one micro-batch is enough: what is held and sent does not depend on how much is computed. */
+enum { STEPS = 1, SEQ = 16 };
+
+struct zero_options {
+    char *model;
+    int precision, device;
+    int64_t threads;
+    bool json;
+};
+
+#define AT(member) offsetof(struct zero_options, member)
+static const struct sw_option options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     .offset = AT(model),
+     .initial = "made",
+     .value = "M",
+     .what = "made: one of 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or a "
+             "preset of those that plan --help lists"},
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     .offset = AT(precision),
+     .initial = "auto",
+     .choices = "auto|bf16|fp16|fp32",
+     .what = "of weights and gradients; auto: bf16 where the device has it"},
+    SW_BENCH_DEVICE(AT(device)),
+    SW_BENCH_THREADS(AT(threads)),
+    SW_BENCH_JSON(AT(json)),
+};
+static const struct sw_command_line line = {
+    .command = "bench zero",
+    .summary = "what a rank holds and sends at each stage of ZeRO, beside the formulas; start it with mpirun",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0]};
+
+/* Every unit fills all but a hundredth of a multiple of 8 grains, so that up to 8 ranks have equal shards with little
+ * padding. There are many blocks: stage 3 gathers embedding, head and last block once a step, all others twice. */
+static const struct sw_model_config made = {
+    .family = "llama",
+    .vocab = 504,
+    .hidden = 256,
+    .layers = 32,
+    .heads = 4,
+    .kv_heads = 4,
+    .head_dim = 64,
+    .ffn = 336,
+    .max_positions = SEQ,
+    .norm_epsilon = 1e-5,
+    .init_std = 0.02,
+    .activation = SW_SILU,
+    .norm = SW_NORM_RMS,
+    .positions = SW_POSITIONS_ROTARY,
+    .gated = true,
+    .out_first = true,
+    .rope = {.theta = 10000.0, .truncate = true},
+};
+
+struct zero_bench {
+    const struct zero_options *given;
+    struct sw_ranks *ranks;
+    struct sw_settings settings;
+    struct sw_model_config config;
+    struct sw_devices devices;
+    struct sw_model *model;
+    struct sw_zero_report report;
+};
+
+static sw_status choose_settings(struct zero_bench *b) {
+    struct sw_settings *settings = &b->settings;
+    SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
+    free(settings->place);
+    settings->place = strdup("weights=device,grads=device,optimizer=device,acts=device");
+    if (settings->place == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+    settings->precision = b->given->precision;
+    settings->device = b->given->device;
+    settings->threads = b->given->threads;
+    settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
+    settings->seq = SEQ;
+    settings->micro_batch = 1;
+    settings->batch_tokens = (int64_t)SEQ * sw_ranks_count(b->ranks);
+    b->config = made;
+    return strcmp(b->given->model, line.options[0].initial) == 0 ? SW_OK : sw_config_load(b->given->model, &b->config);
+}
+
+static sw_status open_model(struct zero_bench *b) {
+    struct sw_settings *settings = &b->settings;
+    SW_TRY(sw_settings_open_devices(settings, &b->devices));
+    const struct sw_device_info info = sw_devices_info(&b->devices);
+    SW_TRY(sw_settings_resolve(settings, &b->config, &info));
+    const struct sw_model_shape shape = {
+        .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq, .tiles = 1};
+    return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
+}
+
+/* What was sent is counted where nothing is on its way: from there on so many whole steps, the update of the last one
+ * with them. */
+static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zero_stage *out) {
+    const struct sw_contender_spec spec = {.settings = &b->settings,
+                                           .model = b->model,
+                                           .devices = &b->devices,
+                                           .plan = plan,
+                                           .speculation = SW_SPECULATE_NEVER,
+                                           .ranks = b->ranks};
+    double seconds[STEPS];
+    struct sw_step_times times = {.seconds = seconds};
+    struct sw_contender contender;
+    sw_status status;
+    SW_TRY(sw_contender_open(&spec, &contender));
+    const int64_t before_bytes = sw_comm_sent_bytes(b->ranks->comm);
+    SW_TRY_GOTO(sw_contender_run(&contender, STEPS, &times), end);
+    SW_TRY_GOTO(sw_engine_settle(contender.engine), end);
+    out->bytes[SW_ZERO_SENT] = (sw_comm_sent_bytes(b->ranks->comm) - before_bytes) / contender.step;
+    out->planned_bytes = times.last.lane_bytes[SW_LANE_COMM];
+end:
+    sw_contender_close(&contender);
+    return status;
+}
+
+/* The most that any rank holds and sends. */
+static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
+    if (sw_ranks_comm(b->ranks) == NULL)
+        return SW_OK;
+    SW_TRY(sw_comm_max(b->ranks->comm, "figures", stage->bytes, SW_ZERO_FIGURES));
+    return sw_comm_max(b->ranks->comm, "figures", &stage->planned_bytes, 1);
+}
+
+static sw_status measure_stage(struct zero_bench *b, int zero) {
+    sw_ranks_be_patient(b->ranks, false);
+    struct sw_zero_stage *stage = &b->report.stage[zero];
+    struct sw_plan *plan = NULL;
+    b->settings.zero = zero;
+    sw_status status = sw_ranks_gate(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
+    if (status == SW_OK) {
+        sw_zero_count_held(plan, stage);
+        sw_zero_find_formulas(plan, stage);
+        status = train(b, plan, stage);
+    }
+    sw_plan_destroy(plan);
+    SW_TRY(status);
+    return take_most(b, stage);
+}
+
+static sw_status run(struct zero_bench *b) {
+    SW_TRY(sw_ranks_gate(b->ranks, choose_settings(b)));
+    SW_TRY(sw_bench_begin_ranks(b->ranks, &b->settings));
+    SW_TRY(sw_ranks_gate(b->ranks, open_model(b)));
+    SW_TRY(sw_bench_agree(b->ranks, &b->settings, &b->config, &b->devices));
+    for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
+        SW_TRY(measure_stage(b, zero));
+    b->report.comm = b->ranks->comm;
+    b->report.device = sw_devices_info(&b->devices).name;
+    b->report.model = b->given->model;
+    b->report.type = sw_settings_type(&b->settings);
+    b->report.parameters = sw_units_parameters(sw_model_get_units(b->model));
+    if (sw_ranks_rank(b->ranks) > 0)
+        return SW_OK;
+    if (b->given->json)
+        return sw_zero_print_json(&b->report);
+    sw_zero_print(&b->report);
+    return SW_OK;
+}
+
+static void close_bench(struct zero_bench *b) {
+    sw_model_destroy(b->model);
+    if (!sw_ranks_hold(b->ranks, &b->devices))
+        sw_devices_close(&b->devices);
+    sw_options_release(&sw_bench_step_command, &b->settings);
+}
+
+int sw_bench_zero(int argc, char **argv) {
+    struct zero_options given = {0};
+    struct sw_ranks ranks;
+    struct zero_bench bench = {.given = &given, .ranks = &ranks};
+    int code;
+    if (sw_command_begin(&ranks, line.command, &code)) {
+        if (sw_command_parse_ranks(&ranks, &line, argc, argv, &given, &code)) {
+            const sw_status status = run(&bench);
+            code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
+        }
+        close_bench(&bench);
+        sw_command_end(&ranks, code);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

@@ -1,0 +1,61 @@
+/* What a plan's memory holds, and what ZeRO (table 1 and section 7) says that it should. */
+#include "bench/comm/zero.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* fp32 masters and two moments. */
+enum { OPTIMIZER_BYTES = 12 };
+
+/* The figure that a slot's content belongs to; SW_ZERO_FIGURES: none. */
+static sw_zero_figure figure_of(const struct sw_slot *slot) {
+    if (!slot->resident)
+        return SW_ZERO_FIGURES;
+    switch (slot->content) {
+    case SW_CONTENT_WEIGHTS: return SW_ZERO_HELD_WEIGHTS;
+    case SW_CONTENT_GRADS: return SW_ZERO_HELD_GRADS;
+    case SW_CONTENT_OPTIMIZER: return SW_ZERO_HELD_OPTIMIZER;
+    default: return SW_ZERO_FIGURES;
+    }
+}
+
+static void add_buffer(struct sw_zero_stage *stage, const struct sw_slot *slot) {
+    int at = 0;
+    while (at < stage->buffers &&
+           (stage->buffer[at].tier != slot->tier || strcmp(stage->buffer[at].name, slot->name) != 0))
+        at++;
+    if (at == stage->buffers) {
+        assert(stage->buffers < SW_ZERO_BUFFERS);
+        stage->buffer[stage->buffers++] = (struct sw_zero_buffer){.name = slot->name, .tier = slot->tier};
+    }
+    stage->buffer[at].bytes += slot->bytes;
+}
+
+void sw_zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *out) {
+    for (int32_t s = 0; s < plan->slot_count; s++) {
+        const struct sw_slot *slot = &plan->slot[s];
+        const sw_zero_figure figure = figure_of(slot);
+        if (slot->tier == SW_NVME)
+            continue;
+        if (figure == SW_ZERO_FIGURES) {
+            add_buffer(out, slot);
+            continue;
+        }
+        out->bytes[figure] += slot->bytes;
+        out->bytes[SW_ZERO_HELD] += slot->bytes;
+    }
+}
+
+void sw_zero_find_formulas(const struct sw_plan *plan, struct sw_zero_stage *out) {
+    const int zero = plan->spec.zero;
+    const double ranks = plan->spec.ranks > 1 ? plan->spec.ranks : 1;
+    const double parameters = (double)sw_units_parameters(plan->spec.units);
+    const double typed_bytes = parameters * (double)sw_dtype_bytes(plan->spec.type);
+    double *formula = out->formula_bytes;
+    formula[SW_ZERO_HELD_WEIGHTS] = zero >= SW_ZERO_WEIGHTS ? typed_bytes / ranks : typed_bytes;
+    formula[SW_ZERO_HELD_GRADS] = zero >= SW_ZERO_GRADS ? typed_bytes / ranks : typed_bytes;
+    formula[SW_ZERO_HELD_OPTIMIZER] = parameters * OPTIMIZER_BYTES / (zero >= SW_ZERO_OPTIMIZER ? ranks : 1.0);
+    formula[SW_ZERO_HELD] =
+        formula[SW_ZERO_HELD_WEIGHTS] + formula[SW_ZERO_HELD_GRADS] + formula[SW_ZERO_HELD_OPTIMIZER];
+    formula[SW_ZERO_SENT] = (zero >= SW_ZERO_WEIGHTS ? 3.0 : 2.0) * typed_bytes * (ranks - 1.0) / ranks;
+}

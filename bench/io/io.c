@@ -1,0 +1,219 @@
+/* The drive's rates through the queue of the store's lanes. */
+#include "bench/io/io.h"
+
+#include "bench/commands.h"
+#include "bench/io/svg.h"
+#include "bench/options.h"
+#include "core/size.h"
+#include "io/queue/queue.h"
+#include "train/cli/commands.h"
+
+#include <stdio.h>
+
+#define LEAST_SIZE_BYTES (16 * SW_MIB)
+#define SWEEP_SIZE_BYTES SW_GIB
+#define LARGEST_BLOCK_BYTES (64 * SW_MIB)
+#define LARGEST_IN_FLIGHT_BYTES SW_GIB
+
+static const struct sw_io_grid usual = {
+    .blocks = 3, .depths = 4, .block_bytes = {256 * SW_KIB, SW_MIB, 4 * SW_MIB}, .depth = {1, 4, 16, 64}};
+
+static const struct sw_io_grid thorough = {
+    .blocks = 4,
+    .depths = 7,
+    .block_bytes = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB},
+    .depth = {1, 2, 4, 8, 16, 32, 64},
+};
+
+/* What goes on for long uses what a training would: the lanes' own blocks and depth. */
+static const struct sw_io_grid sustained = {
+    .blocks = 1, .depths = 1, .block_bytes = {SW_QUEUE_BLOCK_BYTES}, .depth = {32}};
+
+/* Most of the usual time is what fio takes to start, once for each of its passes. */
+static const struct sw_io_effort usual_effort = {
+    .sweep_rounds = 1, .finalists = 1, .final_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
+static const struct sw_io_effort thorough_effort = {
+    .sweep_rounds = 3, .finalists = 3, .final_rounds = 5, .round_passes = 2, .rounds = 9, .seconds = 0.2};
+
+const char *sw_io_way_name(sw_io_way way) {
+    static const char *const names[SW_IO_WAYS] = {
+        [SW_IO_READ] = "read", [SW_IO_WRITE] = "write", [SW_IO_BOTH] = "both"};
+    return names[way];
+}
+
+static struct sw_io_grid grid_of(const struct sw_io_options *given) {
+    struct sw_io_grid grid = given->sustain ? sustained : given->thorough ? thorough : usual;
+    if (given->block_bytes != SW_OPTION_AUTO) {
+        grid.blocks = 1;
+        grid.block_bytes[0] = given->block_bytes;
+    }
+    if (given->depth != SW_OPTION_AUTO) {
+        grid.depths = 1;
+        grid.depth[0] = (int)given->depth;
+    }
+    return grid;
+}
+
+static struct sw_io_effort effort_of(const struct sw_io_options *given) {
+    struct sw_io_effort effort = given->thorough ? thorough_effort : usual_effort;
+    if (given->rounds != SW_OPTION_AUTO)
+        effort.rounds = given->rounds;
+    if (given->seconds > 0.0)
+        effort.seconds = given->seconds;
+    return effort;
+}
+
+static sw_status check(const void *target) {
+    const struct sw_io_options *given = target;
+    if (given->block_bytes != SW_OPTION_AUTO && given->block_bytes % SW_BUFFER_ALIGN_BYTES != 0)
+        return sw_fail(SW_ERR_ARG, "--block must be a multiple of %d bytes, as direct I/O is", SW_BUFFER_ALIGN_BYTES);
+    if (given->block_bytes != SW_OPTION_AUTO && given->depth != SW_OPTION_AUTO &&
+        given->block_bytes * given->depth > LARGEST_IN_FLIGHT_BYTES)
+        return sw_fail(SW_ERR_ARG, "--block times --depth is more than 1GiB in flight; give less of one");
+    if (given->sustain && given->thorough)
+        return sw_fail(SW_ERR_ARG, "--sustain and --thorough are two benches; give one of them");
+    if (given->sustain && given->random)
+        return sw_fail(SW_ERR_ARG, "--sustain writes in sequence; leave --random out");
+    return given->svg != NULL ? sw_svg_check(given->svg) : SW_OK;
+}
+
+#define AT(member) .offset = offsetof(struct sw_io_options, member)
+static const struct sw_option options[] = {
+    {.name = "--nvme",
+     .kind = SW_OPTION_LIST,
+     AT(nvme),
+     .value = "DIR",
+     .what = "folder on the drive, or a block device; repeatable, then striped; default: the current folder"},
+    {.name = "--size",
+     .kind = SW_OPTION_SIZE,
+     AT(size_bytes),
+     .initial = "auto",
+     .value = "SIZE",
+     .allow_auto = true,
+     .int_min = LEAST_SIZE_BYTES,
+     .what = "of the files together; auto: a quarter of the free space, without --sustain at most 1GiB"},
+    {.name = "--block",
+     .kind = SW_OPTION_SIZE,
+     AT(block_bytes),
+     .initial = "auto",
+     .value = "SIZE",
+     .allow_auto = true,
+     .int_min = SW_BUFFER_ALIGN_BYTES,
+     .int_max = LARGEST_BLOCK_BYTES,
+     .what = "of a request; auto: 256KiB 1MiB 4MiB, with --thorough 64KiB too, with --sustain 1MiB"},
+    {.name = "--depth",
+     .kind = SW_OPTION_INT,
+     AT(depth),
+     .initial = "auto",
+     .value = "N",
+     .allow_auto = true,
+     .int_min = 1,
+     .int_max = SW_QUEUE_MAX_DEPTH,
+     .what = "requests in flight; auto: 1 4 16 64, with --thorough 1 2 4 8 16 32 64, with --sustain 32"},
+    {.name = "--thorough",
+     .kind = SW_OPTION_FLAG,
+     AT(thorough),
+     .what = "more settings, more rounds: some minutes instead of about 45 s"},
+    {.name = "--random", .kind = SW_OPTION_FLAG, AT(random), .what = "blocks in random order, not in sequence"},
+    {.name = "--seconds",
+     .kind = SW_OPTION_REAL,
+     AT(seconds),
+     .value = "S",
+     .real_min = 0.01,
+     .real_max = 3600,
+     .what = "of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},
+    {.name = "--rounds",
+     .kind = SW_OPTION_INT,
+     AT(rounds),
+     .initial = "auto",
+     .value = "N",
+     .allow_auto = true,
+     .int_min = 1,
+     .int_max = SW_BENCH_MAX_ROUNDS,
+     .what = "times that the best settings are measured, in turn; medians are shown; auto: 3, with --thorough 9"},
+    {.name = "--no-fio", .kind = SW_OPTION_FLAG, AT(no_fio), .what = "not beside fio, even where it is installed"},
+    {.name = "--sustain",
+     .kind = SW_OPTION_FLAG,
+     AT(sustain),
+     .what = "write until the rate has fallen and settled, then read and write at once"},
+    {.name = "--time-limit",
+     .kind = SW_OPTION_DURATION,
+     AT(time_limit_s),
+     .initial = "10m",
+     .value = "TIME",
+     .int_min = 1,
+     .what = "of --sustain"},
+    {.name = "--most",
+     .kind = SW_OPTION_SIZE,
+     AT(most_bytes),
+     .initial = "256GiB",
+     .value = "SIZE",
+     .int_min = LEAST_SIZE_BYTES,
+     .what = "written in all, fio's part included: drives wear"},
+    {.name = "--svg",
+     .kind = SW_OPTION_STRING,
+     AT(svg),
+     .value = "FILE",
+     .what = "a picture, in a new file; fio's points are dots"},
+    {.name = "--yes-overwrite",
+     .kind = SW_OPTION_FLAG,
+     AT(overwrite),
+     .what = "overwrite a block device without asking; never one in use"},
+    {.name = "--allow-buffered",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_buffered),
+     .what = "accept a file system without direct I/O"},
+    SW_BENCH_JSON(offsetof(struct sw_io_options, json)),
+};
+static const struct sw_command_line line = {
+    .command = "bench io",
+    .summary = "reads and writes a drive through the store's I/O queue, beside fio where it is installed",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check};
+
+bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth) {
+    return block_bytes * depth <= bench->target.file_bytes * bench->target.count &&
+           block_bytes <= bench->target.file_bytes && block_bytes * depth <= LARGEST_IN_FLIGHT_BYTES;
+}
+
+/* Memory for the largest cell; one fits at least. */
+static sw_status take_memory(struct sw_io_bench *bench) {
+    int64_t bytes = 0;
+    for (int b = 0; b < bench->grid.blocks; b++)
+        for (int d = 0; d < bench->grid.depths; d++)
+            if (sw_io_fits(bench, bench->grid.block_bytes[b], bench->grid.depth[d]))
+                bytes = sw_max_i64(bytes, bench->grid.block_bytes[b] * bench->grid.depth[d]);
+    if (bytes == 0)
+        return sw_fail(SW_ERR_ARG, "the files have too little room for what is in flight: give a larger --size, or "
+                                   "less --block or --depth");
+    return sw_io_target_take_memory(&bench->target, sw_max_i64(bytes, SW_IO_FILL_BYTES));
+}
+
+static sw_status run(const void *target) {
+    const struct sw_io_options *given = target;
+    static const char *const here[] = {"."};
+    const bool named = given->nvme.count > 0;
+    const struct sw_io_target_spec spec = {
+        .paths = named ? (const char *const *)given->nvme.items : here,
+        .count = named ? given->nvme.count : 1,
+        .size_bytes = given->size_bytes == SW_OPTION_AUTO ? 0 : given->size_bytes,
+        .largest_auto_bytes = given->sustain ? INT64_MAX : SWEEP_SIZE_BYTES,
+        .overwrite = given->overwrite,
+        .allow_buffered = given->allow_buffered,
+    };
+    struct sw_io_bench bench = {.given = given, .grid = grid_of(given), .effort = effort_of(given)};
+    SW_TRY(sw_io_target_open(&spec, &bench.target));
+    bench.target.may_write_bytes = given->most_bytes;
+    bench.progress = sw_long_work_begin("measuring the drive", 0);
+    sw_status status = take_memory(&bench);
+    if (status == SW_OK)
+        status = given->sustain ? sw_io_sustain(&bench) : sw_io_sweep(&bench);
+    sw_io_target_close(&bench.target);
+    return status;
+}
+
+int sw_bench_io(int argc, char **argv) {
+    struct sw_io_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

@@ -1,0 +1,221 @@
+/* Attention of a model's micro-batch, forward and backward, beside the two matrix products of one of its heads by the
+ * device's library, without a mask: what the same multiplications cost where scores are kept whole. */
+#include "bench/commands.h"
+#include "bench/kernels/model.h"
+#include "bench/kernels/products.h"
+#include "core/size.h"
+#include "train/cli/commands.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+enum { Q, K, V, O, D_O, LSE, DQ, DK, DV, SCRATCH, AREAS };
+
+struct attention_options {
+    struct sw_settings settings; /* what shapes a step, as of train */
+    int64_t rounds;
+};
+
+struct attention_bench {
+    const struct attention_options *given;
+    struct sw_bench_model of;
+    struct sw_attention shape;
+    struct sw_memory *memory;
+    void *area[AREAS];
+    struct sw_bench_products products;
+    struct sw_bench_rounds rounds; /* operations a second */
+};
+
+#define AT(member) offsetof(struct attention_options, member)
+static const struct sw_option options[] = {
+    SW_BENCH_MODEL_FLAGS(struct attention_options),
+    SW_BENCH_ROUNDS(AT(rounds), "5"),
+    SW_BENCH_JSON(AT(settings.json)),
+};
+static const struct sw_command_line line = {
+    .command = "bench attention",
+    .summary = "attention of a micro-batch forward and backward, beside the matrix products of a head alone",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0]};
+
+/* As a block has it: queries, keys and values beside each other in a row. */
+static struct sw_attention shape_of(const struct attention_bench *b) {
+    const struct sw_model_config *c = &b->of.config;
+    const int64_t wide = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
+    return (struct sw_attention){.batch = b->of.settings.micro_batch,
+                                 .seq = b->of.settings.seq,
+                                 .heads = c->heads,
+                                 .kv_heads = c->kv_heads,
+                                 .head_dim = c->head_dim,
+                                 .q_stride = wide + 2 * narrow,
+                                 .k_stride = wide + 2 * narrow,
+                                 .v_stride = wide + 2 * narrow,
+                                 .o_stride = wide,
+                                 .window = sw_config_window(c, 0),
+                                 .scale = 1.0f / sqrtf((float)c->head_dim)};
+}
+
+/* Scores that a head has for a sequence. */
+static double scores_of(const struct sw_attention *a) {
+    const double window = a->window > 0 && a->window < a->seq ? (double)a->window : (double)a->seq;
+    return window * (window + 1.0) / 2.0 + ((double)a->seq - window) * window;
+}
+
+/* Scores and values forward; these again and three gradients backward. */
+static double flops_of(const struct sw_attention *shape, int pass) {
+    enum { FORWARD_PRODUCTS = 2, BACKWARD_PRODUCTS = 5 };
+    return 2.0 * (pass == BACKWARD ? BACKWARD_PRODUCTS : FORWARD_PRODUCTS) * scores_of(shape) *
+           (double)(shape->batch * shape->heads * shape->head_dim);
+}
+
+/* Numbers of both signs from a small pinned area, over all areas that are read. */
+static sw_status fill(struct attention_bench *b, void *const area[AREAS], const int64_t bytes[AREAS]) {
+    enum { PERIOD = 101, MIDDLE = 50 };
+    static const int read[] = {Q, D_O};
+    const int64_t staged_bytes = SW_MIB;
+    struct sw_memory *staged;
+    sw_status status = SW_OK;
+    SW_TRY(sw_memory_open(b->of.device, "attention", SW_MEMORY_HOST, staged_bytes, &staged));
+    for (int64_t i = 0; i < staged_bytes / sw_dtype_bytes(b->of.type); i++)
+        sw_dtype_store(b->of.type, sw_memory_base(staged), i, (float)(i % PERIOD - MIDDLE) * 0x1p-5f);
+    for (size_t r = 0; r < sizeof read / sizeof read[0]; r++)
+        for (int64_t at = 0; status == SW_OK && at < bytes[read[r]]; at += staged_bytes)
+            status = sw_copy_to_device(b->of.stream, (char *)area[read[r]] + at, sw_memory_base(staged),
+                                       sw_min_i64(staged_bytes, bytes[read[r]] - at));
+    if (status == SW_OK)
+        status = sw_stream_synchronize(b->of.stream);
+    sw_memory_close(staged);
+    return status;
+}
+
+/* Keys and values lie in the rows of queries, and so do their gradients. */
+static sw_status take_areas(struct attention_bench *b) {
+    const struct sw_attention *a = &b->shape;
+    const int64_t rows = a->batch * a->seq, typed = sw_dtype_bytes(b->of.type);
+    const int64_t bytes[AREAS] = {
+        [Q] = rows * a->q_stride * typed,   [O] = rows * a->o_stride * typed,
+        [D_O] = rows * a->o_stride * typed, [LSE] = a->batch * a->heads * a->seq * (int64_t)sizeof(float),
+        [DQ] = rows * a->q_stride * typed,  [SCRATCH] = sw_attention_scratch_bytes(b->of.device, a, b->of.type)};
+    int64_t all_bytes = 0;
+    for (int i = 0; i < AREAS; i++)
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    if (sw_device_info(b->of.device).host_memory)
+        SW_TRY(sw_bench_check_memory("attention's tensors", all_bytes));
+    SW_TRY(sw_memory_open(b->of.device, "attention", SW_MEMORY_DEVICE, all_bytes, &b->memory));
+    char *at = sw_memory_base(b->memory);
+    for (int i = 0; i < AREAS; i++) {
+        b->area[i] = at;
+        at += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    }
+    const int64_t k = a->heads * a->head_dim * typed, v = k + a->kv_heads * a->head_dim * typed;
+    b->area[K] = (char *)b->area[Q] + k;
+    b->area[V] = (char *)b->area[Q] + v;
+    b->area[DK] = (char *)b->area[DQ] + k;
+    b->area[DV] = (char *)b->area[DQ] + v;
+    return fill(b, b->area, bytes);
+}
+
+static sw_status forward(struct attention_bench *b) {
+    void **t = b->area;
+    return sw_attention_forward(b->of.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[LSE], t[SCRATCH]);
+}
+
+static sw_status backward(struct attention_bench *b) {
+    void **t = b->area;
+    return sw_attention_backward(b->of.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[D_O], t[LSE], t[DQ],
+                                 t[DK], t[DV], t[SCRATCH]);
+}
+
+static sw_status time_pass(struct attention_bench *b, sw_status (*pass)(struct attention_bench *), double *out_s) {
+    int64_t elapsed_ns;
+    SW_TRY(sw_event_record(b->products.from, b->of.stream));
+    SW_TRY(pass(b));
+    SW_TRY(sw_event_record(b->products.to, b->of.stream));
+    SW_TRY(sw_event_wait(b->products.to));
+    SW_TRY(sw_event_elapsed_ns(b->products.from, b->products.to, &elapsed_ns));
+    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9;
+    return SW_OK;
+}
+
+/* Scores of one head, and what they are multiplied with the values. */
+static void list_products(const struct attention_bench *b, struct sw_model_product product[2]) {
+    const int64_t seq = b->shape.seq, dim = b->shape.head_dim;
+    product[0] = (struct sw_model_product){
+        .shape = {.m = seq, .n = seq, .k = dim, .transpose_b = true, .in = b->of.type, .out = SW_F32}, .times = 1};
+    product[1] = (struct sw_model_product){.shape = {.m = seq, .n = dim, .k = seq, .in = b->of.type, .out = b->of.type},
+                                           .times = 1};
+}
+
+/* In turn, round by round; the first only touches the memory. */
+static sw_status race(struct attention_bench *b, const struct sw_model_product product[2]) {
+    b->rounds.rounds = (int)b->given->rounds;
+    for (int round = -1; round < b->rounds.rounds; round++) {
+        double forward_s, backward_s, rate;
+        SW_TRY(time_pass(b, forward, &forward_s));
+        SW_TRY(time_pass(b, backward, &backward_s));
+        SW_TRY(sw_bench_products_rate(&b->products, product, 2, &rate));
+        if (round < 0)
+            continue;
+        b->rounds.rate[FORWARD][round] = flops_of(&b->shape, FORWARD) / forward_s;
+        b->rounds.rate[BACKWARD][round] = flops_of(&b->shape, BACKWARD) / backward_s;
+        b->rounds.rate[PRODUCTS][round] = rate;
+    }
+    return SW_OK;
+}
+
+static json_t *pass_json(const struct attention_bench *b, int who) {
+    const double rate = sw_bench_median(&b->rounds, who);
+    return json_pack("{s:f, s:f, s:f}", "seconds", flops_of(&b->shape, who) / rate, "flops_per_s", rate, "of_products",
+                     sw_bench_ratio(&b->rounds, who, PRODUCTS));
+}
+
+static sw_status report(const struct attention_bench *b) {
+    const struct sw_settings *s = &b->of.settings;
+    const struct sw_device_info info = sw_devices_info(&b->of.devices);
+    if (s->json)
+        return sw_bench_print_json(
+            json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:f}", "bench", "attention", "device",
+                      info.name, "isa", info.isa, "model", s->model, "precision", sw_dtype_name(b->of.type), "threads",
+                      info.threads, "rounds", b->rounds.rounds, "micro_batch", (json_int_t)s->micro_batch, "seq",
+                      (json_int_t)s->seq, "forward", pass_json(b, FORWARD), "backward", pass_json(b, BACKWARD),
+                      "products_flops_per_s", sw_bench_median(&b->rounds, PRODUCTS)));
+    printf("%s, attention of %lld x %lld tokens, %s, %s, %d threads: seconds, Gflop/s, to a head's products by the "
+           "library at %.0f (median of %d)\n",
+           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(b->of.type), info.name, info.threads,
+           sw_bench_median(&b->rounds, PRODUCTS) * 1e-9, b->rounds.rounds);
+    static const char *const names[] = {[FORWARD] = "forward", [BACKWARD] = "backward"};
+    for (int who = FORWARD; who <= BACKWARD; who++) {
+        const double rate = sw_bench_median(&b->rounds, who);
+        printf("%-9s %9.5f %9.0f %7.2f\n", names[who], flops_of(&b->shape, who) / rate, rate * 1e-9,
+               sw_bench_ratio(&b->rounds, who, PRODUCTS));
+    }
+    return SW_OK;
+}
+
+static sw_status run(struct attention_bench *b) {
+    struct sw_model_product product[2];
+    SW_TRY(sw_bench_model_open(&b->given->settings, &b->of));
+    b->shape = shape_of(b);
+    list_products(b, product);
+    SW_TRY(take_areas(b));
+    SW_TRY(sw_bench_products_open(b->of.device, product, 2, &b->products));
+    SW_TRY(race(b, product));
+    return report(b);
+}
+
+int sw_bench_attention(int argc, char **argv) {
+    struct attention_options given = {0};
+    int code;
+    if (sw_command_parse(&line, argc, argv, &given, &code)) {
+        struct attention_bench b = {.given = &given};
+        const sw_status status = run(&b);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
+        sw_bench_products_close(&b.products);
+        sw_memory_close(b.memory);
+        sw_bench_model_close(&b.of);
+    }
+    sw_options_release(&line, &given);
+    return code;
+}

@@ -1,0 +1,69 @@
+/* A model whose micro-batch is measured: the flags that choose it, and it itself with its device. */
+#ifndef SW_BENCH_KERNELS_MODEL_H
+#define SW_BENCH_KERNELS_MODEL_H
+
+#include "bench/options.h"
+#include "train/model/model.h"
+#include "train/settings/settings.h"
+
+/* The flags of a table whose target has a struct sw_settings as `settings`. */
+#define SW_BENCH_MODEL_FLAGS(target)                                                                                   \
+    {.name = "--model",                                                                                                \
+     .kind = SW_OPTION_STRING,                                                                                         \
+     .offset = offsetof(target, settings.model),                                                                       \
+     .initial = "gpt2-124m",                                                                                           \
+     .value = "M",                                                                                                     \
+     .what = "Hugging Face folder, or a preset of those that plan --help lists"},                                      \
+        {.name = "--seq",                                                                                              \
+         .kind = SW_OPTION_INT,                                                                                        \
+         .offset = offsetof(target, settings.seq),                                                                     \
+         .initial = "auto",                                                                                            \
+         .value = "tokens",                                                                                            \
+         .what = "tokens of a sequence",                                                                               \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1 << 22,                                                                                           \
+         .allow_auto = true},                                                                                          \
+        {.name = "--micro-batch",                                                                                      \
+         .kind = SW_OPTION_INT,                                                                                        \
+         .offset = offsetof(target, settings.micro_batch),                                                             \
+         .initial = "auto",                                                                                            \
+         .value = "N",                                                                                                 \
+         .what = "sequences computed at once; auto, as of train: about 4,096 tokens",                                  \
+         .int_min = 1,                                                                                                 \
+         .int_max = 1 << 20,                                                                                           \
+         .allow_auto = true},                                                                                          \
+        {.name = "--precision",                                                                                        \
+         .kind = SW_OPTION_CHOICE,                                                                                     \
+         .offset = offsetof(target, settings.precision),                                                               \
+         .initial = "auto",                                                                                            \
+         .choices = "auto|bf16|fp16|fp32|tf32",                                                                        \
+         .what = "type of the operands; auto: bf16 where the device has it"},                                          \
+        SW_BENCH_DEVICE(offsetof(target, settings.device)), SW_BENCH_THREADS(offsetof(target, settings.threads))
+
+struct sw_bench_model {
+    struct sw_settings settings; /* resolved; strings are those of what was given */
+    struct sw_model_config config;
+    struct sw_devices devices;
+    struct sw_device *device; /* of these, the one that computes */
+    struct sw_stream *stream;
+    struct sw_model *model;
+    sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
+    int count;
+    struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
+};
+
+/* Also gives oneDNN, called directly from this thread, the device's threads. The caller closes it, even after an
+ * error. */
+sw_status sw_bench_model_open(const struct sw_settings *given, struct sw_bench_model *out);
+void sw_bench_model_close(struct sw_bench_model *model);
+
+/* Finds bound_type, by making one of the products: after its memory was checked. */
+sw_status sw_bench_choose_bound_type(struct sw_bench_model *model);
+/* A product as oneDNN alone would compute it on this CPU. */
+struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int product);
+/* Says on standard output that the bound is of another type, where it is. */
+void sw_bench_print_bound(const struct sw_bench_model *model);
+/* Refuses operands that need more memory than is available. */
+sw_status sw_bench_check_memory(const char *what, int64_t need_bytes);
+
+#endif

@@ -1,0 +1,147 @@
+#include "bench/kernels/onednn.h"
+
+#include "core/arena.h"
+#include "core/size.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+
+enum { A, B, BIAS, C, SCRATCHPAD, OPERANDS };
+
+struct sw_onednn_product {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[OPERANDS];
+    struct sw_arena *arena; /* what they lie in */
+    bool bias;
+};
+
+static sw_status check(dnnl_status_t status) {
+    if (status == dnnl_success)
+        return SW_OK;
+    if (status == dnnl_unimplemented)
+        return sw_fail(SW_ERR_UNSUPPORTED, "oneDNN has no such product on this CPU");
+    return sw_fail(SW_ERR_INTERNAL, "oneDNN refused a call (its status %d)", status);
+}
+
+static dnnl_data_type_t data_type(sw_dtype type) {
+    return type == SW_F32 ? dnnl_f32 : type == SW_BF16 ? dnnl_bf16 : dnnl_f16;
+}
+
+static dnnl_status_t describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, bool transposed, bool own_layout,
+                              sw_dtype type) {
+    const dnnl_dims_t dims = {rows, cols};
+    const dnnl_dims_t strides = {transposed ? 1 : cols, transposed ? rows : 1};
+    if (own_layout)
+        return dnnl_memory_desc_init_by_tag(desc, 2, dims, data_type(type), dnnl_format_tag_any);
+    return dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type(type), strides);
+}
+
+static sw_status make_primitive_desc(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts,
+                                     dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out) {
+    dnnl_memory_desc_t a, b, bias, c;
+    dnnl_matmul_desc_t desc;
+    dnnl_post_ops_t sum = NULL;
+    SW_TRY(check(describe(&a, shape->m, shape->k, shape->transpose_a, own_layouts, shape->in)));
+    SW_TRY(check(describe(&b, shape->k, shape->n, shape->transpose_b, own_layouts, shape->in)));
+    SW_TRY(check(describe(&bias, 1, shape->n, false, false, shape->in)));
+    SW_TRY(check(describe(&c, shape->m, shape->n, false, own_layouts, shape->out)));
+    SW_TRY(check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user)));
+    if (shape->accumulate) {
+        SW_TRY(check(dnnl_post_ops_create(&sum)));
+        dnnl_status_t status = dnnl_post_ops_append_sum(sum, 1.0f);
+        if (status == dnnl_success)
+            status = dnnl_primitive_attr_set_post_ops(attributes, sum);
+        dnnl_post_ops_destroy(sum);
+        SW_TRY(check(status));
+    }
+    SW_TRY(check(dnnl_matmul_desc_init(&desc, &a, &b, shape->bias ? &bias : NULL, &c)));
+    return check(dnnl_primitive_desc_create(out, &desc, attributes, p->engine, NULL));
+}
+
+/* Numbers of the order of 0.01 in bf16 and fp32: bf16's bits are the high ones of fp32's. */
+static void fill(uint32_t *data, int64_t bytes) {
+    enum { SMALL_NUMBERS = 0x3c103c20 };
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *data; i++)
+        data[i] = SMALL_NUMBERS + (uint32_t)(i % 101);
+}
+
+/* Operands in an arena, as the engine's are, so that huge pages favour nobody. */
+static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_desc_t desc) {
+    const dnnl_memory_desc_t *layout[OPERANDS] = {
+        [A] = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0),
+        [B] = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0),
+        [BIAS] = p->bias ? dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 1) : NULL,
+        [C] = dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0),
+        [SCRATCHPAD] = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)};
+    int64_t bytes[OPERANDS] = {0}, all_bytes = 0;
+    for (int i = 0; i < OPERANDS; i++) {
+        if (layout[i] != NULL)
+            bytes[i] = (int64_t)dnnl_memory_desc_get_size(layout[i]);
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    }
+    SW_TRY(sw_arena_create("oneDNN", all_bytes, false, NULL, &p->arena));
+    for (int i = 0; i < OPERANDS; i++) {
+        void *data;
+        if (layout[i] == NULL)
+            continue;
+        SW_TRY(sw_arena_take(p->arena, bytes[i], &data));
+        fill(data, bytes[i]);
+        SW_TRY(check(dnnl_memory_create(&p->memory[i], layout[i], p->engine, data)));
+    }
+    return SW_OK;
+}
+
+static sw_status make(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts) {
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    sw_status status = SW_OK;
+    SW_TRY(check(dnnl_engine_create(&p->engine, dnnl_cpu, 0)));
+    SW_TRY(check(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags)));
+    SW_TRY(check(dnnl_primitive_attr_create(&attributes)));
+    SW_TRY_GOTO(make_primitive_desc(p, shape, own_layouts, attributes, &desc), out);
+    SW_TRY_GOTO(check(dnnl_primitive_create(&p->primitive, desc)), out);
+    status = make_memory(p, desc);
+out:
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+sw_status sw_onednn_product_open(const struct sw_gemm *shape, bool own_layouts, struct sw_onednn_product **out) {
+    *out = NULL;
+    struct sw_onednn_product *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a matrix product");
+    p->bias = shape->bias;
+    const sw_status status = make(p, shape, own_layouts);
+    if (status == SW_OK)
+        *out = p;
+    else
+        sw_onednn_product_close(p);
+    return status;
+}
+
+sw_status sw_onednn_product_run(struct sw_onednn_product *p) {
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, p->memory[A]},
+                                         {DNNL_ARG_WEIGHTS, p->memory[B]},
+                                         {DNNL_ARG_DST, p->memory[C]},
+                                         {DNNL_ARG_SCRATCHPAD, p->memory[SCRATCHPAD]},
+                                         {DNNL_ARG_BIAS, p->memory[BIAS]}};
+    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (p->bias ? 0 : 1);
+    SW_TRY(check(dnnl_primitive_execute(p->primitive, p->stream, count, arguments)));
+    return check(dnnl_stream_wait(p->stream));
+}
+
+void sw_onednn_product_close(struct sw_onednn_product *p) {
+    if (p == NULL)
+        return;
+    for (int i = 0; i < OPERANDS; i++)
+        dnnl_memory_destroy(p->memory[i]);
+    dnnl_primitive_destroy(p->primitive);
+    dnnl_stream_destroy(p->stream);
+    dnnl_engine_destroy(p->engine);
+    sw_arena_destroy(p->arena);
+    free(p);
+}

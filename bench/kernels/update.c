@@ -1,0 +1,195 @@
+/* The fused optimizer update. The bounds: a loop over the same layout that moves the same bytes and computes nothing,
+ * and a triad in place over flat arrays, which reads as many bytes as it writes, as the update does. Where a GPU
+ * computes, also the update of what lives there. */
+#include "bench/commands.h"
+#include "bench/kernels/memory.h"
+#include "bench/options.h"
+#include "core/size.h"
+#include "offload/simulate/measure.h"
+#include "train/cli/commands.h"
+
+#include <stdio.h>
+
+enum { UPDATE, PLAIN, TRIAD, ON_DEVICE, DEVICE_COPY, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+
+/* As much as the update is measured with: 96 MiB of records, gradients and weights. */
+enum { GRAINS = 384 };
+#define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
+
+struct update_options {
+    int precision, device;
+    int64_t chunk_grains, threads, rounds;
+    bool json;
+};
+
+static const sw_dtype types[] = {SW_BF16, SW_F16, SW_F32};
+enum { TYPES = sizeof types / sizeof types[0], ALL_TYPES = 0 };
+
+#define AT(member) offsetof(struct update_options, member)
+static const struct sw_option options[] = {
+    {.name = "--precision",
+     .kind = SW_OPTION_CHOICE,
+     .offset = AT(precision),
+     .initial = "all",
+     .choices = "all|bf16|fp16|fp32", /* all, then the types in order */
+     .what = "type of weights and gradients"},
+    {.name = "--chunk-grains",
+     .kind = SW_OPTION_INT,
+     .offset = AT(chunk_grains),
+     .initial = "16",
+     .value = "N",
+     .what = "grains (16,384 parameters) of one update, as of train",
+     .int_min = 1,
+     .int_max = GRAINS},
+    SW_BENCH_DEVICE(AT(device)),
+    SW_BENCH_THREADS(AT(threads)),
+    SW_BENCH_ROUNDS(AT(rounds), "9"),
+    SW_BENCH_JSON(AT(json)),
+};
+static const struct sw_command_line line = {
+    .command = "bench update",
+    .summary = "the fused optimizer update, beside the same memory traffic without arithmetic",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0]};
+
+struct update_bench {
+    struct sw_devices devices;
+    struct sw_bench_memory memory;
+    struct sw_bench_rounds rounds;
+    sw_dtype type;
+};
+
+/* Read and written: gradient, weight, and the record twice. */
+static int64_t parameter_bytes(sw_dtype type) {
+    return 2 * (SW_RECORD_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
+}
+
+/* Adds one to every stream of a grain's record, reads its gradients and writes its weights. */
+static void move_grain(const struct update_bench *bench, int64_t grain) {
+    float *record = bench->memory.area[0] + grain * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+        record[i] += 1.0f;
+    if (bench->type == SW_F32) {
+        const float *grads = bench->memory.area[1] + grain * SW_GRAIN_ELEMS;
+        float *weights = bench->memory.area[2] + grain * SW_GRAIN_ELEMS;
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+            weights[i] = grads[i] + 1.0f;
+        return;
+    }
+    const uint16_t *grads = (const uint16_t *)bench->memory.area[1] + grain * SW_GRAIN_ELEMS;
+    uint16_t *weights = (uint16_t *)bench->memory.area[2] + grain * SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+        weights[i] = (uint16_t)(grads[i] + 1);
+}
+
+static void move_bytes(const void *context) {
+    const struct update_bench *bench = context;
+#pragma omp parallel for num_threads(bench->memory.threads) schedule(static)
+    for (int64_t grain = 0; grain < GRAINS; grain++)
+        move_grain(bench, grain);
+}
+
+/* State that lives on a GPU is updated there; copies within its memory are the bound. */
+static sw_status measure_on_device(struct update_bench *bench, const struct sw_measure_shape *shape, int round) {
+    struct sw_rate update, copy;
+    SW_TRY(sw_measure_update(bench->devices.compute, shape, &update));
+    SW_TRY(sw_measure_device_copy(bench->devices.compute, shape, &copy));
+    bench->rounds.rate[ON_DEVICE][round] = update.bytes_per_s;
+    bench->rounds.rate[DEVICE_COPY][round] = copy.bytes_per_s;
+    return SW_OK;
+}
+
+static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
+    const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = chunk_grains};
+    const int64_t bytes = parameter_bytes(bench->type) * GRAINS * SW_GRAIN_ELEMS;
+    for (int i = 0; i < bench->rounds.rounds; i++) {
+        struct sw_rate update;
+        SW_TRY(sw_measure_update(bench->devices.host, &shape, &update));
+        bench->rounds.rate[UPDATE][i] = update.bytes_per_s;
+        bench->rounds.rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, bytes);
+        bench->rounds.rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
+        if (bench->devices.compute != bench->devices.host)
+            SW_TRY(measure_on_device(bench, &shape, i));
+    }
+    return SW_OK;
+}
+
+static void print_line(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, UPDATE);
+    printf("%s %8.1f %8.2f %8.1f %8.1f %8.2f %8.2f\n", sw_dtype_name(bench->type), update * 1e-9,
+           update / (double)parameter_bytes(bench->type) * 1e-9, sw_bench_median(rounds, PLAIN) * 1e-9,
+           sw_bench_median(rounds, TRIAD) * 1e-9, sw_bench_ratio(rounds, UPDATE, PLAIN),
+           sw_bench_ratio(rounds, UPDATE, TRIAD));
+    if (bench->devices.compute != bench->devices.host)
+        printf("%s %8.1f %8.2f on the GPU, %.2f of copies there\n", sw_dtype_name(bench->type),
+               sw_bench_median(rounds, ON_DEVICE) * 1e-9,
+               sw_bench_median(rounds, ON_DEVICE) / (double)parameter_bytes(bench->type) * 1e-9,
+               sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
+}
+
+static json_t *on_device_json(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, ON_DEVICE);
+    return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", update, "parameters_per_s",
+                     update / (double)parameter_bytes(bench->type), "copy_bytes_per_s",
+                     sw_bench_median(rounds, DEVICE_COPY), "of_copy", sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
+}
+
+static json_t *type_json(const struct update_bench *bench) {
+    const struct sw_bench_rounds *rounds = &bench->rounds;
+    const double update = sw_bench_median(rounds, UPDATE);
+    json_t *there = bench->devices.compute != bench->devices.host ? on_device_json(bench) : NULL;
+    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o*}", "precision", sw_dtype_name(bench->type),
+                     "bytes_per_parameter", (json_int_t)parameter_bytes(bench->type), "bytes_per_s", update,
+                     "parameters_per_s", update / (double)parameter_bytes(bench->type), "plain_bytes_per_s",
+                     sw_bench_median(rounds, PLAIN), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD), "of_plain",
+                     sw_bench_ratio(rounds, UPDATE, PLAIN), "of_triad", sw_bench_ratio(rounds, UPDATE, TRIAD),
+                     "on_device", there);
+}
+
+static sw_status measure_types(struct update_bench *bench, const struct update_options *given, json_t *results) {
+    if (!given->json)
+        printf("update, %d threads, %lld grains at once: GB/s and billions of parameters a second; GB/s of plain "
+               "traffic and of a triad; update to each (median of %d)\n%4s %8s %8s %8s %8s %8s %8s\n",
+               bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds, "", "update", "Gparam/s",
+               "plain", "triad", "to plain", "to triad");
+    for (int i = 0; i < TYPES; i++) {
+        if (given->precision != ALL_TYPES && given->precision != i + 1)
+            continue;
+        bench->type = types[i];
+        SW_TRY(measure(bench, given->chunk_grains));
+        if (!given->json)
+            print_line(bench);
+        else
+            SW_TRY(sw_bench_append(results, type_json(bench)));
+    }
+    return SW_OK;
+}
+
+static sw_status run(const void *target) {
+    const struct update_options *given = target;
+    struct update_bench bench = {.rounds.rounds = (int)given->rounds};
+    json_t *results = json_array();
+    sw_status status = SW_OK;
+    SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
+    const struct sw_device_info info = sw_devices_info(&bench.devices);
+    SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
+    SW_TRY_GOTO(measure_types(&bench, given, results), end);
+    if (given->json)
+        status =
+            sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:O}", "bench", "update", "device", info.name,
+                                          "isa", info.isa, "threads", info.threads, "rounds", (int)given->rounds,
+                                          "chunk_grains", (json_int_t)given->chunk_grains, "precisions", results));
+end:
+    sw_bench_memory_close(&bench.memory);
+    sw_devices_close(&bench.devices);
+    json_decref(results);
+    return status;
+}
+
+int sw_bench_update(int argc, char **argv) {
+    struct update_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

@@ -1,0 +1,104 @@
+#include "bench/step/least.h"
+
+#include "core/size.h"
+
+enum { MASTER_AND_MOMENTS_BYTES = 12 };
+
+static int64_t parameters_of(const struct sw_unit *unit) {
+    int64_t sum = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        sum += unit->tensor[t].elems;
+    return sum;
+}
+
+/* Of the embedding what a step needs: tables of positions as far as the sequences reach; a tied table whole, for the
+ * head, and of another the rows that the step's tokens can name. */
+static int64_t embedding_elems(const struct sw_least_shape *shape) {
+    const struct sw_unit *unit = &shape->units->unit[0];
+    int64_t elems = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        const int64_t rows = unit->tensor[t].dim[0], row_elems = unit->tensor[t].elems / rows;
+        const int64_t used = t > 0 ? shape->seq : shape->units->tied ? rows : shape->tokens;
+        elems += sw_min_i64(rows, used) * row_elems;
+    }
+    return elems;
+}
+
+/* How often a unit's weights are needed on the device at different times. */
+static int visits_of(const struct sw_least_shape *shape, int64_t unit) {
+    const int64_t head = shape->units->count - 1;
+    return unit == 0 || unit >= head - 1 ? 1 : 2;
+}
+
+static bool streams(const struct sw_least_shape *shape, int64_t unit) {
+    return shape->streams_update != NULL && shape->streams_update[unit] &&
+           shape->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
+}
+
+static bool updated_on_device(const struct sw_least_shape *shape, int64_t unit) {
+    return shape->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || streams(shape, unit);
+}
+
+static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes,
+                        int64_t bytes[SW_LANES]) {
+    const struct sw_unit_placement at = shape->placement[unit];
+    const bool on_device = updated_on_device(shape, unit);
+    const int64_t fetched_bytes = unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : typed_bytes;
+    if (at.tier[SW_WEIGHTS] == SW_DEVICE) {
+        bytes[SW_LANE_UPLOAD] += on_device ? 0 : typed_bytes;
+        return;
+    }
+    /* The update makes the forward pass's weights, where it runs. A speculated one leaves a tied table on the device,
+     * from the embedding's backward to its next forward, and what else it makes there does not stay until then. */
+    const int later = visits_of(shape, unit) - 1;
+    const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
+    bytes[SW_LANE_UPLOAD] += later * fetched_bytes;
+    bytes[SW_LANE_UPLOAD] += on_device && feeds ? 0 : fetched_bytes;
+    bytes[SW_LANE_DOWNLOAD] += on_device ? typed_bytes : 0;
+    if (at.tier[SW_WEIGHTS] != SW_NVME)
+        return;
+    bytes[SW_LANE_WRITE] += typed_bytes;
+    bytes[SW_LANE_READ] += (later + (feeds ? 0 : 1)) * fetched_bytes;
+}
+
+static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t elems, int64_t typed_bytes,
+                       int64_t bytes[SW_LANES]) {
+    const struct sw_unit_placement at = shape->placement[unit];
+    const bool on_device = updated_on_device(shape, unit), kept = at.tier[SW_GRADS] == SW_DEVICE;
+    const int64_t streamed_bytes = streams(shape, unit) ? MASTER_AND_MOMENTS_BYTES * elems : 0;
+    bytes[SW_LANE_DOWNLOAD] += streamed_bytes + (kept && on_device ? 0 : typed_bytes);
+    bytes[SW_LANE_UPLOAD] += streamed_bytes + (!kept && on_device && !shape->speculated ? typed_bytes : 0);
+    if (at.tier[SW_GRADS] == SW_NVME) {
+        bytes[SW_LANE_WRITE] += typed_bytes;
+        bytes[SW_LANE_READ] += shape->speculated ? 0 : typed_bytes;
+    }
+    if (at.tier[SW_OPTIMIZER] == SW_NVME) {
+        bytes[SW_LANE_READ] += MASTER_AND_MOMENTS_BYTES * elems;
+        bytes[SW_LANE_WRITE] += MASTER_AND_MOMENTS_BYTES * elems;
+    }
+    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * (MASTER_AND_MOMENTS_BYTES * elems + typed_bytes);
+}
+
+static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {
+    const sw_tier tier = shape->placement[unit].tier[SW_ACTS];
+    const int64_t all_bytes = shape->micro_batches * shape->boundary_bytes[unit - 1];
+    if (tier == SW_DEVICE)
+        return;
+    bytes[SW_LANE_DOWNLOAD] += all_bytes;
+    bytes[SW_LANE_UPLOAD] += all_bytes;
+    bytes[SW_LANE_WRITE] += tier == SW_NVME ? all_bytes : 0;
+    bytes[SW_LANE_READ] += tier == SW_NVME ? all_bytes : 0;
+}
+
+void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
+    for (int lane = 0; lane < SW_LANES; lane++)
+        out[lane] = 0;
+    for (int64_t u = 0; u < shape->units->count; u++) {
+        const int64_t elems = parameters_of(&shape->units->unit[u]);
+        const int64_t typed_bytes = elems * sw_dtype_bytes(shape->type);
+        add_weights(shape, u, typed_bytes, out);
+        add_update(shape, u, elems, typed_bytes, out);
+        if (u > 0 && u + 1 < shape->units->count && !shape->shares_input[u])
+            add_inputs(shape, u, out);
+    }
+}

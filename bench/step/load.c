@@ -1,0 +1,225 @@
+/* `spillway bench load`: a checkpoint loaded into a new store, everything on NVMe, in turn with the same drive read and
+ * written at once by the queue alone: in large blocks, and in requests of the size that most of a load's have. */
+#include "bench/commands.h"
+#include "bench/io/discards.h"
+#include "bench/io/pass.h"
+#include "bench/options.h"
+#include "bench/step/contender.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "train/cli/commands.h"
+#include "train/files/files.h"
+#include "train/folder/run.h"
+#include "train/folder/source.h"
+#include "train/hf/checkpoint.h"
+#include "train/plan/planned.h"
+#include "train/plan/settings_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LOADING, DRIVE, REQUESTS, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+
+/* What the drive is measured on: as much as a load writes, within these bounds. */
+#define DRIVE_LEAST_BYTES (64 * SW_MIB)
+#define DRIVE_LARGEST_BYTES SW_GIB
+#define DRIVE_SECONDS 1.0
+#define DRIVE_PASSES 8
+
+/* How the drive is read and written. Of a record a load writes the masters alone, so that its requests are smaller,
+ * and more of them are in flight. */
+static const struct sw_io_cell cells[CONTENDERS] = {
+    [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
+    [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_STORE_IO_DEPTH}};
+
+struct load_options {
+    char *model;
+    struct sw_option_list nvme;
+    int device;
+    int64_t rounds, threads;
+    bool allow_buffered, json;
+};
+
+#define AT(member) .offset = offsetof(struct load_options, member)
+static const struct sw_option options[] = {
+    {.name = "--model",
+     .kind = SW_OPTION_STRING,
+     AT(model),
+     .initial = "gpt2-355m",
+     .value = "M",
+     .what = "Hugging Face folder, or a preset: then a bf16 checkpoint of that shape is made, and removed again"},
+    {.name = "--nvme",
+     .kind = SW_OPTION_MANY,
+     AT(nvme),
+     .value = "DIR",
+     .what = "folder for the store; repeatable, then striped; default: the current folder"},
+    SW_BENCH_DEVICE(offsetof(struct load_options, device)),
+    SW_BENCH_THREADS(offsetof(struct load_options, threads)),
+    SW_BENCH_ROUNDS(offsetof(struct load_options, rounds), "3"),
+    {.name = "--allow-buffered",
+     .kind = SW_OPTION_FLAG,
+     AT(allow_buffered),
+     .what = "accept a file system without direct I/O"},
+    SW_BENCH_JSON(offsetof(struct load_options, json)),
+};
+static const struct sw_command_line line = {.command = "bench load",
+                                            .summary = "loads a checkpoint, beside the drive read and written at once",
+                                            .options = options,
+                                            .option_count = sizeof options / sizeof options[0]};
+
+struct load_bench {
+    const struct load_options *given;
+    struct sw_planned planned;
+    struct sw_places places;
+    char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
+    const char *folder;
+    struct sw_io_target drive;
+    int64_t read_bytes, written_bytes; /* of a load */
+    struct sw_bench_rounds rounds;
+};
+
+/* A step is never run: its shape only has to be possible. */
+static sw_status plan(struct load_bench *b) {
+    struct sw_settings *settings = &b->planned.settings;
+    SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
+    free(settings->model);
+    free(settings->place);
+    settings->model = strdup(b->given->model);
+    settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
+    if (settings->model == NULL || settings->place == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    settings->device = b->given->device;
+    settings->threads = b->given->threads;
+    settings->allow_buffered = b->given->allow_buffered;
+    settings->seq = settings->batch_tokens = 16;
+    settings->micro_batch = 1;
+    SW_TRY(sw_planned_make(&b->planned));
+    return sw_settings_complete_plan(b->planned.plan);
+}
+
+/* Any values are as good as others for the time that they take. */
+static sw_status fill_plain(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    (void)context;
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)((unit + (first + i) * 7) % 251) - 125.0f;
+    return SW_OK;
+}
+
+static sw_status find_checkpoint(struct load_bench *b) {
+    struct stat info;
+    b->folder = b->given->model;
+    if (stat(b->given->model, &info) == 0 && S_ISDIR(info.st_mode))
+        return SW_OK;
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, b->places.path[0], "spillway-bench-load-XXXXXX"));
+    if (mkdtemp(path) == NULL)
+        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->places.path[0]);
+    memcpy(b->made, path, sizeof path);
+    b->folder = b->made;
+    const struct sw_checkpoint_format format = {.type = SW_BF16, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
+    const struct sw_load from = {.fill = fill_plain};
+    return sw_checkpoint_write(b->made, &b->planned.config, sw_model_get_units(b->planned.model), &format, &from, NULL);
+}
+
+static sw_status open_drive(struct load_bench *b) {
+    const int64_t bytes = sw_writes_of_loading(b->planned.plan);
+    const struct sw_io_target_spec spec = {.paths = b->places.path,
+                                           .count = b->places.count,
+                                           .size_bytes =
+                                               sw_max_i64(DRIVE_LEAST_BYTES, sw_min_i64(DRIVE_LARGEST_BYTES, bytes)),
+                                           .allow_buffered = b->given->allow_buffered};
+    SW_TRY(sw_io_target_open(&spec, &b->drive));
+    SW_TRY(sw_io_target_take_memory(&b->drive, SW_IO_FILL_BYTES));
+    b->drive.may_write_bytes = INT64_MAX / 2;
+    return sw_io_fill(&b->drive);
+}
+
+static sw_status load_once(struct load_bench *b, double *out_rate) {
+    struct sw_source *source;
+    struct sw_contender contender;
+    SW_TRY(sw_source_open_model(b->folder, false, 0, 1, &source));
+    const struct sw_load load = sw_source_load(source);
+    const struct sw_contender_spec spec = {.settings = &b->planned.settings,
+                                           .model = b->planned.model,
+                                           .devices = &b->planned.devices,
+                                           .plan = b->planned.plan,
+                                           .places = &b->places,
+                                           .speculation = SW_SPECULATE_NEVER,
+                                           .load = &load};
+    const sw_status status = sw_contender_open(&spec, &contender);
+    if (status == SW_OK) {
+        b->read_bytes = sw_source_bytes_read(source);
+        b->written_bytes = sw_store_counters(contender.store).write_bytes;
+        *out_rate = (double)(b->read_bytes + b->written_bytes) / contender.load_s;
+        sw_contender_close(&contender);
+    }
+    sw_source_close(source);
+    sw_discards_wait(b->places.path, b->places.count); /* the store is gone, but its space is still given back */
+    return status;
+}
+
+static sw_status drive_once(struct load_bench *b, int cell, double *out_rate) {
+    const struct sw_io_pass pass = {.cell = cells[cell],
+                                    .seconds = DRIVE_SECONDS,
+                                    .most_bytes = DRIVE_PASSES * b->drive.file_bytes * b->drive.count};
+    struct sw_io_done done;
+    SW_TRY(sw_io_run(&b->drive, &pass, &done));
+    *out_rate = done.rate.bytes_per_s;
+    return SW_OK;
+}
+
+static sw_status report(const struct load_bench *b) {
+    const double load = sw_bench_median(&b->rounds, LOADING), drive = sw_bench_median(&b->rounds, DRIVE);
+    const double ratio = sw_bench_ratio(&b->rounds, LOADING, DRIVE);
+    const double requests = sw_bench_median(&b->rounds, REQUESTS);
+    const double of_requests = sw_bench_ratio(&b->rounds, LOADING, REQUESTS);
+    if (b->given->json)
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "bench",
+                                             "load", "device", sw_devices_info(&b->planned.devices).name, "model",
+                                             b->given->model, "threads", sw_devices_info(&b->planned.devices).threads,
+                                             "rounds", b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes,
+                                             "written_bytes", (json_int_t)b->written_bytes, "load_bytes_per_s", load,
+                                             "drive_bytes_per_s", drive, "of_drive", ratio, "requests_bytes_per_s",
+                                             requests, "of_requests", of_requests));
+    printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s (medians of %d)\n"
+           "the drive read and written at once, in blocks of 256 KiB: %.2f GB/s, of which the load is %.2f\n"
+           "in blocks of 64 KiB, as most of a load's are: %.2f GB/s, of which the load is %.2f\n",
+           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, load * 1e-9,
+           b->rounds.rounds, drive * 1e-9, ratio, requests * 1e-9, of_requests);
+    return SW_OK;
+}
+
+static sw_status measure(struct load_bench *b) {
+    SW_TRY(plan(b));
+    SW_TRY(find_checkpoint(b));
+    SW_TRY(open_drive(b));
+    for (int round = 0; round < b->rounds.rounds; round++) {
+        SW_TRY(load_once(b, &b->rounds.rate[LOADING][round]));
+        for (int cell = DRIVE; cell < CONTENDERS; cell++)
+            SW_TRY(drive_once(b, cell, &b->rounds.rate[cell][round]));
+    }
+    return report(b);
+}
+
+static sw_status run(const void *target) {
+    const struct load_options *given = target;
+    struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
+    sw_status status = sw_places_of(&given->nvme, ".", NULL, &b.places);
+    if (status == SW_OK)
+        status = measure(&b);
+    sw_io_target_close(&b.drive);
+    if (b.made[0] != '\0')
+        sw_folder_remove(b.made);
+    sw_planned_release(&b.planned);
+    sw_places_release(&b.places);
+    sw_options_release(&sw_bench_step_command, &b.planned.settings);
+    return status;
+}
+
+int sw_bench_load(int argc, char **argv) {
+    struct load_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

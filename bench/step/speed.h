@@ -1,0 +1,23 @@
+/* How fast a step is beside what the device could do: its arithmetic over the device's peak and over the rate of its
+ * matrix products, and the time that no plan can go below. */
+#ifndef SW_BENCH_STEP_SPEED_H
+#define SW_BENCH_STEP_SPEED_H
+
+#include "bench/step/step.h"
+
+/* Measures the rate of the model's products where the kept rates lack it, and keeps it. It needs memory for the
+ * operands: before the contenders take theirs. */
+sw_status sw_step_measure_products(struct sw_step_bench *bench);
+
+struct sw_step_speed {
+    double flops_per_s;          /* of the model, recomputation not counted */
+    double peak_flops_per_s;     /* 0: not known */
+    double of_peak, of_products; /* of_peak: NAN where the peak is not known */
+    /* The slowest of: the model's operations at the peak (at the rate of products where that is not known), and the
+     * least bytes of each lane at its measured rate. */
+    double light_s, of_light;
+    const char *light_lane;
+};
+struct sw_step_speed sw_step_speed(const struct sw_step_bench *bench);
+
+#endif
