@@ -60,7 +60,7 @@ static __device__ __forceinline__ void sw_multiply(sw_fragment_c *c, const sw_fr
 }
 
 #else
-#include "kernels/cuda/emulation/fragment.cuh"
+#include <emulated/fragment.cuh>
 #endif
 
 /* The same product in fp32, each lane asking the others for the elements that it lacks. Not inlined: kernels have so

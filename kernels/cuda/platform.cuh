@@ -108,7 +108,7 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
 
 #else
 
-#include "kernels/cuda/emulation/language.cuh"
+#include <emulated/language.cuh>
 
 #define SW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
     sw_emulation_run(                                                                                                  \

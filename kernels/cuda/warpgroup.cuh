@@ -132,7 +132,7 @@ template <> struct sw_warpgroup_product<sw_cuda_f16> {
 };
 
 #else
-#include "kernels/cuda/emulation/warpgroup.cuh"
+#include <emulated/warpgroup.cuh>
 #endif
 
 /* The first multiple of SW_PATTERN_BYTES in a block's dynamic shared memory; a launch asks for that much more. */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 #include "kernels/device_ops.h"
 
 #define FAULT "an illegal memory access was encountered"

@@ -1,7 +1,7 @@
 /* Linked to tests of whole trainings on the emulated GPU: its streams run late by chance, so that what the host or
  * another stream should have waited for, and did not, is not there yet. As it is slow, SW_TEST_FILTER names the tests
  * of a program that are run there (a pattern of cmocka's). */
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

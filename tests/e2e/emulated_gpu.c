@@ -1,7 +1,7 @@
 /* Linked to a `spillway` of the tests, whose GPU is the emulated one. SW_EMULATED_GPU is what is wrong with it, words
  * of the table with a comma between; where it is not set, nothing is. */
 #include "core/size.h"
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <pthread.h>
 #include <stdio.h>

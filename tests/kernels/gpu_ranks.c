@@ -3,7 +3,7 @@
 #include "core/ranks/comm_private.h"
 #include "core/rng.h"
 #include "core/size.h"
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 #include "kernels/device.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tests/kernels/support.h"
 
 #include "core/size.h"
-#include "kernels/cuda/emulation/machine.h"
+#include "tests/equipment/cuda/machine.h"
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
 

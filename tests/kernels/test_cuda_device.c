@@ -3,7 +3,7 @@
 
 #include "core/long_work.h"
 #include "core/size.h"
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <stdio.h>
 #include <string.h>

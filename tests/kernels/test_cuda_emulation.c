@@ -2,7 +2,7 @@
  */
 #include "tests/kernels/support.h"
 
-#include "kernels/cuda/emulation/machine.h"
+#include "tests/equipment/cuda/machine.h"
 #include "tests/kernels/fragment_products.h"
 #include "tests/kernels/planted.h"
 

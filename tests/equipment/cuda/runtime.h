@@ -2,10 +2,10 @@
  * given in order, so the device code really runs beside the host, and copies from pinned memory happen when they
  * happen. Where the processor has protection keys, only those threads can touch the GPU's memory: a host that does
  * crashes. */
-#ifndef SW_KERNELS_CUDA_EMULATION_RUNTIME_H
-#define SW_KERNELS_CUDA_EMULATION_RUNTIME_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_RUNTIME_H
+#define SW_TESTS_EQUIPMENT_CUDA_RUNTIME_H
 
-#include "kernels/cuda/emulation/stream.h"
+#include "tests/equipment/cuda/stream.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>

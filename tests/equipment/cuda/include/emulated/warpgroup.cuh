@@ -1,8 +1,8 @@
 /* The instructions of kernels/cuda/warpgroup.cuh on the host, which includes this file and says what they do. */
-#ifndef SW_KERNELS_CUDA_EMULATION_WARPGROUP_CUH
-#define SW_KERNELS_CUDA_EMULATION_WARPGROUP_CUH
+#ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_WARPGROUP_CUH
+#define SW_TESTS_EQUIPMENT_CUDA_EMULATED_WARPGROUP_CUH
 
-#include "kernels/cuda/emulation/warpgroup.h"
+#include "tests/equipment/cuda/warpgroup.h"
 
 static inline uint32_t sw_shared_address(const void *shared) {
     return sw_emulation_shared_address(shared);

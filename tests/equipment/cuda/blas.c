@@ -1,7 +1,7 @@
 /* Matrix products as cuBLASLt defines them, plainly. */
 #include "core/dtype.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/emulation/runtime.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <cublasLt.h>
 #include <stdlib.h>

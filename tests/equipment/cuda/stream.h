@@ -1,6 +1,6 @@
 /* How work comes to an emulated stream, and whether it can. */
-#ifndef SW_KERNELS_CUDA_EMULATION_STREAM_H
-#define SW_KERNELS_CUDA_EMULATION_STREAM_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_STREAM_H
+#define SW_TESTS_EQUIPMENT_CUDA_STREAM_H
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* The copies to shared memory that a thread has started: each takes place at some time between its start and the wait
  * for it, here at one of the two. */
-#ifndef SW_KERNELS_CUDA_EMULATION_LATE_COPIES_H
-#define SW_KERNELS_CUDA_EMULATION_LATE_COPIES_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_LATE_COPIES_H
+#define SW_TESTS_EQUIPMENT_CUDA_LATE_COPIES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* What the CUDA device calls of CUDA's runtime, declared as CUDA does, for the emulation (runtime.c) that the tests
  * link in its place. */
-#ifndef SW_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_API_H
-#define SW_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_API_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_CUDA_RUNTIME_API_H
+#define SW_TESTS_EQUIPMENT_CUDA_CUDA_RUNTIME_API_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/shared_memory.h"
+#include "tests/equipment/cuda/shared_memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* CUDA's words for the host's C++ compiler, on top of the emulated machine. */
-#ifndef SW_KERNELS_CUDA_EMULATION_LANGUAGE_CUH
-#define SW_KERNELS_CUDA_EMULATION_LANGUAGE_CUH
+#ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_LANGUAGE_CUH
+#define SW_TESTS_EQUIPMENT_CUDA_EMULATED_LANGUAGE_CUH
 
-#include "kernels/cuda/emulation/machine.h"
-#include "kernels/cuda/emulation/stream.h"
+#include "tests/equipment/cuda/machine.h"
+#include "tests/equipment/cuda/stream.h"
 
 #include <math.h>
 #include <string.h>

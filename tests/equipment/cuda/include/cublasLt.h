@@ -1,7 +1,7 @@
 /* What the CUDA device calls of cuBLASLt, declared as that does, for the emulation (blas.c). Its opaque types are other
  * ones, which only their names show. */
-#ifndef SW_KERNELS_CUDA_EMULATION_CUBLASLT_H
-#define SW_KERNELS_CUDA_EMULATION_CUBLASLT_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_CUBLASLT_H
+#define SW_TESTS_EQUIPMENT_CUDA_CUBLASLT_H
 
 #include <cuda_runtime_api.h>
 

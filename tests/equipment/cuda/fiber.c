@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/fiber.h"
+#include "tests/equipment/cuda/fiber.h"
 
 #include <assert.h>
 #include <stdbool.h>

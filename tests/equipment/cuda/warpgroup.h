@@ -2,11 +2,11 @@
  * shared memory and registers hold then, by its descriptors as the PTX ISA defines them. What a GPU would leave
  * undefined is an error: to read what copies have not brought or no fence has shown to products, registers that no
  * fence has shown, descriptors off the swizzle's pattern, warps of a warpgroup that start different products. */
-#ifndef SW_KERNELS_CUDA_EMULATION_WARPGROUP_H
-#define SW_KERNELS_CUDA_EMULATION_WARPGROUP_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_WARPGROUP_H
+#define SW_TESTS_EQUIPMENT_CUDA_WARPGROUP_H
 
 #include "core/dtype.h"
-#include "kernels/cuda/emulation/shared_memory.h"
+#include "tests/equipment/cuda/shared_memory.h"
 
 #include <stdbool.h>
 #include <stddef.h>

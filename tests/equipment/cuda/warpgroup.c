@@ -1,6 +1,6 @@
-#include "kernels/cuda/emulation/warpgroup.h"
+#include "tests/equipment/cuda/warpgroup.h"
 
-#include "kernels/cuda/emulation/machine.h"
+#include "tests/equipment/cuda/machine.h"
 
 #include <math.h>
 #include <stdlib.h>

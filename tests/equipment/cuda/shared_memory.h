@@ -1,7 +1,7 @@
 /* The shared memory of a block: variables by key, NaN at the block's begin, with bytes behind each that show writes
  * beyond it. */
-#ifndef SW_KERNELS_CUDA_EMULATION_SHARED_MEMORY_H
-#define SW_KERNELS_CUDA_EMULATION_SHARED_MEMORY_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_SHARED_MEMORY_H
+#define SW_TESTS_EQUIPMENT_CUDA_SHARED_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

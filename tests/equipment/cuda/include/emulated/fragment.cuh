@@ -1,7 +1,7 @@
 /* The warp's matrix instructions on the host: lanes hand over what they hold, and each works out its own part. Included
  * by kernels/cuda/fragment.cuh, which says what a lane holds. */
-#ifndef SW_KERNELS_CUDA_EMULATION_FRAGMENT_CUH
-#define SW_KERNELS_CUDA_EMULATION_FRAGMENT_CUH
+#ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
+#define SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
 
 template <bool TRANSPOSED> static inline void sw_load_matrices(const void *row, uint32_t words[4]) {
     sw_emulation_check_aligned(row, 16);

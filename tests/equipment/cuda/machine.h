@@ -3,8 +3,8 @@
  * shared memory begins as NaN, so that a kernel that lacks a barrier computes something else. What a GPU would refuse
  * or leave undefined (a barrier that not all threads reach, writes beyond shared memory, misaligned vectors, launches
  * out of range) ends the launch and is kept as its error. */
-#ifndef SW_KERNELS_CUDA_EMULATION_MACHINE_H
-#define SW_KERNELS_CUDA_EMULATION_MACHINE_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_MACHINE_H
+#define SW_TESTS_EQUIPMENT_CUDA_MACHINE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
-#include "kernels/cuda/emulation/machine.h"
+#include "tests/equipment/cuda/machine.h"
 
-#include "kernels/cuda/emulation/fiber.h"
-#include "kernels/cuda/emulation/late_copies.h"
-#include "kernels/cuda/emulation/shared_memory.h"
-#include "kernels/cuda/emulation/warpgroup.h"
+#include "tests/equipment/cuda/fiber.h"
+#include "tests/equipment/cuda/late_copies.h"
+#include "tests/equipment/cuda/shared_memory.h"
+#include "tests/equipment/cuda/warpgroup.h"
 
 #include <assert.h>
 #include <pthread.h>

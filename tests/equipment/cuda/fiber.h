@@ -1,7 +1,7 @@
 /* Fibers: stacks of their own that are switched by hand, so that one thread of the host plays all threads of a block.
  * The sanitizers are told of every switch. */
-#ifndef SW_KERNELS_CUDA_EMULATION_FIBER_H
-#define SW_KERNELS_CUDA_EMULATION_FIBER_H
+#ifndef SW_TESTS_EQUIPMENT_CUDA_FIBER_H
+#define SW_TESTS_EQUIPMENT_CUDA_FIBER_H
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/late_copies.h"
+#include "tests/equipment/cuda/late_copies.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,178 @@
+#include "tests/equipment/cuda/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE_BYTES = 4096 };
+
+/* The size of a region of the GPU's memory stands in a page before it. */
+static size_t mapped_bytes(size_t bytes) {
+    const size_t page = PAGE_BYTES;
+    return page + (bytes + page - 1) / page * page;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    const size_t mapped = mapped_bytes(bytes);
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    const bool fits = bytes <= sw_emulated_machine.gpu.memory_bytes - sw_emulated_machine.gpu.held_bytes -
+                                   sw_emulated_machine.used_bytes;
+    sw_emulated_machine.used_bytes += fits ? bytes : 0;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    if (!fits)
+        return cudaErrorMemoryAllocation;
+    char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    *(size_t *)(void *)base = bytes;
+    memset(base + PAGE_BYTES, 0xff, mapped - PAGE_BYTES); /* NaN in every type */
+    if (sw_emulated_machine.key >= 0)
+        pkey_mprotect(base + PAGE_BYTES, mapped - PAGE_BYTES, PROT_READ | PROT_WRITE, sw_emulated_machine.key);
+    *out = base + PAGE_BYTES;
+    return sw_emulated_state();
+}
+
+/* As CUDA's, it waits for what the GPU still does by itself. */
+cudaError_t cudaFree(void *memory) {
+    const cudaError_t error = cudaStreamSynchronize(NULL);
+    char *base = (char *)memory - PAGE_BYTES;
+    const size_t bytes = *(size_t *)(void *)base;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    sw_emulated_machine.used_bytes -= bytes;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    munmap(base, mapped_bytes(bytes));
+    return error;
+}
+
+/* A copy, or with from NULL a clearing. */
+struct copy {
+    void *to, *from;
+    int value;
+    size_t bytes;
+    bool owned; /* from is a copy of what the host had */
+};
+
+static void run_copy(void *argument) {
+    const struct copy copy = *(struct copy *)argument;
+    free(argument);
+    if (copy.from == NULL)
+        memset(copy.to, copy.value, copy.bytes);
+    else
+        memcpy(copy.to, copy.from, copy.bytes);
+    if (copy.owned)
+        free(copy.from);
+}
+
+static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
+    struct copy *own = malloc(sizeof *own);
+    if (own == NULL)
+        return cudaErrorMemoryAllocation;
+    *own = *copy;
+    const cudaError_t error = sw_emulated_give(stream, run_copy, own);
+    if (error == cudaErrorMemoryAllocation)
+        free(own);
+    return error;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    return give_copy(stream, &(struct copy){.to = to, .value = value, .bytes = bytes});
+}
+
+/* The host does not wait for it. */
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    const cudaStream_t stream = sw_emulated_default_stream();
+    return stream == NULL ? cudaErrorMemoryAllocation : cudaMemsetAsync(to, value, bytes, stream);
+}
+
+static bool overlaps(const struct sw_emulated_pinned *p, const char *at, size_t bytes) {
+    return at < p->base + p->bytes && p->base < at + bytes;
+}
+
+/* How the host's side of a copy lies to the registered ranges. */
+typedef enum { APART, WITHIN_ONE, ACROSS } pinned_relation;
+
+static pinned_relation relation_to_pinned(const void *host, size_t bytes) {
+    const char *at = host;
+    pinned_relation found = APART;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    for (const struct sw_emulated_pinned *p = sw_emulated_machine.pinned; p != NULL && found == APART; p = p->next)
+        if (overlaps(p, at, bytes))
+            found = at >= p->base && at + bytes <= p->base + p->bytes ? WITHIN_ONE : ACROSS;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return found;
+}
+
+/* CUDA refuses a copy that leaves a registered range, and does not promise that it may enter the next. Of memory that
+ * is not pinned it takes a copy before it returns, and waits for what it writes there. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    struct copy copy = {.to = to, .from = (void *)(uintptr_t)from, .bytes = bytes};
+    const void *host = kind == cudaMemcpyHostToDevice ? from : to;
+    const pinned_relation relation = kind == cudaMemcpyDeviceToDevice ? WITHIN_ONE : relation_to_pinned(host, bytes);
+    if (relation == ACROSS)
+        return cudaErrorInvalidValue;
+    if (kind == cudaMemcpyHostToDevice && relation == APART) {
+        copy.from = malloc(bytes);
+        if (copy.from == NULL)
+            return cudaErrorMemoryAllocation;
+        memcpy(copy.from, from, bytes);
+        copy.owned = true;
+    }
+    const cudaError_t error = give_copy(stream, &copy);
+    if (error == cudaErrorMemoryAllocation && copy.owned)
+        free(copy.from);
+    if (kind == cudaMemcpyDeviceToHost && relation == APART)
+        sw_emulated_wait(stream);
+    return error;
+}
+
+static cudaError_t register_range(struct sw_emulated_pinned *range) {
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    for (const struct sw_emulated_pinned *p = sw_emulated_machine.pinned; p != NULL; p = p->next)
+        if (overlaps(p, range->base, range->bytes))
+            error = cudaErrorHostMemoryAlreadyRegistered;
+    if (error == cudaSuccess &&
+        sw_emulated_machine.pinned_bytes + range->bytes > sw_emulated_machine.gpu.pinnable_bytes)
+        error = cudaErrorMemoryAllocation;
+    if (error == cudaSuccess) {
+        range->next = sw_emulated_machine.pinned;
+        sw_emulated_machine.pinned = range;
+        sw_emulated_machine.pinned_bytes += range->bytes;
+    }
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return error;
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
+    (void)flags;
+    struct sw_emulated_pinned *range = calloc(1, sizeof *range);
+    if (range == NULL)
+        return cudaErrorMemoryAllocation;
+    *range = (struct sw_emulated_pinned){.base = memory, .bytes = bytes};
+    const cudaError_t error = register_range(range);
+    if (error != cudaSuccess)
+        free(range);
+    return error;
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    struct sw_emulated_pinned **at = &sw_emulated_machine.pinned, *found = NULL;
+    while (*at != NULL && (*at)->base != memory)
+        at = &(*at)->next;
+    if (*at != NULL) {
+        found = *at;
+        *at = found->next;
+        sw_emulated_machine.pinned_bytes -= found->bytes;
+    }
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    free(found);
+    return found == NULL ? cudaErrorHostMemoryNotRegistered : sw_emulated_state();
+}
+
+size_t sw_emulation_pinned_bytes(void) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    const size_t bytes = sw_emulated_machine.pinned_bytes;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return bytes;
+}
