@@ -54,17 +54,18 @@ sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *o
     return sw_gpu_as_in_training(out);
 }
 
-static sw_status no_memory(void) {
-    return sw_fail(SW_ERR_NOMEM, "no memory to print what was measured");
-}
-
-sw_status sw_bench_append(json_t *array, json_t *item) {
-    return json_array_append_new(array, item) == 0 ? SW_OK : no_memory();
+json_t *sw_bench_join(json_t *first, json_t *second) {
+    const bool joined = first != NULL && second != NULL && json_object_update(first, second) == 0;
+    json_decref(second);
+    if (joined)
+        return first;
+    json_decref(first);
+    return NULL;
 }
 
 sw_status sw_bench_print_json(json_t *root) {
     if (root == NULL)
-        return no_memory();
+        return sw_fail(SW_ERR_NOMEM, "no memory for the report");
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);

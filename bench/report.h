@@ -28,8 +28,10 @@ struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *r
 /* which: of --device. threads may be SW_OPTION_AUTO. */
 sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *out);
 
-/* Both take over what json_pack returned; NULL is its lack of memory. */
-sw_status sw_bench_append(json_t *array, json_t *item);
+/* Adds the members of the second object to the first and returns it. Takes both over; NULL, in and out, is a lack of
+ * memory. */
+json_t *sw_bench_join(json_t *first, json_t *second);
+/* Prints an object on standard output, and takes it over; NULL is a lack of memory. */
 sw_status sw_bench_print_json(json_t *root);
 
 #endif

@@ -1,20 +1,26 @@
 /* Collectives of ranks, beside plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
 #include "core/ranks/comm.h"
 #include "bench/comm/plain.h"
-#include "bench/comm/print.h"
 #include "bench/commands.h"
 #include "bench/options.h"
+#include "bench/table.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
 #include "train/cli/cmd_ranks.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LEAST_BYTES (4 * SW_KIB)
 #define LARGEST_BYTES (256 * SW_MIB)
-/* For what a rank does alone, which is little. */
+/* Ranks do little alone. */
 enum { RANK_TIMEOUT_S = 60 };
+
+/* Rates are the bytes that a rank gives to the others, but for memcpy, which every rank does at once. */
+enum { GATHER, REDUCE, LIBRARY, PLAIN, MEMCPY, CONTENDERS };
+static_assert((int)CONTENDERS <= (int)SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 struct comm_options {
     struct sw_option_list sizes;
@@ -71,6 +77,32 @@ static const struct sw_command_line line = {.command = "bench comm",
                                             .option_count = sizeof options / sizeof options[0],
                                             .check = check_sizes};
 
+/* One size of a vector. */
+struct size_row {
+    int64_t bytes;
+    struct sw_bench_rounds rounds;
+};
+
+#define ROW struct size_row
+#define RATE(name_, heading_, who)                                                                                     \
+    { .name = (name_), .heading = (heading_), SW_MEDIAN(rounds, who), SW_GIGA, .digits = 2 }
+#define RATIO(name_, heading_, who, to)                                                                                \
+    { .name = (name_), .heading = (heading_), SW_RATIO(rounds, who, to), .digits = 2 }
+static const struct sw_bench_field fields[] = {
+    {.name = "bytes", .heading = "", SW_AT(SW_FIELD_SIZE, bytes), .key = true},
+    RATE("gather.bytes_per_s", "gather", GATHER),
+    RATE("reduce.bytes_per_s", "reduce", REDUCE),
+    RATE("library.bytes_per_s", "library", LIBRARY),
+    RATE("plain_bytes_per_s", "plain", PLAIN),
+    RATE("memcpy_bytes_per_s", "memcpy", MEMCPY),
+    RATIO("gather.of_memcpy", "gather to memcpy", GATHER, MEMCPY),
+    RATIO("gather.of_plain", "to plain", GATHER, PLAIN),
+    RATIO("reduce.of_memcpy", "reduce to memcpy", REDUCE, MEMCPY),
+    RATIO("reduce.of_plain", "to plain", REDUCE, PLAIN),
+    RATIO("library.of_memcpy", "library to memcpy", LIBRARY, MEMCPY),
+    RATIO("library.of_plain", "to plain", LIBRARY, PLAIN),
+};
+
 struct comm_bench {
     const struct comm_options *given;
     struct sw_comm *comm;
@@ -80,9 +112,11 @@ struct comm_bench {
     struct sw_comm_device gpu;
     struct sw_memory *staging, *from, *to;
     struct sw_measure_comm *measure;
-    struct sw_comm_report report;
+    bool plain;                 /* plain sends are measured */
+    double latency_s;           /* of a gather of next to nothing */
     int64_t bytes, share_bytes; /* of the size at hand */
-    json_t *results;
+    struct size_row *rows;
+    int count;
 };
 
 static sw_status copy(void *context) {
@@ -110,58 +144,80 @@ static sw_status rate_of(struct comm_bench *bench, sw_status (*run)(void *contex
     return SW_OK;
 }
 
-/* Everything in turn, by all ranks at once. */
+/* Measures everything in turn, by all ranks at once. */
 static sw_status measure_round(struct comm_bench *bench, struct sw_bench_rounds *out, int round) {
     struct sw_rate gather, reduce, library;
+    out->rate[PLAIN][round] = NAN;
     SW_TRY(sw_measure_gather(bench->measure, bench->bytes, &gather));
-    if (bench->report.plain)
-        SW_TRY(
-            rate_of(bench, exchange, bench->share_bytes * (bench->place->ranks - 1), &out->rate[SW_COMM_PLAIN][round]));
+    if (bench->plain)
+        SW_TRY(rate_of(bench, exchange, bench->share_bytes * (bench->place->ranks - 1), &out->rate[PLAIN][round]));
     SW_TRY(sw_measure_reduce(bench->measure, bench->bytes, &reduce));
     sw_comm_use_library_reduction(bench->comm, true);
     const sw_status status = sw_measure_reduce(bench->measure, bench->bytes, &library);
     sw_comm_use_library_reduction(bench->comm, false);
     SW_TRY(status);
-    SW_TRY(rate_of(bench, copy, bench->bytes, &out->rate[SW_COMM_MEMCPY][round]));
-    out->rate[SW_COMM_GATHER][round] = gather.bytes_per_s;
-    out->rate[SW_COMM_REDUCE][round] = reduce.bytes_per_s;
-    out->rate[SW_COMM_LIBRARY][round] = library.bytes_per_s;
+    SW_TRY(rate_of(bench, copy, bench->bytes, &out->rate[MEMCPY][round]));
+    out->rate[GATHER][round] = gather.bytes_per_s;
+    out->rate[REDUCE][round] = reduce.bytes_per_s;
+    out->rate[LIBRARY][round] = library.bytes_per_s;
     return SW_OK;
 }
 
-static sw_status size_at(const struct comm_options *given, int which, int64_t *out_bytes) {
+static sw_status list_sizes(struct comm_bench *bench) {
     static const int64_t usual_bytes[] = {64 * SW_KIB, SW_MIB, 8 * SW_MIB, 64 * SW_MIB};
     enum { USUAL = sizeof usual_bytes / sizeof usual_bytes[0] };
-    *out_bytes = 0;
-    if (given->sizes.count > 0)
-        return which < given->sizes.count ? read_size(given->sizes.items[which], out_bytes) : SW_OK;
-    *out_bytes = which < USUAL ? usual_bytes[which] : 0;
+    const struct sw_option_list *sizes = &bench->given->sizes;
+    bench->count = sizes->count > 0 ? sizes->count : USUAL;
+    bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
+    if (bench->rows == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
+    for (int i = 0; i < bench->count; i++) {
+        bench->rows[i] = (struct size_row){.bytes = usual_bytes[i % USUAL], .rounds.rounds = (int)bench->given->rounds};
+        if (sizes->count > 0)
+            SW_TRY(read_size(sizes->items[i], &bench->rows[i].bytes));
+    }
     return SW_OK;
 }
 
 static sw_status measure_sizes(struct comm_bench *bench) {
-    const bool speaks = bench->place->rank == 0 && !bench->given->json;
     struct sw_rates rates = {0};
     SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->precision, &rates));
-    bench->report.latency_s = rates.comm_latency_s;
-    if (speaks)
-        sw_comm_print_head(&bench->report);
-    for (int which = 0;; which++) {
-        struct sw_bench_rounds rounds = {.rounds = (int)bench->given->rounds};
-        SW_TRY(size_at(bench->given, which, &bench->bytes));
-        if (bench->bytes == 0)
-            return SW_OK;
+    bench->latency_s = rates.comm_latency_s;
+    for (int i = 0; i < bench->count; i++) {
+        bench->bytes = bench->rows[i].bytes;
         bench->share_bytes = bench->bytes / bench->place->ranks;
-        for (int i = 0; i < rounds.rounds; i++)
-            SW_TRY(measure_round(bench, &rounds, i));
-        if (speaks)
-            sw_comm_print_line(&bench->report, bench->bytes, &rounds);
-        else
-            SW_TRY(sw_bench_append(bench->results, sw_comm_size_json(&bench->report, bench->bytes, &rounds)));
+        for (int round = 0; round < bench->rows[i].rounds.rounds; round++)
+            SW_TRY(measure_round(bench, &bench->rows[i].rounds, round));
     }
+    return SW_OK;
 }
 
-/* The GPU of this rank among those of its machine. auto is the CPU where there is none. */
+static sw_status report(const struct comm_bench *bench) {
+    const struct sw_comm_place *place = bench->place;
+    const bool alone = place->ranks == 1;
+    const char *device = sw_device_info(bench->device).name;
+    const char *precision = sw_dtype_name((sw_dtype)bench->given->precision);
+    const char *transport = sw_comm_transport_name(bench->comm);
+    if (bench->given->json)
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i, s:f, s:o}", "bench", "comm", "device",
+                                             device, "precision", precision, "ranks", place->ranks, "nodes",
+                                             place->nodes, "transport", transport, "rounds", (int)bench->given->rounds,
+                                             "latency_s", bench->latency_s, "sizes",
+                                             sw_table_json(SW_TABLE(fields, bench->rows, alone ? 0 : bench->count))));
+    if (alone) {
+        puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
+        return SW_OK;
+    }
+    printf("%d ranks on %d machine%s by %s, %s, %s, medians of %d rounds\n"
+           "GB/s that a rank gives; memcpy is by every rank at once\n"
+           "a gather of next to nothing takes %.1f us\n",
+           place->ranks, place->nodes, place->nodes == 1 ? "" : "s", transport, device, precision,
+           (int)bench->given->rounds, bench->latency_s * 1e6);
+    sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
+    return SW_OK;
+}
+
+/* Opens the GPU of this rank among those of its machine. auto is the CPU where there is none. */
 static sw_status open_device(struct comm_bench *bench) {
     enum { NAME_CHARS = 32 };
     const struct comm_options *given = bench->given;
@@ -182,11 +238,9 @@ static sw_status open_device(struct comm_bench *bench) {
 static sw_status take_memory(struct comm_bench *bench) {
     const int64_t staging_bytes =
         sw_max_i64(bench->given->staging_bytes, sw_comm_least_staging_bytes(bench->place->ranks));
-    int64_t most_bytes = 0, bytes = 1;
-    for (int which = 0; bytes > 0; which++) {
-        SW_TRY(size_at(bench->given, which, &bytes));
-        most_bytes = sw_max_i64(most_bytes, bytes);
-    }
+    int64_t most_bytes = 0;
+    for (int i = 0; i < bench->count; i++)
+        most_bytes = sw_max_i64(most_bytes, bench->rows[i].bytes);
     SW_TRY(sw_memory_open(bench->device, "staging", SW_MEMORY_DEVICE, staging_bytes, &bench->staging));
     SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->from));
     SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->to));
@@ -203,16 +257,12 @@ static sw_status open_bench(struct comm_bench *bench) {
         SW_TRY(sw_device_comm_open(bench->stream, &bench->gpu));
         SW_TRY(sw_comm_use_nccl(bench->comm, &bench->gpu));
     }
-    bench->report = (struct sw_comm_report){.comm = bench->comm,
-                                            .device = sw_device_info(bench->device).name,
-                                            .precision = sw_dtype_name((sw_dtype)bench->given->precision),
-                                            .rounds = (int)bench->given->rounds,
-                                            .plain = on_host && sw_comm_plain_is_there() &&
-                                                     bench->place->ranks <= SW_COMM_PLAIN_RANKS};
+    bench->plain = on_host && sw_comm_plain_is_there() && bench->place->ranks <= SW_COMM_PLAIN_RANKS;
+    SW_TRY(list_sizes(bench));
     return take_memory(bench);
 }
 
-/* After the comm, whose memory it is. */
+/* The communicator uses this memory, so it must have ended. */
 static void close_bench(struct comm_bench *bench) {
     sw_measure_comm_close(bench->measure);
     sw_memory_close(bench->staging);
@@ -221,7 +271,7 @@ static void close_bench(struct comm_bench *bench) {
     sw_device_comm_close(&bench->gpu);
     sw_stream_close(bench->stream);
     sw_device_close(bench->device);
-    json_decref(bench->results);
+    free(bench->rows);
 }
 
 static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
@@ -232,16 +282,12 @@ static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     sw_ranks_be_patient(ranks, false);
     if (bench->place->ranks > 1)
         SW_TRY(measure_sizes(bench));
-    else if (!bench->given->json)
-        puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
-    return bench->place->rank == 0 && bench->given->json
-               ? sw_bench_print_json(sw_comm_report_json(&bench->report, bench->results))
-               : SW_OK;
+    return bench->place->rank == 0 ? report(bench) : SW_OK;
 }
 
 int sw_bench_comm(int argc, char **argv) {
     struct comm_options given = {0};
-    struct comm_bench bench = {.given = &given, .results = json_array()};
+    struct comm_bench bench = {.given = &given};
     struct sw_ranks ranks;
     int code;
     if (sw_command_begin(&ranks, line.command, &code)) {

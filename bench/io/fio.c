@@ -14,140 +14,121 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 << 20, PROBE_BYTES = 4096 };
+enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 << 20, PROBE_BYTES = 4096 };
 
-/* Files of a child that live in memory only. */
-struct child_files {
-    int job, out, err;
-};
-
-static void close_files(struct child_files *files) {
-    const int fds[] = {files->job, files->out, files->err};
-    for (int i = 0; i < 3; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-}
-
-static sw_status open_files(struct child_files *files) {
-    *files = (struct child_files){memfd_create("job", MFD_CLOEXEC), memfd_create("out", MFD_CLOEXEC),
-                                  memfd_create("err", MFD_CLOEXEC)};
-    if (files->job >= 0 && files->out >= 0 && files->err >= 0)
-        return SW_OK;
-    close_files(files);
-    return sw_fail(SW_ERR_NOMEM, "no memory to run fio: %s", strerror(errno));
-}
-
-/* What our arenas have where the kernel can give it. A drive reached through a virtual machine moves memory of huge
- * pages up to twice as fast, and what is compared is the queue. A setting of the user's own stays. */
+/* Our arenas are on huge pages where the kernel has them, and a drive behind a virtual machine moves those up to twice
+ * as fast; so fio's memory gets the same. A setting of the user's own stays. */
 #define HUGE_PAGES "glibc.malloc.hugetlb=1"
 
-/* In the child: fio must not go on writing when this program is killed. */
-static void become_fio(const struct child_files *files, const char *argument, pid_t parent) {
+/* In the child. fio dies with this program, so that it does not go on writing. */
+static void become_fio(const int file[CHILD_FILES], const char *argument, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || dup2(files->out, STDOUT_FILENO) < 0 || dup2(files->err, STDERR_FILENO) < 0)
+    if (getppid() != parent || dup2(file[OUT], STDOUT_FILENO) < 0 || dup2(file[ERRORS], STDERR_FILENO) < 0)
         _exit(NOT_FOUND);
     setenv("GLIBC_TUNABLES", HUGE_PAGES, 0);
     execlp("fio", "fio", "--output-format=json", "--eta=never", argument, (char *)NULL);
     _exit(NOT_FOUND);
 }
 
-static sw_status read_output(int fd, char **out) {
+/* Reads a whole file; the caller frees it. NULL: there is no memory, or far too much text. */
+static char *read_all(int fd) {
     const off_t bytes = lseek(fd, 0, SEEK_END);
-    if (bytes < 0 || bytes > OUTPUT_LIMIT_BYTES)
-        return sw_fail(SW_ERR_UNSUPPORTED, "fio printed %lld bytes, which is no report", (long long)bytes);
-    *out = calloc(1, (size_t)bytes + 1);
-    if (*out == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for what fio printed");
-    return pread(fd, *out, (size_t)bytes, 0) == bytes
-               ? SW_OK
-               : sw_fail(SW_ERR_IO, "what fio printed cannot be read: %s", strerror(errno));
+    char *text = bytes < 0 || bytes > OUTPUT_LIMIT_BYTES ? NULL : calloc(1, (size_t)bytes + 1);
+    if (text != NULL && pread(fd, text, (size_t)bytes, 0) != bytes)
+        text[0] = '\0';
+    return text;
 }
 
-/* *out_exit is the exit status, or -1 for a signal. */
-static sw_status run_child(const struct child_files *files, const char *argument, int *out_exit) {
-    const pid_t parent = getpid(), child = fork();
+static sw_status wait_for(pid_t child, const int file[CHILD_FILES]) {
     int status;
-    if (child < 0)
-        return sw_fail(SW_ERR_NOMEM, "cannot start fio: %s", strerror(errno));
-    if (child == 0)
-        become_fio(files, argument, parent);
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR)
             return sw_fail(SW_ERR_INTERNAL, "fio was lost: %s", strerror(errno));
-    *out_exit = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return SW_OK;
-}
-
-static sw_status explain_failure(const struct child_files *files, int code) {
-    char *text = NULL;
-    if (read_output(files->err, &text) == SW_OK)
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code == 0)
+        return SW_OK;
+    char *text = read_all(file[ERRORS]);
+    if (text != NULL)
         text[strcspn(text, "\n")] = '\0';
-    const sw_status status = sw_fail(SW_ERR_IO, "fio failed (status %d: %.200s); --no-fio measures without it", code,
+    const sw_status failed = sw_fail(code == NOT_FOUND ? SW_ERR_UNSUPPORTED : SW_ERR_IO,
+                                     "fio failed (status %d: %.200s); --no-fio measures without it", code,
                                      text != NULL && text[0] != '\0' ? text : "no message");
     free(text);
+    return failed;
+}
+
+/* Runs fio by a job file, or with job NULL by one argument. Its files live in memory alone. Fails with
+ * SW_ERR_UNSUPPORTED where fio is not installed. The caller frees *out_text. */
+static sw_status run_fio(const char *job, const char *argument, char **out_text) {
+    int file[CHILD_FILES];
+    char path[64];
+    sw_status status = SW_OK;
+    for (int i = 0; i < CHILD_FILES; i++) {
+        file[i] = memfd_create("fio", MFD_CLOEXEC);
+        if (file[i] < 0)
+            status = sw_fail(SW_ERR_NOMEM, "no memory to run fio: %s", strerror(errno));
+    }
+    if (status == SW_OK && job != NULL && write(file[JOB], job, strlen(job)) != (ssize_t)strlen(job))
+        status = sw_fail(SW_ERR_NOMEM, "no memory for fio's job file: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file[JOB]);
+    const pid_t parent = getpid(), child = status == SW_OK ? fork() : -1;
+    if (child == 0)
+        become_fio(file, job != NULL ? path : argument, parent);
+    if (status == SW_OK)
+        status = child < 0 ? sw_fail(SW_ERR_NOMEM, "cannot start fio: %s", strerror(errno)) : wait_for(child, file);
+    *out_text = status == SW_OK ? read_all(file[OUT]) : NULL;
+    if (status == SW_OK && *out_text == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for fio's report");
+    for (int i = 0; i < CHILD_FILES; i++)
+        if (file[i] >= 0)
+            close(file[i]);
     return status;
 }
 
-/* The program's files have no names: fio opens them by way of this process. */
-static void write_names(FILE *job, const struct sw_io_target *target) {
-    for (int i = 0; i < target->count; i++)
-        fprintf(job, "%s/proc/%d/fd/%d", i == 0 ? "filename=" : ":", (int)getpid(), target->fd[i]);
-    fprintf(job, "\nsize=%lld\n", (long long)(target->file_bytes * target->count));
-}
-
-/* thread: so that nothing of fio's is left in shared memory when it is killed. exitall: a reader and a writer end
- * together. */
-static void write_globals(FILE *job, const struct sw_fio *fio, const struct sw_io_target *target) {
-    fprintf(job,
-            "[global]\nioengine=io_uring\ndirect=%d\nfixedbufs=%d\nregisterfiles=1\nthread=1\noverwrite=1\n"
-            "exitall=1\ninvalidate=0\nfallocate=none\nscramble_buffers=0\nallow_mounted_write=1\n",
-            target->direct, fio->fixed_buffers);
-    write_names(job, target);
-}
-
-/* A reader beside a writer has no end of its own: its time ends with the writer's. */
-static void write_job(FILE *job, const struct sw_io_turn *turn, int index, bool write, bool random, bool first) {
+/* The reader of a pass that also writes has no bytes of its own: it ends with the writer (exitall). */
+static void write_job(FILE *to, const struct sw_io_turn *turn, int index, bool write, bool random) {
     const int64_t block_bytes = turn->cell.block_bytes;
     const int64_t most_bytes = write || turn->cell.way == SW_IO_READ ? turn->most_bytes : INT64_MAX;
-    fprintf(job, "[%d]\n%srw=%s%s\nbs=%lld\niodepth=%d\nruntime=%lldms\nio_size=%lld\n", index,
+    const bool first = !write || turn->cell.way == SW_IO_WRITE;
+    fprintf(to, "[%d]\n%srw=%s%s\nbs=%lld\niodepth=%d\nruntime=%lldms\nio_size=%lld\n", index,
             first ? "stonewall\n" : "", random ? "rand" : "", write ? "write" : "read", (long long)block_bytes,
             turn->cell.depth, (long long)(turn->seconds * 1e3),
             (long long)sw_max_i64(block_bytes, most_bytes / block_bytes * block_bytes));
 }
 
-static sw_status write_jobs(int fd, const struct sw_fio *fio, const struct sw_io_target *target, bool random,
-                            const struct sw_io_turn *turns, int count) {
-    const int copy = dup(fd);
-    FILE *job = copy < 0 ? NULL : fdopen(copy, "w");
-    if (job == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for what fio shall do: %s", strerror(errno));
-    write_globals(job, fio, target);
+/* Our files have no names, so fio opens them by way of this process. `thread` leaves nothing in shared memory when fio
+ * is killed. */
+static void write_jobs(FILE *to, const struct sw_fio *fio, const struct sw_io_target *target, bool random,
+                       const struct sw_io_turn *turns, int count) {
+    fprintf(to,
+            "[global]\nioengine=io_uring\ndirect=%d\nfixedbufs=%d\nregisterfiles=1\nthread=1\noverwrite=1\n"
+            "exitall=1\ninvalidate=0\nfallocate=none\nscramble_buffers=0\nallow_mounted_write=1\nsize=%lld\n",
+            target->direct, fio->fixed_buffers, (long long)(target->file_bytes * target->count));
+    for (int i = 0; i < target->count; i++)
+        fprintf(to, "%s/proc/%d/fd/%d", i == 0 ? "filename=" : ":", (int)getpid(), target->fd[i]);
+    fputc('\n', to);
     for (int i = 0; i < count; i++) {
-        const sw_io_way way = turns[i].cell.way;
-        if (way != SW_IO_WRITE)
-            write_job(job, &turns[i], i, false, random, true);
-        if (way != SW_IO_READ)
-            write_job(job, &turns[i], i, true, random, way == SW_IO_WRITE);
+        if (turns[i].cell.way != SW_IO_WRITE)
+            write_job(to, &turns[i], i, false, random);
+        if (turns[i].cell.way != SW_IO_READ)
+            write_job(to, &turns[i], i, true, random);
     }
-    return fclose(job) == 0 ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for what fio shall do: %s", strerror(errno));
 }
 
 static double number_at(const json_t *object, const char *name) {
     return json_number_value(json_object_get(object, name));
 }
 
-/* fio rounds the milliseconds that a job took up, so that on average it took half of one less. */
+/* fio rounds the milliseconds of a job up, so that on average the job took half of one less. */
 static double seconds_of(const json_t *direction) {
-    const double rounded_ms = number_at(direction, "runtime");
-    return rounded_ms > 0.0 ? (rounded_ms - 0.5) * 1e-3 : 0.0;
+    return fmax(0.0, (number_at(direction, "runtime") - 0.5) * 1e-3);
 }
 
 static double rate_of(const json_t *direction) {
-    const double seconds = seconds_of(direction);
-    return seconds > 0.0 ? number_at(direction, "io_bytes") / seconds : 0.0;
+    return seconds_of(direction) > 0.0 ? number_at(direction, "io_bytes") / seconds_of(direction) : 0.0;
 }
 
-/* Adds a job to its turn. */
+/* Adds a job to the rate of its turn. */
 static sw_status take_job(const json_t *job, int count, struct sw_io_rate *out, int64_t *written) {
     const char *name = json_string_value(json_object_get(job, "jobname"));
     char *end = NULL;
@@ -183,47 +164,19 @@ static sw_status take_report(const char *text, int count, struct sw_io_rate *out
 
 sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool random, const struct sw_io_turn *turns,
                      int count, struct sw_io_rate *out) {
-    struct child_files files;
-    char path[64];
-    char *text = NULL;
-    int code;
-    int64_t written = 0, shares = 0;
-    sw_status status;
-    for (int i = 0; i < count; i++)
-        shares += turns[i].cell.way == SW_IO_READ ? 0 : turns[i].most_bytes;
+    char *job = NULL, *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&job, &bytes);
     memset(out, 0, (size_t)count * sizeof *out);
-    SW_TRY(open_files(&files));
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), files.job);
-    SW_TRY_GOTO(write_jobs(files.job, fio, target, random, turns, count), end);
-    SW_TRY_GOTO(run_child(&files, path, &code), end);
-    if (code != 0) {
-        status = explain_failure(&files, code);
-        goto end;
-    }
-    SW_TRY_GOTO(read_output(files.out, &text), end);
-    status = take_report(text, count, out, &written);
-    sw_io_target_count(target, shares, written);
-end:
+    if (to == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
+    write_jobs(to, fio, target, random, turns, count);
+    fclose(to);
+    sw_status status = run_fio(job, NULL, &text);
+    if (status == SW_OK)
+        status = take_report(text, count, out, &target->written_bytes);
+    free(job);
     free(text);
-    close_files(&files);
-    return status;
-}
-
-static sw_status read_version(struct sw_fio *out) {
-    struct child_files files;
-    char *text = NULL;
-    int code;
-    sw_status status;
-    SW_TRY(open_files(&files));
-    SW_TRY_GOTO(run_child(&files, "--version", &code), end);
-    if (code != 0)
-        goto end;
-    SW_TRY_GOTO(read_output(files.out, &text), end);
-    text[strcspn(text, "\n")] = '\0';
-    snprintf(out->version, sizeof out->version, "%s", text);
-end:
-    free(text);
-    close_files(&files);
     return status;
 }
 
@@ -237,10 +190,16 @@ static sw_status probe(struct sw_fio *fio, struct sw_io_target *target) {
 }
 
 sw_status sw_fio_find(struct sw_io_target *target, struct sw_fio *out) {
+    char *text = NULL;
     *out = (struct sw_fio){.fixed_buffers = true};
-    SW_TRY(read_version(out));
-    if (out->version[0] == '\0' || probe(out, target) == SW_OK)
-        return SW_OK;
+    const sw_status status = run_fio(NULL, "--version", &text);
+    if (status == SW_OK)
+        snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+    if (status == SW_ERR_UNSUPPORTED)
+        sw_error_clear();
+    if (status != SW_OK || probe(out, target) == SW_OK)
+        return status == SW_ERR_UNSUPPORTED ? SW_OK : status;
     sw_error_clear();
     out->fixed_buffers = false;
     return probe(out, target);

@@ -1,14 +1,17 @@
-/* The drive's rates through the queue of the store's lanes. */
 #include "bench/io/io.h"
 
 #include "bench/commands.h"
+#include "bench/io/pass.h"
 #include "bench/io/svg.h"
 #include "bench/options.h"
 #include "core/size.h"
 #include "io/queue/queue.h"
 #include "train/cli/commands.h"
+#include "train/cli/drives.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 #define LEAST_SIZE_BYTES (16 * SW_MIB)
 #define SWEEP_SIZE_BYTES SW_GIB
@@ -25,15 +28,13 @@ static const struct sw_io_grid thorough = {
     .depth = {1, 2, 4, 8, 16, 32, 64},
 };
 
-/* What goes on for long uses what a training would: the lanes' own blocks and depth. */
+/* A long measurement uses the block size and depth of the store's lanes. */
 static const struct sw_io_grid sustained = {
     .blocks = 1, .depths = 1, .block_bytes = {SW_QUEUE_BLOCK_BYTES}, .depth = {32}};
 
-/* Most of the usual time is what fio takes to start, once for each of its passes. */
-static const struct sw_io_effort usual_effort = {
-    .sweep_rounds = 1, .finalists = 1, .final_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
-static const struct sw_io_effort thorough_effort = {
-    .sweep_rounds = 3, .finalists = 3, .final_rounds = 5, .round_passes = 2, .rounds = 9, .seconds = 0.2};
+/* fio takes most of the usual time to start, once for each of its passes. */
+static const struct sw_io_effort usual_effort = {.sweep_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
+static const struct sw_io_effort thorough_effort = {.sweep_rounds = 3, .round_passes = 2, .rounds = 9, .seconds = 0.2};
 
 const char *sw_io_way_name(sw_io_way way) {
     static const char *const names[SW_IO_WAYS] = {
@@ -177,7 +178,29 @@ bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth)
            block_bytes <= bench->target.file_bytes && block_bytes * depth <= LARGEST_IN_FLIGHT_BYTES;
 }
 
-/* Memory for the largest cell; one fits at least. */
+int64_t sw_io_share(const struct sw_io_bench *bench, double seconds) {
+    return (int64_t)((double)bench->planned_write_bytes * seconds / bench->planned_write_s);
+}
+
+void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars) {
+    struct sw_mount mount;
+    struct sw_drives drives;
+    char day[sizeof "2026-01-01"] = "";
+    struct tm parts;
+    const time_t now = time(NULL);
+    sw_drives_of_folder("", target->paths[0], &mount, &drives);
+    if (localtime_r(&now, &parts) != NULL)
+        strftime(day, sizeof day, "%Y-%m-%d", &parts);
+    const struct sw_drive *drive = drives.count > 0 ? &drives.drive[0] : NULL;
+    char *whole = realpath(target->paths[0], NULL);
+    snprintf(text, chars, "%s%s%s%s%s%s%s%s, %s", whole != NULL ? whole : target->paths[0], drive != NULL ? ": " : "",
+             drive != NULL ? drive->name : "", drive != NULL && drive->model[0] != '\0' ? " " : "",
+             drive != NULL ? drive->model : "", target->count + drives.count > 2 ? " and others" : "",
+             mount.type[0] != '\0' ? ", " : "", mount.type, day);
+    free(whole);
+}
+
+/* Takes memory for the largest cell; one cell must fit at least. */
 static sw_status take_memory(struct sw_io_bench *bench) {
     int64_t bytes = 0;
     for (int b = 0; b < bench->grid.blocks; b++)
@@ -185,7 +208,7 @@ static sw_status take_memory(struct sw_io_bench *bench) {
             if (sw_io_fits(bench, bench->grid.block_bytes[b], bench->grid.depth[d]))
                 bytes = sw_max_i64(bytes, bench->grid.block_bytes[b] * bench->grid.depth[d]);
     if (bytes == 0)
-        return sw_fail(SW_ERR_ARG, "the files have too little room for what is in flight: give a larger --size, or "
+        return sw_fail(SW_ERR_ARG, "the files have too little room for the blocks in flight: give a larger --size, or "
                                    "less --block or --depth");
     return sw_io_target_take_memory(&bench->target, sw_max_i64(bytes, SW_IO_FILL_BYTES));
 }
@@ -204,7 +227,6 @@ static sw_status run(const void *target) {
     };
     struct sw_io_bench bench = {.given = given, .grid = grid_of(given), .effort = effort_of(given)};
     SW_TRY(sw_io_target_open(&spec, &bench.target));
-    bench.target.may_write_bytes = given->most_bytes;
     bench.progress = sw_long_work_begin("measuring the drive", 0);
     sw_status status = take_memory(&bench);
     if (status == SW_OK)

@@ -1,4 +1,4 @@
-/* `bench io`: what a drive delivers through the queue that the store's lanes use, and what bounds that. */
+/* `bench io`: the rates of a drive through the queue that the store's lanes use. */
 #ifndef SW_BENCH_IO_IO_H
 #define SW_BENCH_IO_IO_H
 
@@ -13,46 +13,44 @@ typedef enum { SW_IO_READ, SW_IO_WRITE, SW_IO_BOTH, SW_IO_WAYS } sw_io_way;
 
 struct sw_io_options {
     struct sw_option_list nvme;
-    int64_t size_bytes, block_bytes, depth; /* may be SW_OPTION_AUTO */
-    int64_t rounds, time_limit_s, most_bytes;
-    double seconds; /* of a cell; 0: as --thorough or the default has it */
+    int64_t size_bytes, block_bytes, depth, rounds; /* SW_OPTION_AUTO: not given */
+    int64_t time_limit_s, most_bytes;
+    double seconds; /* of a cell; 0: not given */
     char *svg;
     bool thorough, random, sustain, no_fio, overwrite, allow_buffered, json;
 };
 
-/* What was measured of one way, block size and depth. Rates of both at once are the sum; `read` and `write` its parts.
- */
-struct sw_io_rate {
-    double bytes_per_s, read_bytes_per_s, write_bytes_per_s, cores;
-    double seconds; /* that it took */
-};
-
+/* One setting of a drive. */
 struct sw_io_cell {
     sw_io_way way;
     int64_t block_bytes;
-    int depth;
+    int depth; /* requests in flight */
 };
 
-/* What one pass shall do: it ends when its time is over, or what it reads, or writes, or writes beside reading, is
- * done. */
+/* The rates of one cell. `bytes_per_s` is the sum of reading and writing. */
+struct sw_io_rate {
+    double bytes_per_s, read_bytes_per_s, write_bytes_per_s;
+    double cores; /* processor time over time */
+    double seconds;
+};
+
+/* Bounds of one pass: it ends when its time is over, or its bytes are moved. Bytes bound the writer, and the reader
+ * of a pass that only reads. */
 struct sw_io_turn {
     struct sw_io_cell cell;
     double seconds;
     int64_t most_bytes;
 };
 
-/* How often what is measured. The time of a cell is divided into sweep rounds, so that what else the machine does for a
- * moment does not decide. The fastest cells are measured some times more, because the fastest of many is often only the
- * luckiest. */
+/* How often each cell is measured. */
 struct sw_io_effort {
-    int sweep_rounds;
-    int finalists, final_rounds;
-    int round_passes; /* of each contender in a round of the comparison: 2, there and back, or 1 */
+    int sweep_rounds; /* a cell's result is its median round, so that one moment of the machine does not decide */
+    int round_passes; /* passes of each contender in a round of the comparison: 2, there and back, or 1 */
     int64_t rounds;   /* of the comparison */
-    double seconds;   /* of a cell, and of a pass of the comparison */
+    double seconds;   /* of a cell in a sweep round, and of a pass of the comparison */
 };
 
-/* The cells that are measured: all ways of all blocks and depths that fit into the files. */
+/* The block sizes and depths of the sweep. */
 struct sw_io_grid {
     int blocks, depths;
     int64_t block_bytes[SW_IO_MAX_BLOCKS];
@@ -65,20 +63,24 @@ struct sw_io_bench {
     struct sw_io_grid grid;
     struct sw_io_effort effort;
     struct sw_long_work progress;
+    double planned_write_s; /* time of all writing passes of the sweep, which share the bytes of --most */
+    int64_t planned_write_bytes;
 };
 
 const char *sw_io_way_name(sw_io_way way);
-/* Whether the files have room for all that is in flight at once. */
+/* Returns whether the files have room for all blocks that are in flight at once. */
 bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth);
-
-/* Caption of a picture: "/data: nvme0n1 MODEL, ext4, 2026-11-22"; what the system does not tell is left out. */
+/* Returns the bytes that a pass of so many seconds may write. */
+int64_t sw_io_share(const struct sw_io_bench *bench, double seconds);
+/* Writes the caption of a picture, "/data: nvme0n1 MODEL, ext4, 2026-11-22"; parts that the system does not tell are
+ * left out. */
 void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars);
 
-/* The two forms of the bench. The target is open; its files have been written once only for the sweep. */
+/* Run the two forms of the bench on an open target. */
 sw_status sw_io_sweep(struct sw_io_bench *bench);
 sw_status sw_io_sustain(struct sw_io_bench *bench);
 
-/* Processor seconds for a gigabyte. */
+/* Returns processor seconds a gigabyte. */
 static inline double sw_io_core_s_per_gb(double cores, double bytes_per_s) {
     return cores / bytes_per_s * 1e9;
 }

@@ -1,23 +1,26 @@
-/* One measured pass over the target's files through io/queue/queue.h: reading, writing, or both at once by a thread
- * each. */
+/* One measured pass over the target's files: reading, writing, or both at once by a thread each. Requests go through
+ * io/queue/queue.h, or through a lane of the store. */
 #ifndef SW_BENCH_IO_PASS_H
 #define SW_BENCH_IO_PASS_H
 
 #include "bench/io/io.h"
 
-/* Called about once a second with what is done; false ends the pass. */
+/* Called about once a second with the time and the bytes so far; false ends the pass. */
 typedef bool (*sw_io_tick)(void *context, double seconds, int64_t bytes);
 
+/* Grains of a block that goes through the store. */
+enum { SW_IO_STORE_GRAINS = 16 };
+
 struct sw_io_pass {
-    struct sw_io_cell cell;
-    double seconds;      /* after which nothing more is issued */
-    int64_t most_bytes;  /* read by a pass that only reads, else written */
-    bool shared;         /* they had been set aside */
+    struct sw_io_turn turn;
     int64_t span_bytes;  /* of each file; 0: all of it */
-    int64_t first_block; /* of a sequential writer */
+    int64_t first_block; /* where a sequential pass begins */
     bool random;
-    bool sums;          /* checksums as the store makes and checks them */
-    sw_io_tick tick[2]; /* of the reader and of the writer; may be NULL */
+    bool sums; /* computes checksums as the store does */
+    struct sw_store_lane
+        *store;           /* NULL: requests go to the queue; else a block is SW_IO_STORE_GRAINS grains of unit 0 */
+    int64_t store_blocks; /* of the store */
+    sw_io_tick tick[2];   /* of the reader and of the writer; may be NULL */
     void *context[2];
 };
 
@@ -26,9 +29,12 @@ struct sw_io_done {
     int64_t read_bytes, write_bytes;
 };
 
+/* Runs a pass, whose written bytes the target counts. Either direction moves one block at least, unless most_bytes is
+ * less than that. */
 sw_status sw_io_run(struct sw_io_target *target, const struct sw_io_pass *pass, struct sw_io_done *out);
 
-/* Writes all of the files once, so that they have all their space and data. Needs SW_IO_FILL_BYTES of memory. */
+/* Writes all of the files once, so that all their space is allocated and holds data. Needs SW_IO_FILL_BYTES of
+ * memory. */
 sw_status sw_io_fill(struct sw_io_target *target);
 
 #endif

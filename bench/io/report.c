@@ -1,160 +1,209 @@
-/* The sweep as JSON and as a picture. */
+/* The report of the sweep: for people, as JSON and as a picture. */
 #include "bench/io/svg.h"
 #include "bench/io/sweep.h"
+#include "bench/table.h"
 #include "core/size.h"
-#include "train/cli/drives.h"
 
-#include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
-static json_t *cell_json(const struct sw_io_report *report, const struct sw_io_result *result) {
-    json_t *object =
-        json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:f}", "way", sw_io_way_name(result->cell.way), "block_bytes",
-                  (json_int_t)result->cell.block_bytes, "depth", result->cell.depth, "bytes_per_s",
-                  result->ours.bytes_per_s, "read_bytes_per_s", result->ours.read_bytes_per_s, "write_bytes_per_s",
-                  result->ours.write_bytes_per_s, "cores", result->ours.cores);
-    if (object != NULL && sw_io_beside_fio(report))
-        json_object_set_new(object, "fio_bytes_per_s", json_real(result->fio.bytes_per_s));
-    return object;
+#define ROW struct sw_io_best
+#define CELL(runner, member) result[runner].cell.member
+static const struct sw_bench_field ours_fields[] = {
+    {.name = "way", .heading = "", SW_AT(SW_FIELD_TEXT, way)},
+    {.name = "block_bytes", .heading = "block", SW_AT(SW_FIELD_SIZE, CELL(SW_IO_OURS, block_bytes))},
+    {.name = "depth", .heading = "in flight", SW_AT(SW_FIELD_INT, CELL(SW_IO_OURS, depth))},
+    {.name = "bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_OURS), SW_GIGA, .digits = 2},
+    {.name = "cores", .heading = "cores", SW_MEDIAN(cores, SW_IO_OURS), .digits = 3},
+    {.name = "core_s_per_gb", .heading = "core-s/GB", SW_AT(SW_FIELD_REAL, core_s_per_gb[SW_IO_OURS]), .digits = 4},
+};
+
+/* fio at the setting that is best for ours, and then at its own best. */
+#define RATIO(name_, heading_, who, to)                                                                                \
+    { .name = (name_), .heading = (heading_), SW_RATIO(rates, who, to), .digits = 3, .has_interval = true }
+static const struct sw_bench_field same_fields[] = {
+    {.heading = "", SW_AT(SW_FIELD_TEXT, way)},
+    {.name = "bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_FIO), SW_GIGA, .digits = 2},
+    {.name = "cores", .heading = "cores", SW_MEDIAN(cores, SW_IO_FIO), .digits = 3},
+    {.name = "core_s_per_gb", SW_AT(SW_FIELD_REAL, core_s_per_gb[SW_IO_FIO])},
+    RATIO("ours_of_fio", "ours to fio", SW_IO_OURS, SW_IO_FIO),
+    RATIO("fio_of_fio", "fio to itself", SW_IO_FIO_AGAIN, SW_IO_FIO),
+};
+static const struct sw_bench_field own_fields[] = {
+    {.heading = "", SW_AT(SW_FIELD_TEXT, way)},
+    {.name = "best_block_bytes", .heading = "block", SW_AT(SW_FIELD_SIZE, CELL(SW_IO_FIO, block_bytes))},
+    {.name = "best_depth", .heading = "in flight", SW_AT(SW_FIELD_INT, CELL(SW_IO_FIO, depth))},
+    {.name = "best_bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_FIO_BEST), SW_GIGA, .digits = 2},
+    RATIO("ours_of_fio_best", "ours to fio", SW_IO_OURS, SW_IO_FIO_BEST),
+};
+
+#undef ROW
+#define ROW struct sw_io_store_way
+static const struct sw_bench_field store_fields[] = {
+    {.heading = "", SW_AT(SW_FIELD_TEXT, way)},
+    {.name = "bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_STORE), SW_GIGA, .digits = 2},
+    {.name = "of_plain", .heading = "to the queue alone", SW_RATIO(rates, SW_IO_STORE, SW_IO_PLAIN), .digits = 3},
+    {.name = "core_s_per_gb", .heading = "core-s/GB", SW_MEDIAN(core_s_per_gb, SW_IO_STORE), .digits = 4},
+    {.heading = "of it for sums", SW_AT(SW_FIELD_REAL, sums_core_s_per_gb), .digits = 4},
+    {.name = "plain_bytes_per_s", SW_MEDIAN(rates, SW_IO_PLAIN)},
+    {.name = "plain_core_s_per_gb", SW_MEDIAN(core_s_per_gb, SW_IO_PLAIN)},
+};
+
+/* Prints the answer in one sentence, for a reader who stops there. */
+static void print_verdict(const struct sw_io_report *report) {
+    double rate[SW_IO_WAYS], ratio[SW_IO_WAYS];
+    for (int way = 0; way < SW_IO_WAYS; way++) {
+        rate[way] = sw_bench_median(&report->best[way].rates, SW_IO_OURS) * 1e-9;
+        ratio[way] = sw_bench_ratio(&report->best[way].rates, SW_IO_OURS, SW_IO_FIO_BEST);
+    }
+    printf("The drive reads %.2f GB/s, writes %.2f GB/s, and moves %.2f GB/s when both go\n", rate[SW_IO_READ],
+           rate[SW_IO_WRITE], rate[SW_IO_BOTH]);
+    if (report->runners == 1)
+        puts("on at once, by the queue that a training uses.\n");
+    else
+        printf("on at once: %.2f, %.2f and %.2f times what %s reaches at its own best.\n\n", ratio[SW_IO_READ],
+               ratio[SW_IO_WRITE], ratio[SW_IO_BOTH], report->fio.version);
 }
 
-static json_t *interval_json(const struct sw_io_best *best, int who, int to) {
-    const struct sw_bench_interval interval = sw_bench_ratio_interval(&best->rates, who, to);
-    return json_pack("[f, f]", interval.low, interval.high);
+/* A row of the sweep for people: one way and block size, with a rate for each depth. */
+struct sweep_row {
+    const char *way;
+    int64_t block_bytes;
+    double gb_per_s[SW_IO_MAX_DEPTHS];
+};
+
+static void print_sweep(const struct sw_io_report *report) {
+    const struct sw_io_grid *grid = &report->bench->grid;
+    const struct sw_io_target *target = &report->bench->target;
+    char size[SW_SIZE_CHARS], headings[SW_IO_MAX_DEPTHS][12];
+    struct sweep_row rows[SW_IO_WAYS * SW_IO_MAX_BLOCKS];
+    struct sw_bench_field fields[2 + SW_IO_MAX_DEPTHS] = {
+        {.heading = "", .kind = SW_FIELD_TEXT, .offset = offsetof(struct sweep_row, way)},
+        {.heading = "block", .kind = SW_FIELD_SIZE, .offset = offsetof(struct sweep_row, block_bytes)}};
+    for (int d = 0; d < grid->depths; d++) {
+        snprintf(headings[d], sizeof headings[d], "%d", grid->depth[d]);
+        fields[2 + d] = (struct sw_bench_field){.heading = headings[d],
+                                                .kind = SW_FIELD_REAL,
+                                                .offset = offsetof(struct sweep_row, gb_per_s) + d * sizeof(double),
+                                                .digits = 2};
+    }
+    for (int i = 0; i < SW_IO_WAYS * grid->blocks; i++) {
+        const int way = i / grid->blocks, block = i % grid->blocks;
+        rows[i] = (struct sweep_row){block == 0 ? sw_io_way_name((sw_io_way)way) : "", grid->block_bytes[block], {0}};
+        for (int d = 0; d < grid->depths; d++) {
+            const struct sw_io_result *result = &report->results[way][block * grid->depths + d];
+            rows[i].gb_per_s[d] = result->fits ? result->rate[SW_IO_OURS].bytes_per_s * 1e-9 : NAN;
+        }
+    }
+    printf("\nall settings, %s in %d file%s%s, %s: GB/s by requests in flight\n",
+           sw_format_size(report->file_bytes * target->count, size), target->count, target->count == 1 ? "" : "s",
+           target->direct ? "" : " through the page cache", report->bench->given->random ? "random" : "sequential");
+    sw_table_print(&(struct sw_bench_table){fields, 2 + grid->depths, rows, SW_IO_WAYS * grid->blocks, sizeof *rows});
 }
 
-static json_t *fio_json(const struct sw_io_best *best) {
-    const double same = sw_bench_median(&best->rates, SW_IO_FIO), cores = sw_bench_median(&best->cores, SW_IO_FIO);
-    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:f, s:o, s:I, s:i, s:f, s:f, s:o}", "bytes_per_s", same, "cores",
-                     cores, "core_s_per_gb", sw_io_core_s_per_gb(cores, same), "ours_of_fio",
-                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO), "ours_of_fio_interval",
-                     interval_json(best, SW_IO_OURS, SW_IO_FIO), "fio_of_fio",
-                     sw_bench_ratio(&best->rates, SW_IO_FIO_AGAIN, SW_IO_FIO), "fio_of_fio_interval",
-                     interval_json(best, SW_IO_FIO_AGAIN, SW_IO_FIO), "best_block_bytes",
-                     (json_int_t)best->fio.cell.block_bytes, "best_depth", best->fio.cell.depth, "best_bytes_per_s",
-                     sw_bench_median(&best->rates, SW_IO_FIO_BEST), "ours_of_fio_best",
-                     sw_bench_ratio(&best->rates, SW_IO_OURS, SW_IO_FIO_BEST), "ours_of_fio_best_interval",
-                     interval_json(best, SW_IO_OURS, SW_IO_FIO_BEST));
+void sw_io_print(const struct sw_io_report *report) {
+    const bool no_fio = report->runners == 1 && !report->bench->given->no_fio;
+    char size[SW_SIZE_CHARS];
+    print_verdict(report);
+    printf("best settings, medians of %d rounds%s\n", (int)report->bench->effort.rounds,
+           no_fio ? "; fio is not installed, so nothing stands beside" : "");
+    sw_table_print(SW_TABLE(ours_fields, report->best, SW_IO_WAYS));
+    if (report->runners > 1) {
+        printf("\n%s in turn with it at the same settings%s (ratios: 95%% intervals)\n", report->fio.version,
+               report->fio.fixed_buffers ? "" : ", without registered buffers");
+        sw_table_print(SW_TABLE(same_fields, report->best, SW_IO_WAYS));
+        printf("\n%s at its own best settings\n", report->fio.version);
+        sw_table_print(SW_TABLE(own_fields, report->best, SW_IO_WAYS));
+    }
+    print_sweep(report);
+    if (!report->has_store)
+        return;
+    printf("\nthe store, with checksums, %s blocks, %d in flight\n", sw_format_size(report->store.block_bytes, size),
+           report->store.depth);
+    sw_table_print(SW_TABLE(store_fields, report->store.way, SW_IO_BOTH));
 }
 
-static json_t *best_json(const struct sw_io_report *report, const struct sw_io_best *best) {
-    const double rate = sw_bench_median(&best->rates, SW_IO_OURS), cores = sw_bench_median(&best->cores, SW_IO_OURS);
-    return json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:o}", "way", sw_io_way_name(best->ours.cell.way), "block_bytes",
-                     (json_int_t)best->ours.cell.block_bytes, "depth", best->ours.cell.depth, "bytes_per_s", rate,
-                     "cores", cores, "core_s_per_gb", sw_io_core_s_per_gb(cores, rate), "fio",
-                     sw_io_beside_fio(report) ? fio_json(best) : json_null());
+static json_t *cells_json(const struct sw_io_report *report) {
+    json_t *cells = json_array();
+    for (int i = 0; i < SW_IO_WAYS * SW_IO_MAX_CELLS; i++) {
+        const struct sw_io_result *result = &report->results[i / SW_IO_MAX_CELLS][i % SW_IO_MAX_CELLS];
+        const struct sw_io_rate *rate = &result->rate[SW_IO_OURS];
+        json_t *fio = report->runners > 1 ? json_real(result->rate[SW_IO_FIO].bytes_per_s) : NULL;
+        if (result->fits)
+            json_array_append_new(cells, json_pack("{s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:O*}", "way",
+                                                   sw_io_way_name(result->cell.way), "block_bytes",
+                                                   (json_int_t)result->cell.block_bytes, "depth", result->cell.depth,
+                                                   "bytes_per_s", rate->bytes_per_s, "read_bytes_per_s",
+                                                   rate->read_bytes_per_s, "write_bytes_per_s", rate->write_bytes_per_s,
+                                                   "cores", rate->cores, "fio_bytes_per_s", fio));
+        json_decref(fio);
+    }
+    return cells;
 }
 
-static json_t *price_json(const struct sw_io_store_price *store, sw_io_way way) {
-    const struct sw_bench_rounds *rates = &store->rates[way], *costs = &store->costs[way];
-    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "bytes_per_s", sw_bench_median(rates, SW_IO_STORE), "core_s_per_gb",
-                     sw_bench_median(costs, SW_IO_STORE), "plain_bytes_per_s", sw_bench_median(rates, SW_IO_PLAIN),
-                     "plain_core_s_per_gb", sw_bench_median(costs, SW_IO_PLAIN), "of_plain",
-                     sw_bench_ratio(rates, SW_IO_STORE, SW_IO_PLAIN));
+static json_t *best_json(const struct sw_io_report *report) {
+    json_t *list = json_array();
+    for (int way = 0; way < SW_IO_WAYS; way++) {
+        const struct sw_io_best *best = &report->best[way];
+        json_t *fio = report->runners == 1 ? json_null()
+                                           : sw_bench_join(sw_table_row_json(SW_TABLE(same_fields, best, 1), 0),
+                                                           sw_table_row_json(SW_TABLE(own_fields, best, 1), 0));
+        json_array_append_new(
+            list, sw_bench_join(sw_table_row_json(SW_TABLE(ours_fields, best, 1), 0), json_pack("{s:o}", "fio", fio)));
+    }
+    return list;
 }
 
 static json_t *store_json(const struct sw_io_report *report) {
     const struct sw_io_store_price *store = &report->store;
     if (!report->has_store)
         return json_null();
-    return json_pack("{s:I, s:i, s:o, s:o}", "block_bytes", (json_int_t)store->block_bytes, "depth", store->depth,
-                     "read", price_json(store, SW_IO_READ), "write", price_json(store, SW_IO_WRITE));
-}
-
-static sw_status fill_arrays(const struct sw_io_report *report, json_t *cells, json_t *best) {
-    const struct sw_io_grid *grid = &report->bench->grid;
-    for (int way = 0; way < SW_IO_WAYS; way++) {
-        for (int b = 0; b < grid->blocks; b++)
-            for (int d = 0; d < grid->depths; d++) {
-                const struct sw_io_result *result = sw_io_result_at(report, (sw_io_way)way, b, d);
-                if (result->fits)
-                    SW_TRY(sw_bench_append(cells, cell_json(report, result)));
-            }
-        SW_TRY(sw_bench_append(best, best_json(report, &report->best[way])));
-    }
-    return SW_OK;
+    return sw_bench_join(json_pack("{s:I, s:i}", "block_bytes", (json_int_t)store->block_bytes, "depth", store->depth),
+                         sw_table_named_json(SW_TABLE(store_fields, store->way, SW_IO_BOTH)));
 }
 
 sw_status sw_io_print_json(const struct sw_io_report *report) {
-    const struct sw_io_options *given = report->bench->given;
-    const struct sw_io_target *target = &report->bench->target;
-    json_t *cells = json_array(), *best = json_array();
-    sw_status status = fill_arrays(report, cells, best);
-    if (status == SW_OK)
-        status = sw_bench_print_json(
-            json_pack("{s:s, s:i, s:I, s:b, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:O, s:O, s:o}", "bench", "io", "files",
-                      target->count, "file_bytes", (json_int_t)report->file_bytes, "direct", target->direct, "random",
-                      given->random, "thorough", given->thorough, "seconds", report->bench->effort.seconds, "rounds",
-                      (int)report->bench->effort.rounds, "fio", sw_io_beside_fio(report) ? report->fio.version : NULL,
-                      "fio_fixed_buffers", sw_io_beside_fio(report) && report->fio.fixed_buffers, "written_bytes",
-                      (json_int_t)target->written_bytes, "cells", cells, "best", best, "store", store_json(report)));
-    json_decref(cells);
-    json_decref(best);
-    return status;
+    const struct sw_io_bench *bench = report->bench;
+    const bool fio = report->runners > 1;
+    return sw_bench_print_json(
+        json_pack("{s:s, s:i, s:I, s:b, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:o, s:o, s:o}", "bench", "io", "files",
+                  bench->target.count, "file_bytes", (json_int_t)report->file_bytes, "direct", bench->target.direct,
+                  "random", bench->given->random, "thorough", bench->given->thorough, "seconds", bench->effort.seconds,
+                  "rounds", (int)bench->effort.rounds, "fio", fio ? report->fio.version : NULL, "fio_fixed_buffers",
+                  fio && report->fio.fixed_buffers, "written_bytes", (json_int_t)bench->target.written_bytes, "cells",
+                  cells_json(report), "best", best_json(report), "store", store_json(report)));
 }
 
-/* The points of one way: a line for each block size, over the requests in flight; and as many of fio's. */
+/* Points of one way: a line for each block size over the requests in flight, and as many dots of fio's. */
 struct points {
-    double x[2 * SW_IO_MAX_BLOCKS][SW_IO_MAX_DEPTHS], y[2 * SW_IO_MAX_BLOCKS][SW_IO_MAX_DEPTHS];
+    double x[SW_IO_MAX_DEPTHS], y[SW_SVG_MAX_SERIES][SW_IO_MAX_DEPTHS];
 };
-
-static void draw_series(const struct sw_io_report *report, sw_io_way way, int block, bool fio, double *x, double *y,
-                        struct sw_svg_series *series) {
-    const struct sw_io_grid *grid = &report->bench->grid;
-    char size[SW_SIZE_CHARS];
-    *series = (struct sw_svg_series){.x = x, .y = y, .dots = fio, .colour = block};
-    snprintf(series->name, sizeof series->name, "%s%s", sw_format_size(grid->block_bytes[block], size),
-             fio ? ", fio" : "");
-    for (int d = 0; d < grid->depths; d++) {
-        const struct sw_io_result *result = sw_io_result_at(report, way, block, d);
-        if (!result->fits)
-            continue;
-        x[series->count] = log2((double)grid->depth[d]);
-        y[series->count++] = (fio ? result->fio : result->ours).bytes_per_s * 1e-9;
-    }
-}
 
 static void draw_way(const struct sw_io_report *report, sw_io_way way, struct points *points,
                      struct sw_svg_chart *chart) {
     static const char *const titles[SW_IO_WAYS] = {
         [SW_IO_READ] = "reading", [SW_IO_WRITE] = "writing", [SW_IO_BOTH] = "reading and writing at once, together"};
+    static_assert(SW_IO_RUNNERS * (int)SW_IO_MAX_BLOCKS <= (int)SW_SVG_MAX_SERIES, "ours and fio's fit a chart");
     const struct sw_io_grid *grid = &report->bench->grid;
-    *chart = (struct sw_svg_chart){
-        .title = titles[way], .x_label = "requests in flight", .y_label = "GB/s", .tick_count = grid->depths};
-    for (int d = 0; d < grid->depths; d++) {
-        chart->tick_at[d] = log2((double)grid->depth[d]);
-        snprintf(chart->tick[d], sizeof chart->tick[d], "%d", grid->depth[d]);
-    }
-    static_assert(2 * (int)SW_IO_MAX_BLOCKS <= (int)SW_SVG_MAX_SERIES, "ours and fio's fit a chart");
-    for (int fio = 0; fio <= sw_io_beside_fio(report); fio++)
-        for (int b = 0; b < grid->blocks; b++) {
-            const int index = chart->series_count++;
-            draw_series(report, way, b, fio == 1, points->x[index], points->y[index], &chart->series[index]);
+    char size[SW_SIZE_CHARS];
+    *chart = (struct sw_svg_chart){.title = titles[way],
+                                   .x_label = "requests in flight",
+                                   .log2_x = true,
+                                   .series_count = report->runners * grid->blocks};
+    for (int s = 0; s < chart->series_count; s++) {
+        const int runner = s / grid->blocks, block = s % grid->blocks;
+        struct sw_svg_series *series = &chart->series[s];
+        *series =
+            (struct sw_svg_series){.x = points->x, .y = points->y[s], .dots = runner == SW_IO_FIO, .colour = block};
+        snprintf(series->name, sizeof series->name, "%s%s", sw_format_size(grid->block_bytes[block], size),
+                 runner == SW_IO_FIO ? ", fio" : "");
+        /* What does not fit is deepest, so that the points of every series are the first ones. */
+        for (int d = 0; d < grid->depths && report->results[way][block * grid->depths + d].fits; d++) {
+            points->x[d] = grid->depth[d];
+            points->y[s][series->count++] = report->results[way][block * grid->depths + d].rate[runner].bytes_per_s;
         }
-}
-
-void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars) {
-    struct sw_mount mount;
-    struct sw_drives drives;
-    char day[sizeof "2026-01-01"] = "";
-    struct tm parts;
-    const time_t now = time(NULL);
-    sw_drives_of_folder("", target->paths[0], &mount, &drives);
-    if (localtime_r(&now, &parts) != NULL)
-        strftime(day, sizeof day, "%Y-%m-%d", &parts);
-    const struct sw_drive *drive = &drives.drive[0];
-    char *whole = realpath(target->paths[0], NULL);
-    int used = snprintf(text, chars, "%s", whole != NULL ? whole : target->paths[0]);
-    free(whole);
-    if (drives.count > 0 && used < (int)chars)
-        used += snprintf(text + used, chars - (size_t)used, ": %s%s%s", drive->name, drive->model[0] != '\0' ? " " : "",
-                         drive->model);
-    if (used < (int)chars)
-        snprintf(text + used, chars - (size_t)used, "%s%s%s, %s", target->count + drives.count > 2 ? " and others" : "",
-                 mount.type[0] != '\0' ? ", " : "", mount.type, day);
+    }
 }
 
 sw_status sw_io_draw(const struct sw_io_report *report, const char *path) {

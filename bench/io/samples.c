@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Ticks come no closer than a second, and a phase may end a little after its limit. */
+/* Samples beyond one a second: a phase may end a little after its limit. */
 enum { SPARE = 8 };
 #define SETTLED_PART 0.05
 #define FALLEN_PART 0.8

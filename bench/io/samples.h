@@ -7,29 +7,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_IO_WINDOW = 10 }; /* seconds that are compared with those before */
+enum { SW_IO_WINDOW = 10 }; /* samples whose mean is compared with the mean of the window before */
 
 struct sw_io_samples {
-    double *at_s, *bytes_per_s; /* the end of each sample's second */
+    double *at_s, *bytes_per_s; /* of each sample: its end, from the run's begin, and its rate */
     int count, room;
-    double start_s; /* of the phase, in the run */
-    double last_s;  /* of the phase */
+    double start_s; /* of the phase, from the run's begin */
+    double last_s;  /* end of the last sample, from the phase's begin */
     int64_t last_bytes;
 };
 
 sw_status sw_io_samples_open(double seconds, double start_s, struct sw_io_samples *out);
 void sw_io_samples_close(struct sw_io_samples *samples);
 
-/* What is done so far. What the last call leaves is added only where there is nothing else. */
+/* Adds a sample: the time and the bytes of the phase so far. */
 void sw_io_samples_add(struct sw_io_samples *samples, double seconds, int64_t bytes);
+/* Adds the whole phase as a sample where it was too short to have another. */
 void sw_io_samples_end(struct sw_io_samples *samples, double seconds, int64_t bytes);
 
-/* Of the first and of the last window, or of what there is. */
+/* Return the mean rate of the first and of the last window, or of the samples that there are. */
 double sw_io_samples_burst(const struct sw_io_samples *samples);
 double sw_io_samples_last(const struct sw_io_samples *samples);
-/* The last two windows differ by no more than a twentieth. */
+/* Returns whether the last two windows differ by at most a twentieth. */
 bool sw_io_samples_settled(const struct sw_io_samples *samples);
-/* The index of the first sample of a lasting fall below four fifths of the first window's rate, or -1. */
+/* Returns the first sample of a lasting fall below four fifths of the first window's rate, or -1. */
 int sw_io_samples_fall(const struct sw_io_samples *samples);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the sweep of `bench io` measured, for those who print and draw it. */
+/* The results of the sweep and of the comparison with fio, for those who print and draw them. */
 #ifndef SW_BENCH_IO_SWEEP_H
 #define SW_BENCH_IO_SWEEP_H
 
@@ -7,43 +7,45 @@
 
 #include <assert.h>
 
-/* Who runs in turn within a round: ours and fio at the setting that was best for ours; fio there once more, which is
- * what chance alone makes of a ratio; fio at its own best. */
+/* Contenders of a round: ours and fio at the setting that was best for ours; fio there once more, to show how far
+ * chance alone moves a ratio; fio at its own best. The sweep has the first two. */
 enum { SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_AGAIN, SW_IO_FIO_BEST, SW_IO_CONTENDERS };
-static_assert((int)SW_IO_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+enum { SW_IO_RUNNERS = SW_IO_FIO + 1 };
+static_assert((int)SW_IO_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 struct sw_io_result {
     struct sw_io_cell cell;
     bool fits; /* into the files; else nothing was measured */
-    struct sw_io_rate ours, fio;
+    struct sw_io_rate rate[SW_IO_RUNNERS];
 };
 
-/* One way at its best settings, compared. Without fio, only ours is there. */
+/* One way at the best settings of ours and of fio. Without fio only ours are there. */
 struct sw_io_best {
-    struct sw_io_result ours, fio;
+    const char *way;
+    struct sw_io_result result[SW_IO_RUNNERS];
     struct sw_bench_rounds rates, cores;
+    double core_s_per_gb[SW_IO_RUNNERS]; /* by the medians */
 };
 
 struct sw_io_report {
-    const struct sw_io_bench *bench;
-    int64_t file_bytes; /* before the store got its part */
+    struct sw_io_bench *bench;
+    int64_t file_bytes; /* before the store took its part */
     struct sw_fio fio;
-    struct sw_io_result results[SW_IO_WAYS][SW_IO_MAX_CELLS]; /* by block, then depth */
+    int runners;                                              /* SW_IO_RUNNERS, or 1 without fio */
+    struct sw_io_result results[SW_IO_WAYS][SW_IO_MAX_CELLS]; /* by block size, then depth */
     struct sw_io_best best[SW_IO_WAYS];
     bool has_store; /* a block device holds none */
     struct sw_io_store_price store;
 };
 
-static inline bool sw_io_beside_fio(const struct sw_io_report *report) {
-    return report->fio.version[0] != '\0';
-}
+/* Measures all cells of a way that fit, and chooses the best of ours and of fio. */
+sw_status sw_io_sweep_way(struct sw_io_report *report, sw_io_way way);
+/* Measures the best settings of a way in turn. */
+sw_status sw_io_compare(struct sw_io_report *report, sw_io_way way);
+/* Returns the time of a pass of the comparison. */
+double sw_io_compared_seconds(const struct sw_io_bench *bench, sw_io_way way);
 
-static inline const struct sw_io_result *sw_io_result_at(const struct sw_io_report *report, sw_io_way way, int block,
-                                                         int depth) {
-    return &report->results[way][block * report->bench->grid.depths + depth];
-}
-
-/* As people read it, 80 columns wide: what the drive gives in a sentence, the best settings, then everything else. */
+/* Prints what people read: a sentence that answers, the best settings, then all cells and the store. */
 void sw_io_print(const struct sw_io_report *report);
 sw_status sw_io_print_json(const struct sw_io_report *report);
 sw_status sw_io_draw(const struct sw_io_report *report, const char *path);

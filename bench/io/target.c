@@ -13,18 +13,18 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* So that every block size up to it divides a file. */
+/* A file is a multiple of this size, so that every block size up to it divides the file. */
 #define FILE_MULTIPLE_BYTES (4 * SW_MIB)
 enum { FREE_PART = 4 };
 
-/* The part of a size that each of the files has. */
+/* Returns the part of a size that each of the files has. */
 static int64_t part_of(int64_t size_bytes, int count) {
     const int64_t part = size_bytes / count;
     return part >= FILE_MULTIPLE_BYTES ? part / FILE_MULTIPLE_BYTES * FILE_MULTIPLE_BYTES
                                        : part / SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES;
 }
 
-/* A quarter of what is free, shared by the paths of one file system. */
+/* Chooses a quarter of the free space, which the paths of one file system share. */
 static sw_status choose_size(const struct sw_io_target_spec *spec, int64_t *out) {
     *out = spec->largest_auto_bytes;
     for (int i = 0; i < spec->count; i++) {
@@ -64,7 +64,7 @@ static sw_status open_one(const struct sw_io_target_spec *spec, int i, struct sw
     return SW_OK;
 }
 
-/* Only when all are open is it known how long each file is. */
+/* The length of a file is known once all are open. */
 static sw_status take_space(const struct sw_io_target_spec *spec, struct sw_io_target *target) {
     int64_t bytes[SW_STORE_MAX_FILES];
     const char *directories[SW_STORE_MAX_FILES];
@@ -121,7 +121,7 @@ void sw_io_target_close(struct sw_io_target *target) {
     *target = (struct sw_io_target){0};
 }
 
-/* Drives that compress must not gain by it. */
+/* A drive that compresses must not gain by the content. */
 static void fill_random(char *memory, int64_t bytes) {
     uint64_t state = UINT64_C(0x9e3779b97f4a7c15), *words = (uint64_t *)memory;
     for (int64_t i = 0; i < bytes / (int64_t)sizeof *words; i++) {
@@ -133,6 +133,10 @@ static void fill_random(char *memory, int64_t bytes) {
 }
 
 sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes) {
+    if (target->memory_bytes >= bytes)
+        return SW_OK;
+    sw_arena_destroy(target->arena);
+    target->arena = NULL;
     SW_TRY(sw_arena_create("measurement", 2 * bytes, false, NULL, &target->arena));
     for (int i = 0; i < 2; i++) {
         void *base;
@@ -152,17 +156,4 @@ sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes) {
     target->file_bytes = file_bytes;
     sw_discards_wait(target->paths, target->count);
     return SW_OK;
-}
-
-int64_t sw_io_target_share(struct sw_io_target *target, double seconds) {
-    const double part = target->planned_s > seconds ? seconds / target->planned_s : 1.0;
-    target->planned_s -= seconds;
-    const int64_t bytes = (int64_t)((double)target->may_write_bytes * part);
-    target->may_write_bytes -= bytes;
-    return bytes;
-}
-
-void sw_io_target_count(struct sw_io_target *target, int64_t share_bytes, int64_t written_bytes) {
-    target->written_bytes += written_bytes;
-    target->may_write_bytes += share_bytes - written_bytes;
 }

@@ -1,5 +1,5 @@
-/* What `bench io` reads and writes: a file without a name in each directory, so that nothing of it outlives the
- * process, or block devices; the memory for it; and how much may still be written. */
+/* The files that `bench io` reads and writes, and the memory for them. In each directory it makes a file without a
+ * name, so that nothing outlives the process; a block device is used itself. */
 #ifndef SW_BENCH_IO_TARGET_H
 #define SW_BENCH_IO_TARGET_H
 
@@ -10,14 +10,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The least memory of a target: what its first writing has in flight. */
+/* The least memory of a target: the bytes that its first writing has in flight. */
 #define SW_IO_FILL_BYTES (INT64_C(32) << 20)
 
 struct sw_io_target_spec {
     const char *const *paths; /* existing directories, or block devices */
     int count;
-    int64_t size_bytes;         /* of all together; 0: 1GiB, or a quarter of the free space where that is less */
-    int64_t largest_auto_bytes; /* what 0 chooses at most */
+    int64_t size_bytes;         /* of all files together; 0: a quarter of the free space */
+    int64_t largest_auto_bytes; /* the most that 0 chooses */
     bool overwrite;             /* block devices without asking */
     bool allow_buffered;
 };
@@ -31,23 +31,17 @@ struct sw_io_target {
     struct sw_arena *arena;
     char *memory[2]; /* of readers and of writers, memory_bytes each */
     int64_t memory_bytes;
-    int64_t may_write_bytes, written_bytes;
-    double planned_s; /* of the writing that is still to come, which shares may_write_bytes */
+    int64_t written_bytes; /* so far, by whoever writes */
 };
 
-/* Makes and takes the files, unwritten; memory comes later. */
+/* Makes the files and takes their space, unwritten. Memory comes later. */
 sw_status sw_io_target_open(const struct sw_io_target_spec *spec, struct sw_io_target *out);
 void sw_io_target_close(struct sw_io_target *target);
 
-/* Memory for so many bytes in flight each way, filled with random bits. */
+/* Takes memory for so many bytes in flight each way, where there is less yet. The writer's holds random bits. */
 sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes);
 
 /* Gives the space behind file_bytes back. Block devices stay as they are. */
 sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes);
-
-/* Sets aside what a pass of so many seconds may write, by its part of the planned time. */
-int64_t sw_io_target_share(struct sw_io_target *target, double seconds);
-/* Counts what was written, and gives back what had been set aside for it. */
-void sw_io_target_count(struct sw_io_target *target, int64_t share_bytes, int64_t written_bytes);
 
 #endif

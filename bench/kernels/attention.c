@@ -3,6 +3,7 @@
 #include "bench/commands.h"
 #include "bench/kernels/model.h"
 #include "bench/kernels/products.h"
+#include "bench/table.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 
@@ -14,7 +15,7 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 enum { Q, K, V, O, D_O, LSE, DQ, DK, DV, SCRATCH, AREAS };
 
 struct attention_options {
-    struct sw_settings settings; /* what shapes a step, as of train */
+    struct sw_settings settings; /* the flags that shape a step, as of train */
     int64_t rounds;
 };
 
@@ -40,7 +41,7 @@ static const struct sw_command_line line = {
     .options = options,
     .option_count = sizeof options / sizeof options[0]};
 
-/* As a block has it: queries, keys and values beside each other in a row. */
+/* Returns the attention of a block: queries, keys and values lie beside each other in a row. */
 static struct sw_attention shape_of(const struct attention_bench *b) {
     const struct sw_model_config *c = &b->of.config;
     const int64_t wide = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
@@ -57,20 +58,20 @@ static struct sw_attention shape_of(const struct attention_bench *b) {
                                  .scale = 1.0f / sqrtf((float)c->head_dim)};
 }
 
-/* Scores that a head has for a sequence. */
+/* Returns the scores that a head has for a sequence. */
 static double scores_of(const struct sw_attention *a) {
     const double window = a->window > 0 && a->window < a->seq ? (double)a->window : (double)a->seq;
     return window * (window + 1.0) / 2.0 + ((double)a->seq - window) * window;
 }
 
-/* Scores and values forward; these again and three gradients backward. */
+/* Forward there are two products, scores and values; backward both again, and three gradients. */
 static double flops_of(const struct sw_attention *shape, int pass) {
     enum { FORWARD_PRODUCTS = 2, BACKWARD_PRODUCTS = 5 };
     return 2.0 * (pass == BACKWARD ? BACKWARD_PRODUCTS : FORWARD_PRODUCTS) * scores_of(shape) *
            (double)(shape->batch * shape->heads * shape->head_dim);
 }
 
-/* Numbers of both signs from a small pinned area, over all areas that are read. */
+/* Copies numbers of both signs from a small pinned area to all areas that are read. */
 static sw_status fill(struct attention_bench *b, void *const area[AREAS], const int64_t bytes[AREAS]) {
     enum { PERIOD = 101, MIDDLE = 50 };
     static const int read[] = {Q, D_O};
@@ -139,7 +140,7 @@ static sw_status time_pass(struct attention_bench *b, sw_status (*pass)(struct a
     return SW_OK;
 }
 
-/* Scores of one head, and what they are multiplied with the values. */
+/* Lists the two products of one head: its scores, and these by the values. */
 static void list_products(const struct attention_bench *b, struct sw_model_product product[2]) {
     const int64_t seq = b->shape.seq, dim = b->shape.head_dim;
     product[0] = (struct sw_model_product){
@@ -148,7 +149,7 @@ static void list_products(const struct attention_bench *b, struct sw_model_produ
                                            .times = 1};
 }
 
-/* In turn, round by round; the first only touches the memory. */
+/* Runs all in turn, round by round; the first round only touches the memory. */
 static sw_status race(struct attention_bench *b, const struct sw_model_product product[2]) {
     b->rounds.rounds = (int)b->given->rounds;
     for (int round = -1; round < b->rounds.rounds; round++) {
@@ -165,32 +166,37 @@ static sw_status race(struct attention_bench *b, const struct sw_model_product p
     return SW_OK;
 }
 
-static json_t *pass_json(const struct attention_bench *b, int who) {
-    const double rate = sw_bench_median(&b->rounds, who);
-    return json_pack("{s:f, s:f, s:f}", "seconds", flops_of(&b->shape, who) / rate, "flops_per_s", rate, "of_products",
-                     sw_bench_ratio(&b->rounds, who, PRODUCTS));
-}
+/* A pass, by the medians. */
+struct pass_row {
+    const char *name;
+    double seconds, flops_per_s, of_products;
+};
+
+#define ROW struct pass_row
+static const struct sw_bench_field fields[] = {
+    {.heading = "", SW_AT(SW_FIELD_TEXT, name)},
+    {.name = "seconds", .heading = "seconds", SW_AT(SW_FIELD_REAL, seconds), .digits = 5},
+    {.name = "flops_per_s", .heading = "Gflop/s", SW_AT(SW_FIELD_REAL, flops_per_s), SW_GIGA},
+    {.name = "of_products", .heading = "to a head's products", SW_AT(SW_FIELD_REAL, of_products), .digits = 2},
+};
 
 static sw_status report(const struct attention_bench *b) {
-    const struct sw_settings *s = &b->of.settings;
-    const struct sw_device_info info = sw_devices_info(&b->of.devices);
-    if (s->json)
-        return sw_bench_print_json(
-            json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:f}", "bench", "attention", "device",
-                      info.name, "isa", info.isa, "model", s->model, "precision", sw_dtype_name(b->of.type), "threads",
-                      info.threads, "rounds", b->rounds.rounds, "micro_batch", (json_int_t)s->micro_batch, "seq",
-                      (json_int_t)s->seq, "forward", pass_json(b, FORWARD), "backward", pass_json(b, BACKWARD),
-                      "products_flops_per_s", sw_bench_median(&b->rounds, PRODUCTS)));
-    printf("%s, attention of %lld x %lld tokens, %s, %s, %d threads: seconds, Gflop/s, to a head's products by the "
-           "library at %.0f (median of %d)\n",
-           s->model, (long long)s->micro_batch, (long long)s->seq, sw_dtype_name(b->of.type), info.name, info.threads,
-           sw_bench_median(&b->rounds, PRODUCTS) * 1e-9, b->rounds.rounds);
     static const char *const names[] = {[FORWARD] = "forward", [BACKWARD] = "backward"};
+    const double products = sw_bench_median(&b->rounds, PRODUCTS);
+    struct pass_row rows[BACKWARD + 1];
     for (int who = FORWARD; who <= BACKWARD; who++) {
         const double rate = sw_bench_median(&b->rounds, who);
-        printf("%-9s %9.5f %9.0f %7.2f\n", names[who], flops_of(&b->shape, who) / rate, rate * 1e-9,
-               sw_bench_ratio(&b->rounds, who, PRODUCTS));
+        rows[who] = (struct pass_row){names[who], flops_of(&b->shape, who) / rate, rate,
+                                      sw_bench_ratio(&b->rounds, who, PRODUCTS)};
     }
+    if (b->of.settings.json)
+        return sw_bench_print_json(
+            sw_bench_join(sw_bench_join(sw_bench_model_json(&b->of, "attention", b->rounds.rounds),
+                                        sw_table_named_json(SW_TABLE(fields, rows, BACKWARD + 1))),
+                          json_pack("{s:f}", "products_flops_per_s", products)));
+    sw_bench_model_print(&b->of, b->rounds.rounds);
+    printf("attention, beside a head's matrix products by the library at %.0f Gflop/s\n", products * 1e-9);
+    sw_table_print(SW_TABLE(fields, rows, BACKWARD + 1));
     return SW_OK;
 }
 

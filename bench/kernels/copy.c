@@ -3,16 +3,18 @@
 #include "bench/kernels/copy_both.h"
 #include "bench/kernels/memory.h"
 #include "bench/options.h"
+#include "bench/table.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 #include "train/cli/commands.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
-/* Larger than caches together, and two chunks of the largest. Weights are copied by whole grains. */
+/* Areas exceed the caches, and hold two copies of the largest size. Weights are copied by whole grains. */
 #define AREA_BYTES (128 * SW_MIB)
 #define WORKING_BYTES (48 * SW_MIB)
 #define LARGEST_BYTES (64 * SW_MIB)
@@ -59,109 +61,109 @@ static const struct sw_command_line line = {.command = "bench copy",
                                             .option_count = sizeof options / sizeof options[0],
                                             .check = check_sizes};
 
+/* One size of a copy. */
+struct size_row {
+    int64_t bytes;
+    struct sw_bench_rounds rounds;
+    double of_triad[2]; /* of upload and download; a copied byte is read and written, so the triad counts twice */
+};
+
+#define ROW struct size_row
+#define RATE(name_, heading_, who)                                                                                     \
+    { .name = (name_), .heading = (heading_), SW_MEDIAN(rounds, who), SW_GIGA, .digits = 1 }
+#define RATIO(name_, heading_, who, to)                                                                                \
+    { .name = (name_), .heading = (heading_), SW_RATIO(rounds, who, to), .digits = 2 }
+static const struct sw_bench_field fields[] = {
+    {.name = "bytes", .heading = "", SW_AT(SW_FIELD_SIZE, bytes), .key = true},
+    RATE("upload.bytes_per_s", "upload", UPLOAD),
+    RATE("download.bytes_per_s", "download", DOWNLOAD),
+    RATE("both.upload_bytes_per_s", "both: up", BOTH_UPLOAD),
+    RATE("both.download_bytes_per_s", "down", BOTH_DOWNLOAD),
+    RATE("memcpy_one_bytes_per_s", "memcpy 1", MEMCPY_ONE),
+    RATE("memcpy_all_bytes_per_s", "memcpy all", MEMCPY_ALL),
+    RATE("triad_bytes_per_s", "triad", TRIAD),
+    RATIO("upload.of_memcpy_one", "up to 1", UPLOAD, MEMCPY_ONE),
+    RATIO("upload.of_memcpy_all", "to all", UPLOAD, MEMCPY_ALL),
+    {.name = "upload.of_triad", .heading = "to triad", SW_AT(SW_FIELD_REAL, of_triad[0]), .digits = 2},
+    RATIO("download.of_memcpy_one", "down to 1", DOWNLOAD, MEMCPY_ONE),
+    RATIO("download.of_memcpy_all", "to all", DOWNLOAD, MEMCPY_ALL),
+    {.name = "download.of_triad", .heading = "to triad", SW_AT(SW_FIELD_REAL, of_triad[1]), .digits = 2},
+    RATIO("both.of_upload", NULL, BOTH_UPLOAD, UPLOAD),
+    RATIO("both.of_download", NULL, BOTH_DOWNLOAD, DOWNLOAD),
+};
+
 struct copy_bench {
     struct sw_devices devices;
     struct sw_copy_both *both;
     struct sw_bench_memory memory;
-    json_t *results;
+    struct size_row *rows;
+    int count;
 };
 
-static sw_status measure(const struct copy_bench *bench, int64_t size_bytes, struct sw_bench_rounds *out) {
-    const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = size_bytes / GRAIN_BYTES};
+static sw_status measure(const struct copy_bench *bench, struct size_row *row) {
+    const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = row->bytes / GRAIN_BYTES};
     const struct sw_bench_memory *memory = &bench->memory;
-    const int64_t bytes = sw_max_i64(2, WORKING_BYTES / size_bytes) * size_bytes;
+    const int64_t bytes = sw_max_i64(2, WORKING_BYTES / row->bytes) * row->bytes;
+    struct sw_bench_rounds *out = &row->rounds;
     for (int i = 0; i < out->rounds; i++) {
         struct sw_rate upload, download;
         SW_TRY(sw_measure_copies(bench->devices.compute, &shape, &upload, &download));
-        SW_TRY(sw_copy_both_run(bench->both, size_bytes, &out->rate[BOTH_UPLOAD][i], &out->rate[BOTH_DOWNLOAD][i]));
+        SW_TRY(sw_copy_both_run(bench->both, row->bytes, &out->rate[BOTH_UPLOAD][i], &out->rate[BOTH_DOWNLOAD][i]));
         out->rate[UPLOAD][i] = upload.bytes_per_s;
         out->rate[DOWNLOAD][i] = download.bytes_per_s;
-        out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, size_bytes, 1);
-        out->rate[MEMCPY_ALL][i] = sw_bench_memcpy(memory, bytes, size_bytes, memory->threads);
+        out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, row->bytes, 1);
+        out->rate[MEMCPY_ALL][i] = sw_bench_memcpy(memory, bytes, row->bytes, memory->threads);
         out->rate[TRIAD][i] = sw_bench_triad(memory);
+    }
+    for (int who = UPLOAD; who <= DOWNLOAD; who++)
+        row->of_triad[who] = 2.0 * sw_bench_ratio(out, who, TRIAD);
+    return SW_OK;
+}
+
+static sw_status measure_sizes(struct copy_bench *bench, const struct copy_options *given) {
+    static const int64_t usual_bytes[] = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB, 16 * SW_MIB, 64 * SW_MIB};
+    const int usual = sizeof usual_bytes / sizeof usual_bytes[0];
+    bench->count = given->sizes.count > 0 ? given->sizes.count : usual;
+    bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
+    if (bench->rows == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
+    for (int i = 0; i < bench->count; i++) {
+        bench->rows[i] = (struct size_row){.bytes = usual_bytes[i % usual], .rounds.rounds = (int)given->rounds};
+        if (given->sizes.count > 0)
+            SW_TRY(read_size(given->sizes.items[i], &bench->rows[i].bytes));
+        SW_TRY(measure(bench, &bench->rows[i]));
     }
     return SW_OK;
 }
 
-/* A copied byte is read and written, so the triad's traffic counts twice as much. */
-static double of_triad(const struct sw_bench_rounds *rounds, int who) {
-    return 2 * sw_bench_ratio(rounds, who, TRIAD);
-}
-
-static void print_line(int64_t size_bytes, const struct sw_bench_rounds *rounds) {
-    char size[SW_SIZE_CHARS];
-    printf("%10s", sw_format_size(size_bytes, size));
-    for (int who = 0; who < CONTENDERS; who++)
-        printf(" %8.1f", sw_bench_median(rounds, who) * 1e-9);
-    for (int who = UPLOAD; who <= DOWNLOAD; who++)
-        printf(" |%6.2f %6.2f %6.2f", sw_bench_ratio(rounds, who, MEMCPY_ONE), sw_bench_ratio(rounds, who, MEMCPY_ALL),
-               of_triad(rounds, who));
-    putchar('\n');
-}
-
-static json_t *way_json(const struct sw_bench_rounds *rounds, int who) {
-    return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", sw_bench_median(rounds, who), "of_memcpy_one",
-                     sw_bench_ratio(rounds, who, MEMCPY_ONE), "of_memcpy_all", sw_bench_ratio(rounds, who, MEMCPY_ALL),
-                     "of_triad", of_triad(rounds, who));
-}
-
-/* Each way while the other runs, and of it alone. */
-static json_t *both_json(const struct sw_bench_rounds *rounds) {
-    return json_pack("{s:f, s:f, s:f, s:f}", "upload_bytes_per_s", sw_bench_median(rounds, BOTH_UPLOAD),
-                     "download_bytes_per_s", sw_bench_median(rounds, BOTH_DOWNLOAD), "of_upload",
-                     sw_bench_ratio(rounds, BOTH_UPLOAD, UPLOAD), "of_download",
-                     sw_bench_ratio(rounds, BOTH_DOWNLOAD, DOWNLOAD));
-}
-
-static json_t *size_json(int64_t size_bytes, const struct sw_bench_rounds *rounds) {
-    return json_pack("{s:I, s:o, s:o, s:o, s:f, s:f, s:f}", "bytes", (json_int_t)size_bytes, "upload",
-                     way_json(rounds, UPLOAD), "download", way_json(rounds, DOWNLOAD), "both", both_json(rounds),
-                     "memcpy_one_bytes_per_s", sw_bench_median(rounds, MEMCPY_ONE), "memcpy_all_bytes_per_s",
-                     sw_bench_median(rounds, MEMCPY_ALL), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD));
-}
-
-static sw_status measure_sizes(const struct copy_bench *bench, const struct copy_options *given) {
-    static const int64_t usual_bytes[] = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB, 16 * SW_MIB, 64 * SW_MIB};
-    const int usual = sizeof usual_bytes / sizeof usual_bytes[0];
-    if (!given->json)
-        printf(
-            "copies, %s, %d threads: GB/s (median of %d), of each way alone and while both run; then upload and "
-            "download to memcpy by one thread, by all, and twice to triad\n%10s %8s %8s %8s %8s %8s %8s %8s | upload "
-            "to 1, all, triad | download\n",
-            sw_devices_info(&bench->devices).name, bench->memory.threads, (int)given->rounds, "", "upload", "download",
-            "both: up", "down", "memcpy 1", "all", "triad");
-    for (int i = 0; i < (given->sizes.count > 0 ? given->sizes.count : usual); i++) {
-        struct sw_bench_rounds rounds = {.rounds = (int)given->rounds};
-        int64_t size_bytes = usual_bytes[i % usual];
-        if (given->sizes.count > 0)
-            SW_TRY(read_size(given->sizes.items[i], &size_bytes));
-        SW_TRY(measure(bench, size_bytes, &rounds));
-        if (!given->json)
-            print_line(size_bytes, &rounds);
-        else
-            SW_TRY(sw_bench_append(bench->results, size_json(size_bytes, &rounds)));
-    }
+static sw_status report(const struct copy_bench *bench, const struct copy_options *given) {
+    const struct sw_device_info info = sw_devices_info(&bench->devices);
+    if (given->json)
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
+                                             "threads", info.threads, "rounds", (int)given->rounds, "sizes",
+                                             sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
+    printf("copies, %s, %d threads, medians of %d rounds: GB/s of each way alone and while\n"
+           "both run; then ratios to memcpy by one thread, by all, and to half the triad\n",
+           info.name, info.threads, (int)given->rounds);
+    sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;
 }
 
 static sw_status run(const void *target) {
     const struct copy_options *given = target;
-    struct copy_bench bench = {.results = json_array()};
+    struct copy_bench bench = {0};
     sw_status status = SW_OK;
     SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
     const struct sw_device_info info = sw_devices_info(&bench.devices);
     SW_TRY_GOTO(sw_copy_both_open(bench.devices.compute, 2 * LARGEST_BYTES, &bench.both), end);
     SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
     SW_TRY_GOTO(measure_sizes(&bench, given), end);
-    if (given->json)
-        status =
-            sw_bench_print_json(json_pack("{s:s, s:s, s:i, s:i, s:O}", "bench", "copy", "device", info.name, "threads",
-                                          info.threads, "rounds", (int)given->rounds, "sizes", bench.results));
+    status = report(&bench, given);
 end:
     sw_bench_memory_close(&bench.memory);
     sw_copy_both_close(bench.both);
     sw_devices_close(&bench.devices);
-    json_decref(bench.results);
+    free(bench.rows);
     return status;
 }
 

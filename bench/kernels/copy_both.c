@@ -1,31 +1,28 @@
 #include "bench/kernels/copy_both.h"
 
+#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
 
-#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-enum { WAYS = 2, MESSAGE_CHARS = 512, PASSES = 2 };
+enum { WAYS = 2, PASSES = 2 };
 
 struct way {
     struct sw_copy_both *both;
     bool upload;
     struct sw_stream *stream;
-    struct sw_memory *there, *here;
+    struct sw_memory *there, *here; /* on the device and on the host */
     double bytes_per_s;
-    sw_status status;
-    char message[MESSAGE_CHARS];
 };
 
 struct sw_copy_both {
     struct sw_device *device;
     int64_t bytes, chunk_bytes;
-    pthread_barrier_t start;
-    atomic_int counted; /* ways that have copied what counts */
+    atomic_int started, counted; /* ways that are at their start, and ways whose timed bytes are copied */
     struct way way[WAYS];
 };
 
@@ -39,42 +36,35 @@ static sw_status pass(const struct way *way) {
     return sw_stream_synchronize(way->stream);
 }
 
-/* What counts, and then on until the other way has had as much. */
+/* Copies the timed bytes, then keeps copying so that the other direction stays under load. */
 static sw_status copy(struct way *way) {
     struct sw_copy_both *both = way->both;
     const int64_t pass_bytes = both->bytes / both->chunk_bytes * both->chunk_bytes, start_ns = sw_now_ns();
     for (int i = 0; i < PASSES; i++)
         SW_TRY(pass(way));
-    const double seconds = (double)sw_max_i64(1, sw_now_ns() - start_ns) * 1e-9;
-    way->bytes_per_s = (double)(PASSES * pass_bytes) / seconds;
+    way->bytes_per_s = (double)(PASSES * pass_bytes) * 1e9 / (double)sw_max_i64(1, sw_now_ns() - start_ns);
     atomic_fetch_add(&both->counted, 1);
     while (atomic_load(&both->counted) < WAYS)
         SW_TRY(pass(way));
     return SW_OK;
 }
 
-static void *run_way(void *argument) {
-    struct way *way = argument;
-    pthread_barrier_wait(&way->both->start);
-    way->status = copy(way);
-    if (way->status == SW_OK)
-        return NULL;
-    snprintf(way->message, sizeof way->message, "%s", sw_error_message(way->status));
-    atomic_store(&way->both->counted, WAYS); /* the other does not wait for this one */
-    return NULL;
+static sw_status run_way(void *context) {
+    struct way *way = context;
+    atomic_fetch_add(&way->both->started, 1);
+    while (atomic_load(&way->both->started) < WAYS)
+        sched_yield(); /* both begin at once */
+    const sw_status status = copy(way);
+    if (status != SW_OK)
+        atomic_store(&way->both->counted, WAYS); /* the other way does not wait for this one */
+    return status;
 }
 
 sw_status sw_copy_both_run(struct sw_copy_both *both, int64_t chunk_bytes, double *out_upload, double *out_download) {
-    pthread_t other;
     both->chunk_bytes = chunk_bytes;
+    atomic_store(&both->started, 0);
     atomic_store(&both->counted, 0);
-    if (pthread_create(&other, NULL, run_way, &both->way[1]) != 0)
-        return sw_fail(SW_ERR_NOMEM, "cannot start a thread to copy both ways");
-    run_way(&both->way[0]);
-    pthread_join(other, NULL);
-    for (int i = 0; i < WAYS; i++)
-        if (both->way[i].status != SW_OK)
-            return sw_fail(both->way[i].status, "%s", both->way[i].message);
+    SW_TRY(sw_run_both(run_way, &both->way[0], &both->way[1]));
     *out_upload = both->way[0].bytes_per_s;
     *out_download = both->way[1].bytes_per_s;
     return SW_OK;
@@ -90,30 +80,21 @@ static sw_status open_way(struct sw_copy_both *both, int number) {
 
 sw_status sw_copy_both_open(struct sw_device *device, int64_t bytes, struct sw_copy_both **out) {
     struct sw_copy_both *both = calloc(1, sizeof *both);
-    *out = NULL;
+    *out = both;
     if (both == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to copy both ways");
     both->device = device;
     both->bytes = bytes;
-    pthread_barrier_init(&both->start, NULL, WAYS);
-    sw_status status = SW_OK;
-    for (int i = 0; status == SW_OK && i < WAYS; i++)
-        status = open_way(both, i);
-    if (status == SW_OK)
-        *out = both;
-    else
-        sw_copy_both_close(both);
-    return status;
+    for (int i = 0; i < WAYS; i++)
+        SW_TRY(open_way(both, i));
+    return SW_OK;
 }
 
 void sw_copy_both_close(struct sw_copy_both *both) {
-    if (both == NULL)
-        return;
-    for (int i = 0; i < WAYS; i++) {
+    for (int i = 0; both != NULL && i < WAYS; i++) {
         sw_stream_close(both->way[i].stream);
         sw_memory_close(both->way[i].there);
         sw_memory_close(both->way[i].here);
     }
-    pthread_barrier_destroy(&both->start);
     free(both);
 }

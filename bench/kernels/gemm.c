@@ -3,17 +3,82 @@
  * The bounds: oneDNN called directly with the same row-major operands, and oneDNN with operands that already lie in the
  * layouts that it chose, which a training step would have to make first. A GPU's products, which are the vendor's
  * library, stand alone. */
-#include "bench/kernels/gemm.h"
-
 #include "bench/commands.h"
+#include "bench/kernels/model.h"
 #include "bench/kernels/onednn.h"
+#include "bench/kernels/products.h"
+#include "bench/table.h"
 #include "core/clock.h"
+#include "core/long_work.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 
-#define AT(member) offsetof(struct sw_gemm_options, member)
+#include <math.h>
+#include <stdio.h>
+
+enum { OURS, SAME_LAYOUTS, OWN_LAYOUTS, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
+
+struct gemm_options {
+    struct sw_settings settings; /* the flags that shape a step, as of train */
+    int64_t rounds;
+};
+
+/* One product of a micro-batch, and the products of a part of the model. */
+struct product_row {
+    const char *layer, *pass;
+    int64_t times, m, n, k;
+    bool transpose_a, transpose_b, bias, accumulate;
+    char operands[3]; /* 'T' or 'N' of both */
+    const char *operands_text;
+    struct sw_bench_rounds rounds; /* flops a second */
+};
+struct total_row {
+    const char *part;
+    double seconds[CONTENDERS], flops, flops_per_s, of_same_layouts, of_own_layouts;
+};
+enum { TOTALS = 3 };
+
+#define ROW struct product_row
+static const struct sw_bench_field product_fields[] = {
+    {.name = "layer", .heading = "", SW_AT(SW_FIELD_TEXT, layer), .key = true},
+    {.name = "pass", .heading = "", SW_AT(SW_FIELD_TEXT, pass), .key = true},
+    {.name = "times", .heading = "times", SW_AT(SW_FIELD_COUNT, times)},
+    {.name = "m", .heading = "m", SW_AT(SW_FIELD_COUNT, m)},
+    {.name = "n", .heading = "n", SW_AT(SW_FIELD_COUNT, n)},
+    {.name = "k", .heading = "k", SW_AT(SW_FIELD_COUNT, k)},
+    {.heading = "", SW_AT(SW_FIELD_TEXT, operands_text)},
+    {.name = "transpose_a", SW_AT(SW_FIELD_FLAG, transpose_a)},
+    {.name = "transpose_b", SW_AT(SW_FIELD_FLAG, transpose_b)},
+    {.name = "bias", SW_AT(SW_FIELD_FLAG, bias)},
+    {.name = "accumulate", SW_AT(SW_FIELD_FLAG, accumulate)},
+    {.name = "flops_per_s", .heading = "Gflop/s", SW_MEDIAN(rounds, OURS), SW_GIGA},
+    {.name = "same_layouts_flops_per_s", .heading = "same", SW_MEDIAN(rounds, SAME_LAYOUTS), SW_GIGA},
+    {.name = "own_layouts_flops_per_s", .heading = "own", SW_MEDIAN(rounds, OWN_LAYOUTS), SW_GIGA},
+    {.name = "of_same_layouts", .heading = "to same", SW_RATIO(rounds, OURS, SAME_LAYOUTS), .digits = 2},
+    {.name = "of_own_layouts", .heading = "to own", SW_RATIO(rounds, OURS, OWN_LAYOUTS), .digits = 2},
+};
+#undef ROW
+#define ROW struct total_row
+static const struct sw_bench_field total_fields[] = {
+    {.heading = "", SW_AT(SW_FIELD_TEXT, part)},
+    {.name = "seconds", .heading = "seconds", SW_AT(SW_FIELD_REAL, seconds[OURS]), .digits = 4},
+    {.name = "flops_per_s", .heading = "Gflop/s", SW_AT(SW_FIELD_REAL, flops_per_s), SW_GIGA},
+    {.name = "of_same_layouts", .heading = "to same", SW_AT(SW_FIELD_REAL, of_same_layouts), .digits = 2},
+    {.name = "of_own_layouts", .heading = "to own", SW_AT(SW_FIELD_REAL, of_own_layouts), .digits = 2},
+};
+
+struct gemm_bench {
+    const struct gemm_options *given;
+    struct sw_bench_model of;
+    int contenders; /* on a GPU ours alone */
+    struct sw_bench_products products;
+    struct product_row row[SW_MODEL_MAX_PRODUCTS];
+};
+
+#define AT(member) offsetof(struct gemm_options, member)
 static const struct sw_option options[] = {
-    SW_BENCH_MODEL_FLAGS(struct sw_gemm_options),
+    SW_BENCH_MODEL_FLAGS(struct gemm_options),
     SW_BENCH_ROUNDS(AT(rounds), "9"),
     SW_BENCH_JSON(AT(settings.json)),
 };
@@ -25,12 +90,12 @@ static const struct sw_command_line line = {
 
 /* Each contender has operands of its own, the direct ones at most the largest of each. A GPU's memory says itself what
  * it has no room for. */
-static sw_status check_memory(const struct sw_gemm_bench *bench) {
+static sw_status check_memory(const struct gemm_bench *bench) {
     int64_t bytes;
     if (bench->contenders == 1)
         return SW_OK;
     SW_TRY(sw_bench_products_bytes(bench->of.device, bench->of.product, bench->of.count, &bytes));
-    return sw_bench_check_memory("operands of these products", SW_GEMM_CONTENDERS * bytes);
+    return sw_bench_check_memory("operands of these products", CONTENDERS * bytes);
 }
 
 static sw_status time_direct(struct sw_onednn_product *product, double *out_s) {
@@ -41,70 +106,122 @@ static sw_status time_direct(struct sw_onednn_product *product, double *out_s) {
 }
 
 /* Runs all in turn, round by round; the first only touches the memory. */
-static sw_status race(struct sw_gemm_bench *bench, int product, struct sw_onednn_product *const direct[]) {
+static sw_status race(struct gemm_bench *bench, int product, struct sw_onednn_product *const direct[]) {
     const struct sw_gemm *shape = &bench->of.product[product].shape;
-    struct sw_bench_rounds *result = &bench->result[product];
+    struct sw_bench_rounds *result = &bench->row[product].rounds;
     result->rounds = (int)bench->given->rounds;
+    for (int who = bench->contenders; who < CONTENDERS; who++)
+        result->rate[who][0] = NAN;
     for (int round = -1; round < result->rounds; round++)
         for (int who = 0; who < bench->contenders; who++) {
             double seconds;
-            SW_TRY(who == SW_GEMM_OURS ? sw_bench_product_time(&bench->products, shape, &seconds)
-                                       : time_direct(direct[who], &seconds));
+            SW_TRY(who == OURS ? sw_bench_product_time(&bench->products, shape, &seconds)
+                               : time_direct(direct[who], &seconds));
             if (round >= 0)
                 result->rate[who][round] = sw_gemm_flops(shape) / seconds;
         }
     return SW_OK;
 }
 
-static sw_status measure(struct sw_gemm_bench *bench, int product) {
+static sw_status measure(struct gemm_bench *bench, int product) {
     const struct sw_gemm shape = sw_bench_bound_shape(&bench->of, product);
-    struct sw_onednn_product *direct[SW_GEMM_CONTENDERS] = {NULL};
+    struct sw_onednn_product *direct[CONTENDERS] = {NULL};
     sw_status status = SW_OK;
     if (bench->contenders == 1)
         return race(bench, product, direct);
-    SW_TRY_GOTO(sw_onednn_product_open(&shape, false, &direct[SW_GEMM_SAME_LAYOUTS]), out);
-    SW_TRY_GOTO(sw_onednn_product_open(&shape, true, &direct[SW_GEMM_OWN_LAYOUTS]), out);
+    SW_TRY_GOTO(sw_onednn_product_open(&shape, false, &direct[SAME_LAYOUTS]), out);
+    SW_TRY_GOTO(sw_onednn_product_open(&shape, true, &direct[OWN_LAYOUTS]), out);
     status = race(bench, product, direct);
 out:
-    sw_onednn_product_close(direct[SW_GEMM_SAME_LAYOUTS]);
-    sw_onednn_product_close(direct[SW_GEMM_OWN_LAYOUTS]);
+    sw_onednn_product_close(direct[SAME_LAYOUTS]);
+    sw_onednn_product_close(direct[OWN_LAYOUTS]);
     return status;
 }
 
-static sw_status run(struct sw_gemm_bench *bench) {
+static void describe(struct gemm_bench *bench, int product) {
+    const struct sw_model_product *p = &bench->of.product[product];
+    const struct sw_gemm *g = &p->shape;
+    struct product_row *row = &bench->row[product];
+    *row = (struct product_row){.layer = p->layer,
+                                .pass = p->pass,
+                                .times = p->times,
+                                .m = g->m,
+                                .n = g->n,
+                                .k = g->k,
+                                .transpose_a = g->transpose_a,
+                                .transpose_b = g->transpose_b,
+                                .bias = g->bias,
+                                .accumulate = g->accumulate,
+                                .operands = {g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', '\0'}};
+    row->operands_text = row->operands;
+}
+
+/* Sums a part of the model: the blocks, the head, or all. */
+static struct total_row total_of(const struct gemm_bench *bench, int part) {
+    static const char *const parts[TOTALS] = {"blocks", "head", "all"};
+    struct total_row total = {.part = parts[part]};
+    for (int i = 0; i < bench->of.count; i++) {
+        const struct sw_model_product *product = &bench->of.product[i];
+        const double flops = sw_gemm_flops(&product->shape) * (double)product->times;
+        if (part < 2 && product->head != (part == 1))
+            continue;
+        total.flops += flops;
+        for (int who = 0; who < bench->contenders; who++)
+            total.seconds[who] += flops / sw_bench_median(&bench->row[i].rounds, who);
+    }
+    const bool alone = bench->contenders == 1;
+    total.flops_per_s = total.flops / total.seconds[OURS];
+    total.of_same_layouts = alone ? NAN : total.seconds[SAME_LAYOUTS] / total.seconds[OURS];
+    total.of_own_layouts = alone ? NAN : total.seconds[OWN_LAYOUTS] / total.seconds[OURS];
+    return total;
+}
+
+static sw_status report(const struct gemm_bench *bench) {
+    const bool alone = bench->contenders == 1;
+    struct total_row totals[TOTALS];
+    for (int part = 0; part < TOTALS; part++)
+        totals[part] = total_of(bench, part);
+    if (bench->of.settings.json)
+        return sw_bench_print_json(sw_bench_join(
+            sw_bench_model_json(&bench->of, "gemm", bench->given->rounds),
+            json_pack("{s:s*, s:o, s:o}", "bound_precision", alone ? NULL : sw_dtype_name(bench->of.bound_type),
+                      "products", sw_table_json(SW_TABLE(product_fields, bench->row, bench->of.count)), "totals",
+                      sw_table_named_json(SW_TABLE(total_fields, totals, TOTALS)))));
+    sw_bench_model_print(&bench->of, bench->given->rounds);
+    if (!alone)
+        puts("beside oneDNN with the same operands, and in its own layouts");
+    sw_table_print(SW_TABLE(product_fields, bench->row, bench->of.count));
+    puts("a micro-batch");
+    sw_table_print(SW_TABLE(total_fields, totals, TOTALS));
+    return SW_OK;
+}
+
+static sw_status run(struct gemm_bench *bench) {
     SW_TRY(sw_bench_model_open(&bench->given->settings, &bench->of));
-    bench->contenders = sw_device_info(bench->of.device).host_memory ? SW_GEMM_CONTENDERS : 1;
+    bench->contenders = sw_device_info(bench->of.device).host_memory ? CONTENDERS : 1;
     SW_TRY(check_memory(bench));
     SW_TRY(sw_bench_products_open(bench->of.device, bench->of.product, bench->of.count, &bench->products));
     if (bench->contenders > 1)
         SW_TRY(sw_bench_choose_bound_type(&bench->of));
-    const bool json = bench->of.settings.json;
-    if (!json)
-        sw_gemm_print_head(bench);
+    struct sw_long_work work = sw_long_work_begin("measuring matrix products", 0);
     for (int i = 0; i < bench->of.count; i++) {
+        SW_TRY(sw_long_work_at(&work, 0));
+        describe(bench, i);
         SW_TRY(measure(bench, i));
-        if (!json)
-            sw_gemm_print_product(bench, i);
     }
-    if (json)
-        return sw_gemm_print_json(bench);
-    sw_gemm_print_totals(bench);
-    return SW_OK;
-}
-
-static void release(struct sw_gemm_bench *bench) {
-    sw_bench_products_close(&bench->products);
-    sw_bench_model_close(&bench->of);
+    sw_long_work_end(&work);
+    return report(bench);
 }
 
 int sw_bench_gemm(int argc, char **argv) {
-    struct sw_gemm_options given = {0};
+    struct gemm_options given = {0};
     int code;
     if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct sw_gemm_bench bench = {.given = &given};
+        struct gemm_bench bench = {.given = &given};
         const sw_status status = run(&bench);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        release(&bench);
+        sw_bench_products_close(&bench.products);
+        sw_bench_model_close(&bench.of);
     }
     sw_options_release(&line, &given);
     return code;

@@ -7,7 +7,7 @@
 #include <omp.h>
 #include <stdio.h>
 
-/* What oneDNN cannot multiply on this CPU, ours widens; a user of oneDNN alone would take fp32. */
+/* Ours widens types that oneDNN cannot multiply on this CPU; a user of oneDNN alone would take fp32. */
 sw_status sw_bench_choose_bound_type(struct sw_bench_model *m) {
     struct sw_onednn_product *direct;
     const sw_status status = sw_onednn_product_open(&m->product[0].shape, false, &direct);
@@ -52,9 +52,27 @@ struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int prod
     return shape;
 }
 
-void sw_bench_print_bound(const struct sw_bench_model *model) {
+json_t *sw_bench_model_json(const struct sw_bench_model *model, const char *bench, int64_t rounds) {
+    const struct sw_settings *s = &model->settings;
+    const struct sw_device_info info = sw_devices_info(&model->devices);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I}", "bench", bench, "device", info.name, "isa",
+                     info.isa, "model", s->model, "precision", sw_dtype_name(model->type), "threads", info.threads,
+                     "rounds", (json_int_t)rounds, "micro_batch", (json_int_t)s->micro_batch, "seq",
+                     (json_int_t)s->seq);
+}
+
+void sw_bench_model_print(const struct sw_bench_model *model, int64_t rounds) {
+    const struct sw_settings *s = &model->settings;
+    const struct sw_device_info info = sw_devices_info(&model->devices);
+    printf("%s, micro-batch of %lld x %lld tokens, %s\n", s->model, (long long)s->micro_batch, (long long)s->seq,
+           sw_dtype_name(model->type));
+    if (info.host_memory)
+        printf("%s, %d threads", info.name, info.threads);
+    else
+        fputs(info.model, stdout);
+    printf("; medians of %d rounds\n", (int)rounds);
     if (model->bound_type != model->type)
-        printf("oneDNN has no %s products on this CPU: ours widens the operands and multiplies in fp32; oneDNN is "
+        printf("oneDNN has no %s products on this CPU: ours widens the operands and multiplies in\nfp32; oneDNN is "
                "measured in fp32\n",
                sw_dtype_name(model->type));
 }

@@ -4,6 +4,7 @@
 #include "bench/commands.h"
 #include "bench/kernels/memory.h"
 #include "bench/options.h"
+#include "bench/table.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 #include "train/cli/commands.h"
@@ -13,7 +14,7 @@
 enum { UPDATE, PLAIN, TRIAD, ON_DEVICE, DEVICE_COPY, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
-/* As much as the update is measured with: 96 MiB of records, gradients and weights. */
+/* sw_measure_update works on as much: 96 MiB of optimizer state, gradients and weights. */
 enum { GRAINS = 384 };
 #define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
 
@@ -60,7 +61,7 @@ struct update_bench {
     sw_dtype type;
 };
 
-/* Read and written: gradient, weight, and the record twice. */
+/* Returns the bytes that an update reads and writes a parameter: gradient, weight, and the optimizer state twice. */
 static int64_t parameter_bytes(sw_dtype type) {
     return 2 * (SW_RECORD_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
 }
@@ -115,77 +116,99 @@ static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
     return SW_OK;
 }
 
-static void print_line(const struct update_bench *bench) {
-    const struct sw_bench_rounds *rounds = &bench->rounds;
-    const double update = sw_bench_median(rounds, UPDATE);
-    printf("%s %8.1f %8.2f %8.1f %8.1f %8.2f %8.2f\n", sw_dtype_name(bench->type), update * 1e-9,
-           update / (double)parameter_bytes(bench->type) * 1e-9, sw_bench_median(rounds, PLAIN) * 1e-9,
-           sw_bench_median(rounds, TRIAD) * 1e-9, sw_bench_ratio(rounds, UPDATE, PLAIN),
-           sw_bench_ratio(rounds, UPDATE, TRIAD));
-    if (bench->devices.compute != bench->devices.host)
-        printf("%s %8.1f %8.2f on the GPU, %.2f of copies there\n", sw_dtype_name(bench->type),
-               sw_bench_median(rounds, ON_DEVICE) * 1e-9,
-               sw_bench_median(rounds, ON_DEVICE) / (double)parameter_bytes(bench->type) * 1e-9,
-               sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
-}
+/* One precision. */
+struct type_row {
+    const char *precision;
+    int64_t bytes_per_parameter;
+    struct sw_bench_rounds rounds;
+    double parameters_per_s, parameters_per_s_on_device; /* NAN: there is no GPU */
+};
 
-static json_t *on_device_json(const struct update_bench *bench) {
-    const struct sw_bench_rounds *rounds = &bench->rounds;
-    const double update = sw_bench_median(rounds, ON_DEVICE);
-    return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", update, "parameters_per_s",
-                     update / (double)parameter_bytes(bench->type), "copy_bytes_per_s",
-                     sw_bench_median(rounds, DEVICE_COPY), "of_copy", sw_bench_ratio(rounds, ON_DEVICE, DEVICE_COPY));
-}
+#define ROW struct type_row
+static const struct sw_bench_field fields[] = {
+    {.name = "precision", .heading = "", SW_AT(SW_FIELD_TEXT, precision), .key = true},
+    {.name = "bytes_per_parameter", SW_AT(SW_FIELD_COUNT, bytes_per_parameter)},
+    {.name = "bytes_per_s", .heading = "update", SW_MEDIAN(rounds, UPDATE), SW_GIGA, .digits = 1},
+    {.name = "parameters_per_s", .heading = "Gparam/s", SW_AT(SW_FIELD_REAL, parameters_per_s), SW_GIGA, .digits = 2},
+    {.name = "plain_bytes_per_s", .heading = "plain", SW_MEDIAN(rounds, PLAIN), SW_GIGA, .digits = 1},
+    {.name = "triad_bytes_per_s", .heading = "triad", SW_MEDIAN(rounds, TRIAD), SW_GIGA, .digits = 1},
+    {.name = "of_plain", .heading = "to plain", SW_RATIO(rounds, UPDATE, PLAIN), .digits = 2},
+    {.name = "of_triad", .heading = "to triad", SW_RATIO(rounds, UPDATE, TRIAD), .digits = 2},
+};
+static const struct sw_bench_field device_fields[] = {
+    {.heading = "on the GPU", SW_AT(SW_FIELD_TEXT, precision)},
+    {.name = "bytes_per_s", .heading = "update", SW_MEDIAN(rounds, ON_DEVICE), SW_GIGA, .digits = 1},
+    {.name = "parameters_per_s",
+     .heading = "Gparam/s",
+     SW_AT(SW_FIELD_REAL, parameters_per_s_on_device),
+     SW_GIGA,
+     .digits = 2},
+    {.name = "copy_bytes_per_s", .heading = "copies there", SW_MEDIAN(rounds, DEVICE_COPY), SW_GIGA, .digits = 1},
+    {.name = "of_copy", .heading = "to copies", SW_RATIO(rounds, ON_DEVICE, DEVICE_COPY), .digits = 2},
+};
 
-static json_t *type_json(const struct update_bench *bench) {
-    const struct sw_bench_rounds *rounds = &bench->rounds;
-    const double update = sw_bench_median(rounds, UPDATE);
-    json_t *there = bench->devices.compute != bench->devices.host ? on_device_json(bench) : NULL;
-    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o*}", "precision", sw_dtype_name(bench->type),
-                     "bytes_per_parameter", (json_int_t)parameter_bytes(bench->type), "bytes_per_s", update,
-                     "parameters_per_s", update / (double)parameter_bytes(bench->type), "plain_bytes_per_s",
-                     sw_bench_median(rounds, PLAIN), "triad_bytes_per_s", sw_bench_median(rounds, TRIAD), "of_plain",
-                     sw_bench_ratio(rounds, UPDATE, PLAIN), "of_triad", sw_bench_ratio(rounds, UPDATE, TRIAD),
-                     "on_device", there);
-}
-
-static sw_status measure_types(struct update_bench *bench, const struct update_options *given, json_t *results) {
-    if (!given->json)
-        printf("update, %d threads, %lld grains at once: GB/s and billions of parameters a second; GB/s of plain "
-               "traffic and of a triad; update to each (median of %d)\n%4s %8s %8s %8s %8s %8s %8s\n",
-               bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds, "", "update", "Gparam/s",
-               "plain", "triad", "to plain", "to triad");
+static sw_status measure_types(struct update_bench *bench, const struct update_options *given,
+                               struct type_row rows[TYPES], int *out_count) {
+    *out_count = 0;
     for (int i = 0; i < TYPES; i++) {
         if (given->precision != ALL_TYPES && given->precision != i + 1)
             continue;
         bench->type = types[i];
         SW_TRY(measure(bench, given->chunk_grains));
-        if (!given->json)
-            print_line(bench);
-        else
-            SW_TRY(sw_bench_append(results, type_json(bench)));
+        const double bytes = (double)parameter_bytes(types[i]);
+        rows[(*out_count)++] =
+            (struct type_row){.precision = sw_dtype_name(types[i]),
+                              .bytes_per_parameter = parameter_bytes(types[i]),
+                              .rounds = bench->rounds,
+                              .parameters_per_s = sw_bench_median(&bench->rounds, UPDATE) / bytes,
+                              .parameters_per_s_on_device = sw_bench_median(&bench->rounds, ON_DEVICE) / bytes};
     }
+    return SW_OK;
+}
+
+static json_t *rows_json(const struct type_row *rows, int count, bool has_gpu) {
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_t *row = sw_table_row_json(SW_TABLE(fields, rows, count), i);
+        if (has_gpu)
+            row = sw_bench_join(
+                row, json_pack("{s:o}", "on_device", sw_table_row_json(SW_TABLE(device_fields, rows, count), i)));
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
+static sw_status report(const struct update_bench *bench, const struct update_options *given,
+                        const struct type_row *rows, int count) {
+    const struct sw_device_info info = sw_devices_info(&bench->devices);
+    const bool has_gpu = bench->devices.compute != bench->devices.host;
+    if (given->json)
+        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:o}", "bench", "update", "device",
+                                             info.name, "isa", info.isa, "threads", info.threads, "rounds",
+                                             (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
+                                             "precisions", rows_json(rows, count, has_gpu)));
+    printf("update, %d threads, %lld grains at once, medians of %d rounds: GB/s beside plain\n"
+           "traffic of the same bytes and a triad\n",
+           bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds);
+    sw_table_print(SW_TABLE(fields, rows, count));
+    if (has_gpu)
+        sw_table_print(SW_TABLE(device_fields, rows, count));
     return SW_OK;
 }
 
 static sw_status run(const void *target) {
     const struct update_options *given = target;
     struct update_bench bench = {.rounds.rounds = (int)given->rounds};
-    json_t *results = json_array();
+    struct type_row rows[TYPES];
+    int count;
     sw_status status = SW_OK;
     SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
-    const struct sw_device_info info = sw_devices_info(&bench.devices);
-    SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
-    SW_TRY_GOTO(measure_types(&bench, given, results), end);
-    if (given->json)
-        status =
-            sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:O}", "bench", "update", "device", info.name,
-                                          "isa", info.isa, "threads", info.threads, "rounds", (int)given->rounds,
-                                          "chunk_grains", (json_int_t)given->chunk_grains, "precisions", results));
+    SW_TRY_GOTO(sw_bench_memory_open(sw_devices_info(&bench.devices).threads, AREA_BYTES, &bench.memory), end);
+    SW_TRY_GOTO(measure_types(&bench, given, rows, &count), end);
+    status = report(&bench, given, rows, count);
 end:
     sw_bench_memory_close(&bench.memory);
     sw_devices_close(&bench.devices);
-    json_decref(results);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include "bench/io/pass.h"
 #include "bench/options.h"
 #include "bench/step/contender.h"
+#include "bench/table.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
@@ -23,14 +24,14 @@
 enum { LOADING, DRIVE, REQUESTS, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
-/* What the drive is measured on: as much as a load writes, within these bounds. */
+/* The drive is measured on as many bytes as a load writes, within these bounds. */
 #define DRIVE_LEAST_BYTES (64 * SW_MIB)
 #define DRIVE_LARGEST_BYTES SW_GIB
 #define DRIVE_SECONDS 1.0
 #define DRIVE_PASSES 8
 
-/* How the drive is read and written. Of a record a load writes the masters alone, so that its requests are smaller,
- * and more of them are in flight. */
+/* Cells of the drive. A load writes the masters alone of each record, so that its requests are smaller, and more of
+ * them are in flight. */
 static const struct sw_io_cell cells[CONTENDERS] = {
     [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
     [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_STORE_IO_DEPTH}};
@@ -81,7 +82,7 @@ struct load_bench {
     struct sw_bench_rounds rounds;
 };
 
-/* A step is never run: its shape only has to be possible. */
+/* Makes a plan whose steps never run: their shape only has to be possible. */
 static sw_status plan(struct load_bench *b) {
     struct sw_settings *settings = &b->planned.settings;
     SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
@@ -133,7 +134,6 @@ static sw_status open_drive(struct load_bench *b) {
                                            .allow_buffered = b->given->allow_buffered};
     SW_TRY(sw_io_target_open(&spec, &b->drive));
     SW_TRY(sw_io_target_take_memory(&b->drive, SW_IO_FILL_BYTES));
-    b->drive.may_write_bytes = INT64_MAX / 2;
     return sw_io_fill(&b->drive);
 }
 
@@ -162,33 +162,35 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
 }
 
 static sw_status drive_once(struct load_bench *b, int cell, double *out_rate) {
-    const struct sw_io_pass pass = {.cell = cells[cell],
-                                    .seconds = DRIVE_SECONDS,
-                                    .most_bytes = DRIVE_PASSES * b->drive.file_bytes * b->drive.count};
+    const struct sw_io_pass pass = {
+        .turn = {cells[cell], DRIVE_SECONDS, DRIVE_PASSES * b->drive.file_bytes * b->drive.count}};
     struct sw_io_done done;
     SW_TRY(sw_io_run(&b->drive, &pass, &done));
     *out_rate = done.rate.bytes_per_s;
     return SW_OK;
 }
 
+#define ROW struct sw_bench_rounds
+static const struct sw_bench_field fields[] = {
+    {.name = "load_bytes_per_s", .heading = "load, GB/s", SW_WHOLE_MEDIAN(LOADING), SW_GIGA, .digits = 2},
+    {.name = "drive_bytes_per_s", .heading = "256KiB blocks", SW_WHOLE_MEDIAN(DRIVE), SW_GIGA, .digits = 2},
+    {.name = "of_drive", .heading = "load to them", SW_WHOLE_RATIO(LOADING, DRIVE), .digits = 2},
+    {.name = "requests_bytes_per_s", .heading = "64KiB blocks", SW_WHOLE_MEDIAN(REQUESTS), SW_GIGA, .digits = 2},
+    {.name = "of_requests", .heading = "load to them", SW_WHOLE_RATIO(LOADING, REQUESTS), .digits = 2},
+};
+
 static sw_status report(const struct load_bench *b) {
-    const double load = sw_bench_median(&b->rounds, LOADING), drive = sw_bench_median(&b->rounds, DRIVE);
-    const double ratio = sw_bench_ratio(&b->rounds, LOADING, DRIVE);
-    const double requests = sw_bench_median(&b->rounds, REQUESTS);
-    const double of_requests = sw_bench_ratio(&b->rounds, LOADING, REQUESTS);
+    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
     if (b->given->json)
-        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "bench",
-                                             "load", "device", sw_devices_info(&b->planned.devices).name, "model",
-                                             b->given->model, "threads", sw_devices_info(&b->planned.devices).threads,
-                                             "rounds", b->rounds.rounds, "read_bytes", (json_int_t)b->read_bytes,
-                                             "written_bytes", (json_int_t)b->written_bytes, "load_bytes_per_s", load,
-                                             "drive_bytes_per_s", drive, "of_drive", ratio, "requests_bytes_per_s",
-                                             requests, "of_requests", of_requests));
-    printf("%s: %.2f GB read and %.2f GB written at %.2f GB/s (medians of %d)\n"
-           "the drive read and written at once, in blocks of 256 KiB: %.2f GB/s, of which the load is %.2f\n"
-           "in blocks of 64 KiB, as most of a load's are: %.2f GB/s, of which the load is %.2f\n",
-           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, load * 1e-9,
-           b->rounds.rounds, drive * 1e-9, ratio, requests * 1e-9, of_requests);
+        return sw_bench_print_json(sw_bench_join(
+            json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I}", "bench", "load", "device", info.name, "model",
+                      b->given->model, "threads", info.threads, "rounds", b->rounds.rounds, "read_bytes",
+                      (json_int_t)b->read_bytes, "written_bytes", (json_int_t)b->written_bytes),
+            sw_table_row_json(SW_TABLE(fields, &b->rounds, 1), 0)));
+    printf("%s\na load reads %.2f GB and writes %.2f GB; medians of %d rounds, beside the drive\n"
+           "read and written at once, in large blocks and in blocks of a load's size\n",
+           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, b->rounds.rounds);
+    sw_table_print(SW_TABLE(fields, &b->rounds, 1));
     return SW_OK;
 }
 

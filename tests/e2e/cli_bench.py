@@ -282,14 +282,19 @@ def every_precision():
 
 
 def readable_reports():
+    """Every report has its columns, within 80 of the terminal's; what does not fit follows below."""
+    tiny = ("--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32")
+    table = [(("copy", "--size", "64KiB"), 2 + 2 * 2, "memcpy"), (("update", "--precision", "bf16"), 2 + 2, "Gparam/s"),
+             (("gemm", *tiny), 3 + 2 * (1 + 15) + 1 + 1 + 3, "to own"),
+             (("attention", *tiny), 3 + 1 + 2, "to a head's products"), (("compute", *tiny), 3 + 1 + 4, "products to both"),
+             (("load", "--model", "gpt2-tiny", "--nvme", SCRATCH), 3 + 2, "GB/s")]
     problems = []
-    for arguments, lines in ((("copy", "--size", "64KiB"), 3), (("update", "--precision", "bf16"), 3),
-                             (("gemm", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 15 + 3),
-                             (("attention", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 1 + 2),
-                             (("compute", "--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32"), 2 + 4)):
+    for arguments, lines, word in table:
         ended = program.run("bench", *arguments, "--rounds", 1, "--device", "cpu")
-        if ended.code != 0 or ended.err or len(ended.out.splitlines()) != lines:
+        printed = ended.out.splitlines()
+        if ended.code != 0 or ended.err or len(printed) != lines or word not in ended.out:
             problems.append(f"{arguments}: status {ended.code}, {ended.err!r}, {ended.out!r}")
+        problems += [f"{arguments[0]}: wider than 80 columns: {line!r}" for line in printed if len(line) > 80]
     return problems
 
 

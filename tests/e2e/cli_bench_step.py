@@ -120,6 +120,7 @@ def readable_report():
     ended = program.run(*bench(where, "--place", PLACES[1][0], "--steps", 1, "--rates", RATES))
     words = ("resident", "as placed", "its own I/O alone", "predicted", "least", "busiest", "peaks:")
     problems = [f"the report lacks '{word}': {ended.out}" for word in words if word not in ended.out]
+    problems += [f"wider than 80 columns: {line!r}" for line in ended.out.splitlines() if len(line) > 80]
     said = f"predicted by the rates kept in {RATES}; "
     right = ended.code == 0 and ended.err.startswith(said) and ended.err.count("\n") == 1
     return problems + ([] if right else [f"status {ended.code}: {ended.err}"])
