@@ -10,8 +10,8 @@ namespace {
  */
 enum { KEYS = 128, KEY_STAGES = 3, VALUE_STAGES = 2, KEY_SCORES = KEYS / 2 };
 
-/* Known values of a row, kept in shared memory for want of registers: its log-sum-exp in units of log2(e), delta, and
- * the first key that it sees, counted from the block's first. */
+/* Values of a row, in shared memory because registers are short: its log-sum-exp in units of log2(e), delta, and the
+ * first key that it sees, counted from the block's first. */
 struct query_row {
     float log2_sum, delta;
     int first;

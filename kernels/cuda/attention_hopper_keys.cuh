@@ -18,14 +18,14 @@ template <typename T> struct tensors {
  * before may still read theirs. */
 enum { QUERIES = 64, QUERY_STAGES = 3, QUERY_SCORES = QUERIES / 2 };
 
-/* Streamed with a tile of queries: what belongs to each, and the first of them. */
+/* Values that are streamed with a tile of queries, one for each query; and the first query. */
 struct query_columns {
     float log_sum_exp[QUERIES], delta[QUERIES];
     int32_t document_start[QUERIES];
     int first;
 };
 
-/* Where a block of keys works, kept in shared memory for want of registers. */
+/* Position of a block of keys, in shared memory because registers are short. */
 struct key_place {
     int first, item, batch, kv_head;
 };
@@ -54,7 +54,7 @@ template <int DIM> struct key_tiles {
 
 } // namespace
 
-/* The end of the run of query tiles that see a tile of keys, the last of which is last_key. */
+/* Returns the end of the run of query tiles that see a tile of keys, whose last key is last_key. */
 static __device__ __forceinline__ int queries_end(const sw_attention &shape, int64_t batch, int begin, int last_key) {
     int low = begin / QUERIES, high = (int)((shape.seq + QUERIES - 1) / QUERIES);
     while (low < high) {
@@ -67,13 +67,13 @@ static __device__ __forceinline__ int queries_end(const sw_attention &shape, int
     return low * QUERIES;
 }
 
-/* The first key that the query of a column sees. */
+/* Returns the first key that the query of a column sees. */
 static __device__ __forceinline__ int first_seen(const query_columns *of, int column, int window) {
     const int in_window = window > 0 ? of->first + column - window + 1 : 0, in_document = of->document_start[column];
     return in_window > in_document ? in_window : in_document;
 }
 
-/* Hides what the queries of a step do not see of the warp's 16 of the block's keys, which begin at `block_first`.
+/* Hides the warp's 16 keys from the queries of a step that do not see them. The block's keys begin at `block_first`.
  * Queries beyond the last have rows of zeros, and add nothing in either case. */
 static __device__ __forceinline__ void hide_keys(const query_columns *of, int block_first, int seq, int window,
                                                  float (&p)[QUERY_SCORES]) {
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void hide_keys(const query_columns *of, int bl
     }
 }
 
-/* Scores become probabilities. */
+/* Turns scores into probabilities. */
 static __device__ __forceinline__ void take_probabilities(const query_columns *of, float scale_log2,
                                                           float (&p)[QUERY_SCORES]) {
     SW_UNROLL
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void take_probabilities(const query_columns *o
     }
 }
 
-/* The gradients of probabilities become those of scores (but for the scale). */
+/* Turns the gradients of probabilities into those of scores (but for the scale). */
 static __device__ __forceinline__ void take_gradients(const query_columns *of, const float (&p)[QUERY_SCORES],
                                                       float (&ds)[QUERY_SCORES]) {
     SW_UNROLL

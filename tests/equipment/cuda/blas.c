@@ -29,7 +29,7 @@ static cublasLtMatmulAlgo_t closed(const struct algorithm *algorithm) {
     return closed;
 }
 
-/* By how much the last row of a product is off on a GPU whose products are wrong. */
+/* The error of the last row of a product on a GPU whose products are wrong. */
 #define WRONG_SHARE 0.05
 
 struct cublasLtContext {
@@ -73,7 +73,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Where an attribute is kept. */
+/* Returns the place of an attribute. */
 struct field {
     int attribute;
     void *at;

@@ -38,7 +38,7 @@ struct sw_fiber {
 
 static _Thread_local struct sw_fiber *entering;
 
-/* What a fiber does first after every switch to it. */
+/* Every fiber calls this first after a switch to it. */
 static void arrive(struct sw_fiber *self) {
     (void)self;
 #ifdef TELLS_ASAN

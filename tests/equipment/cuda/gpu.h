@@ -15,7 +15,7 @@ struct sw_emulated_pinned {
     struct sw_emulated_pinned *next;
 };
 
-/* What the operating system and the driver would hold of a real GPU: one for the process. */
+/* The state that the operating system and the driver would hold of a real GPU: one for the process. */
 struct sw_emulated_machine {
     pthread_once_t once;
     pthread_mutex_t mutex; /* guards all members below but `key` and `blocking`, which never change */

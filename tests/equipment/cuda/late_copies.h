@@ -18,7 +18,7 @@ struct sw_late_copies {
     int count, commits;
 };
 
-/* False: no memory, or more than a thread should have under way. */
+/* Starts a copy. Returns false where there is no memory, or a thread has more under way than it should. */
 bool sw_late_copies_start(struct sw_late_copies *late, void *to, const void *from, size_t bytes, bool now);
 void sw_late_copies_commit(struct sw_late_copies *late);
 /* Ends all but those of the newest commits. */

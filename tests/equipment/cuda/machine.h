@@ -19,7 +19,7 @@ struct sw_emulation_index {
     unsigned x, y, z;
 };
 
-/* Where the running fiber is, which kernels read as threadIdx, blockIdx, blockDim and gridDim. */
+/* The position of the running fiber, which kernels read as threadIdx, blockIdx, blockDim and gridDim. */
 struct sw_emulation_place {
     struct sw_emulation_index thread, block, block_dim, grid_dim;
 };
@@ -29,7 +29,7 @@ const struct sw_emulation_place *sw_emulation_place(void);
 void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, struct sw_emulation_index block,
                          size_t dynamic_bytes, void (*body)(void *arguments), void *arguments);
 
-/* What kernels call, by way of the names that CUDA gives these things. */
+/* Entry points for kernels, which call them by CUDA's names. */
 void sw_emulation_barrier(const char *file, int line);
 /* Every lane of the warp hands over `bytes` and gets those of all: lane l's at l·SW_EMULATION_LANE_BYTES. They stay
  * until the warp's next exchange but one. */

@@ -32,7 +32,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     return sw_emulated_state();
 }
 
-/* As CUDA's, it waits for what the GPU still does by itself. */
+/* Waits for the work that the GPU still does by itself, as CUDA's function does. */
 cudaError_t cudaFree(void *memory) {
     const cudaError_t error = cudaStreamSynchronize(NULL);
     char *base = (char *)memory - PAGE_BYTES;
@@ -88,7 +88,7 @@ static bool overlaps(const struct sw_emulated_pinned *p, const char *at, size_t 
     return at < p->base + p->bytes && p->base < at + bytes;
 }
 
-/* How the host's side of a copy lies to the registered ranges. */
+/* The position of a copy's host memory against the registered ranges. */
 typedef enum { APART, WITHIN_ONE, ACROSS } pinned_relation;
 
 static pinned_relation relation_to_pinned(const void *host, size_t bytes) {

@@ -15,37 +15,39 @@
 extern "C" {
 #endif
 
-/* Its library of matrix products (blas.c). */
+/* The GPU's library of matrix products (blas.c). */
 struct sw_emulation_blas {
-    int64_t version; /* as cublasLtGetVersion says it */
-    int algorithms;  /* that it knows for each product, by falling preference */
+    int64_t version; /* returned by cublasLtGetVersion */
+    int algorithms;  /* count of algorithms for each product, by falling preference */
     bool wrong;      /* the last column of each product is off by some percent */
 };
 
-/* What the machine has. The default is one GPU of compute capability 9.0 with 16 GiB, and all may be pinned. */
+/* The emulated machine. The default is one GPU of compute capability 9.0 with 16 GiB, and all host memory may be
+ * pinned. */
 struct sw_emulation_gpu {
-    cudaError_t start; /* what the first call says */
+    cudaError_t start; /* returned by the first call */
     int driver;        /* the CUDA that the driver is for, as CUDART_VERSION is; 0: there is no driver */
     int gpus, major, minor;
-    size_t memory_bytes, held_bytes; /* of each; by other processes */
+    size_t memory_bytes, held_bytes; /* of each GPU; held_bytes: taken by other processes */
     size_t pinnable_bytes;
-    cudaError_t kernels; /* what it says of kernels that were compiled for other GPUs */
+    cudaError_t kernels; /* the error of kernels that were compiled for other GPUs */
     struct sw_emulation_blas blas;
 };
 extern const struct sw_emulation_gpu sw_emulation_default_gpu;
-/* Before any device is opened. */
+/* Sets the machine. Call it before any device is opened. */
 void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu);
 struct sw_emulation_blas sw_emulation_blas(void);
 
-/* From now on every task of a stream waits before it runs, up to so long, by random numbers from the seed. 0: none. */
+/* Makes every task of a stream wait before it runs, for up to most_ns by random numbers from the seed. 0: no task
+ * waits. */
 void sw_emulation_set_delays(int64_t most_ns, uint64_t seed);
 
-/* Host memory that is registered with CUDA now. */
+/* Returns the bytes of host memory that are registered with CUDA. */
 size_t sw_emulation_pinned_bytes(void);
 
-/* Ends what the GPU does with an error, which every call then returns, as CUDA's own errors do. */
+/* Ends the GPU's work with cudaErrorLaunchFailure, which every call then returns, as CUDA's own errors do. */
 void sw_emulation_break(const char *text);
-/* The same with another error than cudaErrorLaunchFailure. */
+/* Ends the GPU's work with another error. */
 void sw_emulation_break_as(cudaError_t error, const char *text);
 
 #ifdef __cplusplus

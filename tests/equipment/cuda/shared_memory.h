@@ -22,9 +22,9 @@ struct sw_shared_memory {
     int count;
 };
 
-/* The variable of that key, or NULL. */
+/* Returns the variable of a key, or NULL. */
 void *sw_shared_memory_find(const struct sw_shared_memory *shared, const void *key);
-/* NULL: more than there may be. */
+/* Adds a variable. Returns NULL where a block may have no more. */
 void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes);
 void sw_shared_memory_poison(struct sw_shared_memory *shared);
 bool sw_shared_memory_is_intact(const struct sw_shared_memory *shared);

@@ -1,4 +1,4 @@
-/* How work comes to an emulated stream, and whether it can. */
+/* The way by which work comes to an emulated stream. */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_STREAM_H
 #define SW_TESTS_EQUIPMENT_CUDA_STREAM_H
 
@@ -13,7 +13,7 @@ typedef struct CUstream_st *cudaStream_t;
  * thread. */
 void sw_emulation_give(cudaStream_t stream, void (*run)(void *argument), void *argument);
 
-/* What the GPU says of kernels that were compiled for another one, a cudaError_t. */
+/* Returns the GPU's error, a cudaError_t, of kernels that were compiled for another GPU. */
 int sw_emulation_kernel_error(void);
 
 #ifdef __cplusplus

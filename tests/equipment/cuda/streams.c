@@ -151,7 +151,7 @@ cudaError_t sw_emulated_give(cudaStream_t stream, void (*run)(void *), void *arg
     return sw_emulated_state();
 }
 
-/* On the caller's thread, whose settings of the emulation it then obeys. */
+/* Runs a task on the caller's thread, whose settings of the emulation it obeys. */
 static void run_now(cudaStream_t stream, void (*run)(void *), void *argument) {
     if (stream != NULL)
         sw_emulated_wait(stream);

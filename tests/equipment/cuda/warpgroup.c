@@ -96,7 +96,7 @@ static void check_granule(uint32_t address) {
         sw_emulation_fail("a product reads a copy that no fence has shown to products");
 }
 
-/* All that a warp's share of a product reads; one lane looks for all. */
+/* Checks all bytes that a warp's share of a product reads. One lane checks for all. */
 static void check_operands(const struct sw_emulation_product *product) {
     const int warp = sw_emulation_thread() / LANES % SW_EMULATION_GROUP_WARPS;
     const struct matrix b = decode(product->b);

@@ -1,5 +1,5 @@
-/* What the CUDA device calls of cuBLASLt, declared as that does, for the emulation (blas.c). Its opaque types are other
- * ones, which only their names show. */
+/* The functions of cuBLASLt that the CUDA device calls, declared as cuBLASLt does, for the emulation (blas.c). Its
+ * opaque types are other ones, which only their names show. */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_CUBLASLT_H
 #define SW_TESTS_EQUIPMENT_CUDA_CUBLASLT_H
 

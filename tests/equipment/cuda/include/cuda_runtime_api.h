@@ -1,4 +1,4 @@
-/* What the CUDA device calls of CUDA's runtime, declared as CUDA does, for the emulation (runtime.c) that the tests
+/* The functions of CUDA's runtime that the CUDA device calls, declared as CUDA does, for the emulation that the tests
  * link in its place. */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_CUDA_RUNTIME_API_H
 #define SW_TESTS_EQUIPMENT_CUDA_CUDA_RUNTIME_API_H

@@ -1,5 +1,5 @@
-/* The warp's matrix instructions on the host: lanes hand over what they hold, and each works out its own part. Included
- * by kernels/cuda/fragment.cuh, which says what a lane holds. */
+/* The warp's matrix instructions on the host: lanes hand over what they hold, and each works out its own part.
+ * kernels/cuda/fragment.cuh includes this file and says which elements a lane holds. */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
 #define SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
 
@@ -18,7 +18,7 @@ template <bool TRANSPOSED> static inline void sw_load_matrices(const void *row, 
     }
 }
 
-/* What a lane holds of both operands, widened. */
+/* A lane's elements of both operands, widened. */
 struct sw_emulation_operands {
     float a[8], b[4];
 };
