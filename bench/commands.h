@@ -1,20 +1,26 @@
-/* `spillway bench NAME`: each measures one thing beside the machine's own limit. Gets the arguments after `bench` and
- * returns the exit status. */
+/* The benches, each of which measures one thing beside the machine's own limit. */
 #ifndef SW_BENCH_COMMANDS_H
 #define SW_BENCH_COMMANDS_H
 
+#include "core/status.h"
+
+/* Runs `spillway bench NAME`: gets the arguments after `bench` and returns the exit status. */
 int sw_command_bench(int argc, char **argv);
 
-/* The benches; each gets the arguments after its name. */
-int sw_bench_comm(int argc, char **argv);
-int sw_bench_copy(int argc, char **argv);
-int sw_bench_update(int argc, char **argv);
-int sw_bench_gemm(int argc, char **argv);
-int sw_bench_attention(int argc, char **argv);
-int sw_bench_compute(int argc, char **argv);
+struct sw_command_line;
+
+/* Benches of one process, with the flags of bench/options.h: each gets a struct sw_bench_options. */
+sw_status sw_bench_attention(const void *given);
+sw_status sw_bench_compute(const void *given);
+sw_status sw_bench_copy(const void *given);
+sw_status sw_bench_gemm(const void *given);
+sw_status sw_bench_load(const void *given);
+sw_status sw_bench_update(const void *given);
+/* Benches of several ranks, with the same flags. */
+int sw_bench_comm(const struct sw_command_line *line, int argc, char **argv);
+int sw_bench_zero(const struct sw_command_line *line, int argc, char **argv);
+/* Benches with flags of their own. */
 int sw_bench_io(int argc, char **argv);
-int sw_bench_load(int argc, char **argv);
 int sw_bench_step(int argc, char **argv);
-int sw_bench_zero(int argc, char **argv);
 
 #endif

@@ -1,31 +1,50 @@
-/* Flags that the benches share, for the tables of their command lines. */
+/* The flags of the benches but `io` and `step`, which have tables of their own. */
 #ifndef SW_BENCH_OPTIONS_H
 #define SW_BENCH_OPTIONS_H
 
 #include "bench/report.h"
 #include "train/settings/options.h"
+#include "train/settings/settings.h"
 
-#define SW_BENCH_THREADS(offset_)                                                                                      \
-    {                                                                                                                  \
-        .name = "--threads", .kind = SW_OPTION_INT, .offset = (offset_), .initial = "auto", .value = "N",              \
-        .what = "threads of the CPU device and of what it is compared with; auto: all cores", .int_min = 1,            \
-        .int_max = 4096, .allow_auto = true                                                                            \
-    }
+/* A bit for each bench, by which a row of the table says whose flag it is. */
+enum {
+    SW_BENCH_COPY = 1,
+    SW_BENCH_COMM = 2,
+    SW_BENCH_UPDATE = 4,
+    SW_BENCH_GEMM = 8,
+    SW_BENCH_ATTENTION = 16,
+    SW_BENCH_COMPUTE = 32,
+    SW_BENCH_LOAD = 64,
+    SW_BENCH_ZERO = 128,
+};
 
-#define SW_BENCH_DEVICE(offset_)                                                                                       \
-    {                                                                                                                  \
-        .name = "--device", .kind = SW_OPTION_CHOICE, .offset = (offset_), .initial = "auto",                          \
-        .choices = "auto|cpu|cuda", .what = "what computes; auto: CUDA where there is one, else the CPU"               \
-    }
+struct sw_bench_options {
+    struct sw_settings settings; /* flags that train has too: the model and its shape, the device, --json */
+    struct sw_option_list sizes, nvme;
+    int64_t rounds, chunk_grains, staging_bytes;
+};
 
-#define SW_BENCH_ROUNDS(offset_, initial_)                                                                             \
-    {                                                                                                                  \
-        .name = "--rounds", .kind = SW_OPTION_INT, .offset = (offset_), .initial = (initial_), .value = "N",           \
-        .what = "times that each is measured, in turn; medians are shown", .int_min = 1,                               \
-        .int_max = SW_BENCH_MAX_ROUNDS                                                                                 \
-    }
+enum { SW_BENCH_MAX_FLAGS = 24, SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
+#define SW_BENCH_MADE_MODEL "made" /* the model that `zero` makes */
 
-#define SW_BENCH_JSON(offset_)                                                                                         \
-    { .name = "--json", .kind = SW_OPTION_FLAG, .offset = (offset_), .what = "one object on standard output" }
+/* The command line of one bench. `line` borrows `options`. */
+struct sw_bench_line {
+    struct sw_option options[SW_BENCH_MAX_FLAGS];
+    struct sw_command_line line;
+};
+/* Fills in the command line of a bench, given by its bit. */
+void sw_bench_line(int bench, const char *command, const char *summary, struct sw_bench_line *out);
+
+/* The values of --size that a bench takes, and those that it measures without the flag. */
+struct sw_bench_sizes {
+    const char *allowed; /* "from 4KiB to 256MiB" */
+    int64_t least_bytes, most_bytes, multiple_bytes;
+    int usual_count;
+    int64_t usual_bytes[SW_BENCH_MAX_SIZES];
+};
+extern const struct sw_bench_sizes sw_bench_copy_sizes, sw_bench_comm_sizes;
+int sw_bench_size_count(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes);
+sw_status sw_bench_size_at(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes, int which,
+                           int64_t *out_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* What benches that several ranks run together do before they measure. Alone all of it is true. */
+/* The start of a bench that several ranks run together. A rank alone agrees with itself. */
 #ifndef SW_BENCH_RANKS_H
 #define SW_BENCH_RANKS_H
 
@@ -7,10 +7,10 @@
 #include "train/hf/config.h"
 #include "train/settings/settings.h"
 
-/* Watches the ranks, and gives the settings this rank's place and its share of the cores. */
+/* Watches the ranks, and writes this rank's identity and its share of the cores into the settings. */
 sw_status sw_bench_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings);
-/* Resolved settings, the model and the kind of device are alike; budgets become the least that any rank has. NCCL then
- * moves what GPUs hold. */
+/* Fails unless all ranks have the same resolved settings, model and kind of device. Budgets become the least of any
+ * rank. From then on NCCL moves the memory of GPUs. */
 sw_status sw_bench_agree(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_model_config *config,
                          const struct sw_devices *devices);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the resampled medians, those left out at either end: the fortieth part. */
+/* OUTSIDE resampled medians are left out at either end: the fortieth part of them. */
 enum { RESAMPLES = 2000, OUTSIDE = RESAMPLES / 40 };
 
 double sw_bench_median(const struct sw_bench_rounds *rounds, int who) {
@@ -35,7 +35,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Every report of the same rates shows the same interval: the draws are always the same. */
+/* The draws are always the same, so that every report of the same rates shows the same interval. */
 struct sw_bench_interval sw_bench_ratio_interval(const struct sw_bench_rounds *rounds, int who, int to) {
     double ratio[SW_BENCH_MAX_ROUNDS], drawn[SW_BENCH_MAX_ROUNDS], medians[RESAMPLES];
     take_ratios(rounds, who, to, ratio);

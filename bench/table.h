@@ -45,7 +45,7 @@ struct sw_bench_table {
 #define SW_AT(kind_, member) .kind = (kind_), .offset = offsetof(ROW, member)
 #define SW_MEDIAN(member, who_) SW_AT(SW_FIELD_MEDIAN, member), .who = (who_)
 #define SW_RATIO(member, who_, to_) SW_AT(SW_FIELD_RATIO, member), .who = (who_), .to = (to_)
-/* The same where the row itself is a struct sw_bench_rounds. */
+/* Kind of a field where the row itself is a struct sw_bench_rounds. */
 #define SW_WHOLE_MEDIAN(who_) .kind = SW_FIELD_MEDIAN, .who = (who_)
 #define SW_WHOLE_RATIO(who_, to_) .kind = SW_FIELD_RATIO, .who = (who_), .to = (to_)
 #define SW_GIGA .scale = 1e-9

@@ -13,69 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_BYTES (4 * SW_KIB)
-#define LARGEST_BYTES (256 * SW_MIB)
 /* Ranks do little alone. */
 enum { RANK_TIMEOUT_S = 60 };
 
 /* Rates are the bytes that a rank gives to the others, but for memcpy, which every rank does at once. */
 enum { GATHER, REDUCE, LIBRARY, PLAIN, MEMCPY, CONTENDERS };
 static_assert((int)CONTENDERS <= (int)SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
-
-struct comm_options {
-    struct sw_option_list sizes;
-    int64_t staging_bytes;
-    int precision, device;
-    int64_t threads, rounds;
-    bool json;
-};
-
-static sw_status read_size(const char *text, int64_t *out_bytes) {
-    SW_TRY(sw_parse_size(text, out_bytes));
-    if (*out_bytes < LEAST_BYTES || *out_bytes > LARGEST_BYTES)
-        return sw_fail(SW_ERR_ARG, "--size %s is not from 4KiB to 256MiB", text);
-    return SW_OK;
-}
-
-static sw_status check_sizes(const void *target) {
-    const struct comm_options *given = target;
-    int64_t bytes;
-    for (int i = 0; i < given->sizes.count; i++)
-        SW_TRY(read_size(given->sizes.items[i], &bytes));
-    return SW_OK;
-}
-
-#define AT(member) offsetof(struct comm_options, member)
-static const struct sw_option options[] = {
-    {.name = "--size",
-     .kind = SW_OPTION_MANY,
-     .offset = AT(sizes),
-     .value = "SIZE",
-     .what = "of a vector, all ranks' shares together; default: 64KiB 1MiB 8MiB 64MiB"},
-    {.name = "--precision",
-     .kind = SW_OPTION_CHOICE,
-     .offset = AT(precision),
-     .initial = "bf16",
-     .choices = "fp32|bf16|fp16",
-     .what = "of the elements that are added"},
-    {.name = "--staging",
-     .kind = SW_OPTION_SIZE,
-     .offset = AT(staging_bytes),
-     .initial = "16MiB",
-     .value = "SIZE",
-     .int_min = SW_MIB,
-     .what = "memory through which reductions pass"},
-    SW_BENCH_DEVICE(AT(device)),
-    SW_BENCH_THREADS(AT(threads)),
-    SW_BENCH_ROUNDS(AT(rounds), "5"),
-    SW_BENCH_JSON(AT(json)),
-};
-static_assert((int)SW_F32 == 0 && (int)SW_BF16 == 1 && (int)SW_F16 == 2, "--precision has the types in their order");
-static const struct sw_command_line line = {.command = "bench comm",
-                                            .summary = "what ranks exchange, beside plain sends; start it with mpirun",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0],
-                                            .check = check_sizes};
 
 /* One size of a vector. */
 struct size_row {
@@ -104,7 +47,7 @@ static const struct sw_bench_field fields[] = {
 };
 
 struct comm_bench {
-    const struct comm_options *given;
+    const struct sw_bench_options *given;
     struct sw_comm *comm;
     const struct sw_comm_place *place;
     struct sw_device *device;
@@ -164,24 +107,20 @@ static sw_status measure_round(struct comm_bench *bench, struct sw_bench_rounds 
 }
 
 static sw_status list_sizes(struct comm_bench *bench) {
-    static const int64_t usual_bytes[] = {64 * SW_KIB, SW_MIB, 8 * SW_MIB, 64 * SW_MIB};
-    enum { USUAL = sizeof usual_bytes / sizeof usual_bytes[0] };
-    const struct sw_option_list *sizes = &bench->given->sizes;
-    bench->count = sizes->count > 0 ? sizes->count : USUAL;
+    bench->count = sw_bench_size_count(bench->given, &sw_bench_comm_sizes);
     bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
     if (bench->rows == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
     for (int i = 0; i < bench->count; i++) {
-        bench->rows[i] = (struct size_row){.bytes = usual_bytes[i % USUAL], .rounds.rounds = (int)bench->given->rounds};
-        if (sizes->count > 0)
-            SW_TRY(read_size(sizes->items[i], &bench->rows[i].bytes));
+        bench->rows[i].rounds.rounds = (int)bench->given->rounds;
+        SW_TRY(sw_bench_size_at(bench->given, &sw_bench_comm_sizes, i, &bench->rows[i].bytes));
     }
     return SW_OK;
 }
 
 static sw_status measure_sizes(struct comm_bench *bench) {
     struct sw_rates rates = {0};
-    SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->precision, &rates));
+    SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->settings.precision, &rates));
     bench->latency_s = rates.comm_latency_s;
     for (int i = 0; i < bench->count; i++) {
         bench->bytes = bench->rows[i].bytes;
@@ -196,9 +135,9 @@ static sw_status report(const struct comm_bench *bench) {
     const struct sw_comm_place *place = bench->place;
     const bool alone = place->ranks == 1;
     const char *device = sw_device_info(bench->device).name;
-    const char *precision = sw_dtype_name((sw_dtype)bench->given->precision);
+    const char *precision = sw_dtype_name((sw_dtype)bench->given->settings.precision);
     const char *transport = sw_comm_transport_name(bench->comm);
-    if (bench->given->json)
+    if (bench->given->settings.json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i, s:f, s:o}", "bench", "comm", "device",
                                              device, "precision", precision, "ranks", place->ranks, "nodes",
                                              place->nodes, "transport", transport, "rounds", (int)bench->given->rounds,
@@ -220,13 +159,13 @@ static sw_status report(const struct comm_bench *bench) {
 /* Opens the GPU of this rank among those of its machine. auto is the CPU where there is none. */
 static sw_status open_device(struct comm_bench *bench) {
     enum { NAME_CHARS = 32 };
-    const struct comm_options *given = bench->given;
-    const int threads = given->threads == SW_OPTION_AUTO ? 1 : (int)given->threads;
+    const struct sw_bench_options *given = bench->given;
+    const int threads = given->settings.threads == SW_OPTION_AUTO ? 1 : (int)given->settings.threads;
     char name[NAME_CHARS];
     snprintf(name, sizeof name, "cuda:%d", bench->place->local_rank);
-    if (given->device == SW_DEVICE_CUDA)
+    if (given->settings.device == SW_DEVICE_CUDA)
         return sw_device_open(name, threads, &bench->device);
-    bool usable = given->device == SW_DEVICE_AUTO && sw_device_open(name, threads, &bench->device) == SW_OK;
+    bool usable = given->settings.device == SW_DEVICE_AUTO && sw_device_open(name, threads, &bench->device) == SW_OK;
     sw_error_clear();
     SW_TRY(sw_comm_all_true(bench->comm, "device", &usable));
     if (usable)
@@ -245,7 +184,7 @@ static sw_status take_memory(struct comm_bench *bench) {
     SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->from));
     SW_TRY(sw_memory_open(bench->device, "vectors", SW_MEMORY_DEVICE, most_bytes, &bench->to));
     SW_TRY(sw_comm_use_staging(bench->comm, sw_memory_base(bench->staging), staging_bytes));
-    return sw_measure_comm_open(bench->comm, bench->device, (sw_dtype)bench->given->precision, most_bytes,
+    return sw_measure_comm_open(bench->comm, bench->device, (sw_dtype)bench->given->settings.precision, most_bytes,
                                 &bench->measure);
 }
 
@@ -285,19 +224,19 @@ static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     return bench->place->rank == 0 ? report(bench) : SW_OK;
 }
 
-int sw_bench_comm(int argc, char **argv) {
-    struct comm_options given = {0};
+int sw_bench_comm(const struct sw_command_line *line, int argc, char **argv) {
+    struct sw_bench_options given = {0};
     struct comm_bench bench = {.given = &given};
     struct sw_ranks ranks;
     int code;
-    if (sw_command_begin(&ranks, line.command, &code)) {
-        if (sw_command_parse_ranks(&ranks, &line, argc, argv, &given, &code)) {
+    if (sw_command_begin(&ranks, line->command, &code)) {
+        if (sw_command_parse_ranks(&ranks, line, argc, argv, &given, &code)) {
             const sw_status status = run(&bench, &ranks);
             code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
         }
         sw_command_end(&ranks, code);
     }
     close_bench(&bench);
-    sw_options_release(&line, &given);
+    sw_options_release(line, &given);
     return code;
 }

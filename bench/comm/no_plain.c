@@ -1,4 +1,4 @@
-/* In the place of comm_plain.c in a build without MPI. */
+/* This file stands in place of plain.c in a build without MPI. */
 #include "bench/comm/plain.h"
 
 bool sw_comm_plain_is_there(void) {

@@ -12,40 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step of one micro-batch is enough: what is held and sent does not depend on how much is computed. */
+/* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. */
 enum { STEPS = 1, SEQ = 16 };
-
-struct zero_options {
-    char *model;
-    int precision, device;
-    int64_t threads;
-    bool json;
-};
-
-#define AT(member) offsetof(struct zero_options, member)
-static const struct sw_option options[] = {
-    {.name = "--model",
-     .kind = SW_OPTION_STRING,
-     .offset = AT(model),
-     .initial = "made",
-     .value = "M",
-     .what = "made: one of 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or a "
-             "preset of those that plan --help lists"},
-    {.name = "--precision",
-     .kind = SW_OPTION_CHOICE,
-     .offset = AT(precision),
-     .initial = "auto",
-     .choices = "auto|bf16|fp16|fp32",
-     .what = "of weights and gradients; auto: bf16 where the device has it"},
-    SW_BENCH_DEVICE(AT(device)),
-    SW_BENCH_THREADS(AT(threads)),
-    SW_BENCH_JSON(AT(json)),
-};
-static const struct sw_command_line line = {
-    .command = "bench zero",
-    .summary = "what a rank holds and sends at each stage of ZeRO, beside the formulas; start it with mpirun",
-    .options = options,
-    .option_count = sizeof options / sizeof options[0]};
 
 /* Every unit fills all but a hundredth of a multiple of 8 grains, so that up to 8 ranks have equal shards with little
  * padding. There are many blocks: stage 3 gathers embedding, head and last block once a step, all others twice. */
@@ -70,7 +38,7 @@ static const struct sw_model_config made = {
 };
 
 struct zero_bench {
-    const struct zero_options *given;
+    const struct sw_bench_options *given;
     struct sw_ranks *ranks;
     struct sw_settings settings;
     struct sw_model_config config;
@@ -86,15 +54,16 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->place = strdup("weights=device,grads=device,optimizer=device,acts=device");
     if (settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the settings");
-    settings->precision = b->given->precision;
-    settings->device = b->given->device;
-    settings->threads = b->given->threads;
+    settings->precision = b->given->settings.precision;
+    settings->device = b->given->settings.device;
+    settings->threads = b->given->settings.threads;
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
     settings->seq = SEQ;
     settings->micro_batch = 1;
     settings->batch_tokens = (int64_t)SEQ * sw_ranks_count(b->ranks);
     b->config = made;
-    return strcmp(b->given->model, line.options[0].initial) == 0 ? SW_OK : sw_config_load(b->given->model, &b->config);
+    const char *model = b->given->settings.model;
+    return strcmp(model, SW_BENCH_MADE_MODEL) == 0 ? SW_OK : sw_config_load(model, &b->config);
 }
 
 static sw_status open_model(struct zero_bench *b) {
@@ -107,8 +76,8 @@ static sw_status open_model(struct zero_bench *b) {
     return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
 }
 
-/* What was sent is counted where nothing is on its way: from there on so many whole steps, the update of the last one
- * with them. */
+/* Counts the bytes that are sent in whole steps: from a moment when nothing is on its way until the last step's update
+ * has ended. */
 static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zero_stage *out) {
     const struct sw_contender_spec spec = {.settings = &b->settings,
                                            .model = b->model,
@@ -131,7 +100,7 @@ end:
     return status;
 }
 
-/* The most that any rank holds and sends. */
+/* Takes the figures of the rank that holds and sends the most. */
 static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
     if (sw_ranks_comm(b->ranks) == NULL)
         return SW_OK;
@@ -164,12 +133,12 @@ static sw_status run(struct zero_bench *b) {
         SW_TRY(measure_stage(b, zero));
     b->report.comm = b->ranks->comm;
     b->report.device = sw_devices_info(&b->devices).name;
-    b->report.model = b->given->model;
+    b->report.model = b->given->settings.model;
     b->report.type = sw_settings_type(&b->settings);
     b->report.parameters = sw_units_parameters(sw_model_get_units(b->model));
     if (sw_ranks_rank(b->ranks) > 0)
         return SW_OK;
-    if (b->given->json)
+    if (b->given->settings.json)
         return sw_zero_print_json(&b->report);
     sw_zero_print(&b->report);
     return SW_OK;
@@ -182,19 +151,19 @@ static void close_bench(struct zero_bench *b) {
     sw_options_release(&sw_bench_step_command, &b->settings);
 }
 
-int sw_bench_zero(int argc, char **argv) {
-    struct zero_options given = {0};
+int sw_bench_zero(const struct sw_command_line *line, int argc, char **argv) {
+    struct sw_bench_options given = {0};
     struct sw_ranks ranks;
     struct zero_bench bench = {.given = &given, .ranks = &ranks};
     int code;
-    if (sw_command_begin(&ranks, line.command, &code)) {
-        if (sw_command_parse_ranks(&ranks, &line, argc, argv, &given, &code)) {
+    if (sw_command_begin(&ranks, line->command, &code)) {
+        if (sw_command_parse_ranks(&ranks, line, argc, argv, &given, &code)) {
             const sw_status status = run(&bench);
             code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
         }
         close_bench(&bench);
         sw_command_end(&ranks, code);
     }
-    sw_options_release(&line, &given);
+    sw_options_release(line, &given);
     return code;
 }

@@ -1,4 +1,5 @@
-/* What `bench zero` finds: what a rank holds and sends at each stage of ZeRO, beside the paper's formulas. */
+/* The results of `bench zero`: the bytes that a rank holds and sends at each stage of ZeRO, beside the paper's
+ * formulas. */
 #ifndef SW_BENCH_COMM_ZERO_H
 #define SW_BENCH_COMM_ZERO_H
 
@@ -19,7 +20,7 @@ typedef enum {
     SW_ZERO_FIGURES
 } sw_zero_figure;
 
-/* Memory of a tier that holds no state, of all slots of a name. */
+/* Bytes of all slots of one name in a tier. They hold no state. */
 struct sw_zero_buffer {
     const char *name;
     sw_tier tier;
@@ -27,9 +28,9 @@ struct sw_zero_buffer {
 };
 
 struct sw_zero_stage {
-    int64_t bytes[SW_ZERO_FIGURES]; /* of the rank that has the most; sent: as its comm has counted */
+    int64_t bytes[SW_ZERO_FIGURES]; /* of the rank that has the most; the bytes sent are its communicator's count */
     double formula_bytes[SW_ZERO_FIGURES];
-    int64_t planned_bytes;                         /* sent by the ops of a step, of the rank that sends the most */
+    int64_t planned_bytes;                         /* sent by the ops of a step, on the rank that sends the most */
     struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* of this rank */
     int buffers;
 };
@@ -42,7 +43,7 @@ struct sw_zero_report {
     struct sw_zero_stage stage[SW_ZERO_STAGES];
 };
 
-/* Bytes of slots by what they hold, and those that ZeRO says. */
+/* Adds the bytes of a plan's slots to the figures of what they hold, or to the buffers. */
 void sw_zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *out);
 void sw_zero_find_formulas(const struct sw_plan *plan, struct sw_zero_stage *out);
 

@@ -1,13 +1,13 @@
-/* What a plan's memory holds, and what ZeRO (table 1 and section 7) says that it should. */
+/* Counts the bytes that a plan's memory holds, and those of ZeRO's formulas (table 1 and section 7). */
 #include "bench/comm/zero.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* fp32 masters and two moments. */
+/* The optimizer state of a parameter: fp32 master and two moments. */
 enum { OPTIMIZER_BYTES = 12 };
 
-/* The figure that a slot's content belongs to; SW_ZERO_FIGURES: none. */
+/* Returns the figure that a slot's content belongs to, or SW_ZERO_FIGURES for none. */
 static sw_zero_figure figure_of(const struct sw_slot *slot) {
     if (!slot->resident)
         return SW_ZERO_FIGURES;

@@ -45,7 +45,8 @@ static bool look(dev_t device, struct sw_drive_counts *out) {
     return known;
 }
 
-/* syncfs: deletions are discarded once the journal has them. What fails here fails louder in what is measured. */
+/* Deletions are discarded once the journal has them, hence syncfs. Errors are left to the measurement, which reports
+ * them. */
 static bool settle_journal(const char *directory, dev_t *out_device) {
     struct stat info;
     const int fd = open(directory, O_RDONLY | O_CLOEXEC);

@@ -6,17 +6,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a line of /sys/dev/block/MAJOR:MINOR/stat counts. */
+/* Counts from a line of /sys/dev/block/MAJOR:MINOR/stat. */
 struct sw_drive_counts {
-    int64_t transfers; /* done: reads and writes */
+    int64_t transfers; /* reads and writes that are done */
     int64_t discards;  /* done */
     int64_t in_flight; /* of all kinds */
 };
 
-/* False: it has no discards, as with kernels before 4.18. */
+/* Returns false for a line without discards, as kernels before 4.18 have it. */
 bool sw_drive_counts_parse(const char *stat_line, struct sw_drive_counts *out);
 
-/* Whether the drive was at work on discards between two looks: some were done, or something long keeps all else up. */
+/* Returns whether the drive worked on discards between two looks: some were done, or requests are in flight and no
+ * transfer was done. */
 bool sw_drive_discarded(const struct sw_drive_counts *before, const struct sw_drive_counts *now);
 
 /* Makes deletions reach the drives of the directories, and waits until each has discarded nothing for a while, at most

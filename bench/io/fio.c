@@ -20,7 +20,7 @@ enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 <
  * as fast; so fio's memory gets the same. A setting of the user's own stays. */
 #define HUGE_PAGES "glibc.malloc.hugetlb=1"
 
-/* In the child. fio dies with this program, so that it does not go on writing. */
+/* Turns the child into fio, which dies with this program, so that it does not go on writing. */
 static void become_fio(const int file[CHILD_FILES], const char *argument, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent || dup2(file[OUT], STDOUT_FILENO) < 0 || dup2(file[ERRORS], STDERR_FILENO) < 0)

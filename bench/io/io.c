@@ -3,7 +3,6 @@
 #include "bench/commands.h"
 #include "bench/io/pass.h"
 #include "bench/io/svg.h"
-#include "bench/options.h"
 #include "core/size.h"
 #include "io/queue/queue.h"
 #include "train/cli/commands.h"
@@ -164,7 +163,7 @@ static const struct sw_option options[] = {
      .kind = SW_OPTION_FLAG,
      AT(allow_buffered),
      .what = "accept a file system without direct I/O"},
-    SW_BENCH_JSON(offsetof(struct sw_io_options, json)),
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
 };
 static const struct sw_command_line line = {
     .command = "bench io",

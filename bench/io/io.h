@@ -42,7 +42,7 @@ struct sw_io_turn {
     int64_t most_bytes;
 };
 
-/* How often each cell is measured. */
+/* The rounds and the time that a sweep takes. */
 struct sw_io_effort {
     int sweep_rounds; /* a cell's result is its median round, so that one moment of the machine does not decide */
     int round_passes; /* passes of each contender in a round of the comparison: 2, there and back, or 1 */

@@ -198,7 +198,7 @@ static void draw_way(const struct sw_io_report *report, sw_io_way way, struct po
             (struct sw_svg_series){.x = points->x, .y = points->y[s], .dots = runner == SW_IO_FIO, .colour = block};
         snprintf(series->name, sizeof series->name, "%s%s", sw_format_size(grid->block_bytes[block], size),
                  runner == SW_IO_FIO ? ", fio" : "");
-        /* What does not fit is deepest, so that the points of every series are the first ones. */
+        /* Cells that do not fit are the deepest, so that the points of every series are the first ones. */
         for (int d = 0; d < grid->depths && report->results[way][block * grid->depths + d].fits; d++) {
             points->x[d] = grid->depth[d];
             points->y[s][series->count++] = report->results[way][block * grid->depths + d].rate[runner].bytes_per_s;

@@ -4,7 +4,7 @@
 
 #include "bench/io/io.h"
 
-/* In turn within a round: the queue alone and the store, with requests of the same size and number. */
+/* The contenders of a round: the queue alone and the store, with requests of the same size and number. */
 enum { SW_IO_PLAIN, SW_IO_STORE, SW_IO_STORE_CONTENDERS };
 #define SW_IO_STORE_LEAST_BYTES (INT64_C(3) << 20) /* of a pass that writes */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In pixels, but for the ticks. */
+/* Sizes are in pixels. */
 enum {
     WIDTH = 760,
     HEIGHT = 340,

@@ -5,7 +5,6 @@
 #include "bench/kernels/products.h"
 #include "bench/table.h"
 #include "core/size.h"
-#include "train/cli/commands.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,13 +13,8 @@ enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 enum { Q, K, V, O, D_O, LSE, DQ, DK, DV, SCRATCH, AREAS };
 
-struct attention_options {
-    struct sw_settings settings; /* the flags that shape a step, as of train */
-    int64_t rounds;
-};
-
 struct attention_bench {
-    const struct attention_options *given;
+    const struct sw_bench_options *given;
     struct sw_bench_model of;
     struct sw_attention shape;
     struct sw_memory *memory;
@@ -28,18 +22,6 @@ struct attention_bench {
     struct sw_bench_products products;
     struct sw_bench_rounds rounds; /* operations a second */
 };
-
-#define AT(member) offsetof(struct attention_options, member)
-static const struct sw_option options[] = {
-    SW_BENCH_MODEL_FLAGS(struct attention_options),
-    SW_BENCH_ROUNDS(AT(rounds), "5"),
-    SW_BENCH_JSON(AT(settings.json)),
-};
-static const struct sw_command_line line = {
-    .command = "bench attention",
-    .summary = "attention of a micro-batch forward and backward, beside the matrix products of a head alone",
-    .options = options,
-    .option_count = sizeof options / sizeof options[0]};
 
 /* Returns the attention of a block: queries, keys and values lie beside each other in a row. */
 static struct sw_attention shape_of(const struct attention_bench *b) {
@@ -211,17 +193,11 @@ static sw_status run(struct attention_bench *b) {
     return report(b);
 }
 
-int sw_bench_attention(int argc, char **argv) {
-    struct attention_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct attention_bench b = {.given = &given};
-        const sw_status status = run(&b);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        sw_bench_products_close(&b.products);
-        sw_memory_close(b.memory);
-        sw_bench_model_close(&b.of);
-    }
-    sw_options_release(&line, &given);
-    return code;
+sw_status sw_bench_attention(const void *given) {
+    struct attention_bench b = {.given = given};
+    const sw_status status = run(&b);
+    sw_bench_products_close(&b.products);
+    sw_memory_close(b.memory);
+    sw_bench_model_close(&b.of);
+    return status;
 }

@@ -10,7 +10,6 @@
 #include "core/long_work.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
-#include "train/cli/commands.h"
 #include "train/model/unit_run.h"
 
 #include <stdio.h>
@@ -18,11 +17,6 @@
 enum { EMBEDDING, BLOCK, HEAD, PARTS, TOTALS };
 /* The head's backward pass is all of its work. */
 enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
-
-struct compute_options {
-    struct sw_settings settings; /* the flags that shape a step, as of train */
-    int64_t rounds;
-};
 
 /* A unit, and how often a micro-batch goes through one like it. */
 struct part {
@@ -32,7 +26,7 @@ struct part {
 };
 
 struct compute_bench {
-    const struct compute_options *given;
+    const struct sw_bench_options *given;
     struct sw_bench_model of;
     struct sw_unit_run *run;
     struct sw_bench_products products; /* of a GPU; the CPU's are oneDNN's own */
@@ -58,17 +52,6 @@ static const struct sw_bench_field fields[] = {
     {.name = "products_s", SW_AT(SW_FIELD_REAL, seconds[PRODUCTS])},
     {.name = "products_share", .heading = "products to both", SW_AT(SW_FIELD_REAL, products_share), .digits = 2},
 };
-
-static const struct sw_option options[] = {
-    SW_BENCH_MODEL_FLAGS(struct compute_options),
-    SW_BENCH_ROUNDS(offsetof(struct compute_options, rounds), "5"),
-    SW_BENCH_JSON(offsetof(struct compute_options, settings.json)),
-};
-static const struct sw_command_line line = {
-    .command = "bench compute",
-    .summary = "a micro-batch forward and backward, beside its matrix products alone by the vendor's library",
-    .options = options,
-    .option_count = sizeof options / sizeof options[0]};
 
 static void name_parts(struct compute_bench *bench) {
     const int64_t layers = bench->of.config.layers;
@@ -217,17 +200,11 @@ static sw_status run(struct compute_bench *bench) {
     return report(bench);
 }
 
-int sw_bench_compute(int argc, char **argv) {
-    struct compute_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct compute_bench bench = {.given = &given};
-        const sw_status status = run(&bench);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        sw_unit_run_close(bench.run);
-        sw_bench_products_close(&bench.products);
-        sw_bench_model_close(&bench.of);
-    }
-    sw_options_release(&line, &given);
-    return code;
+sw_status sw_bench_compute(const void *given) {
+    struct compute_bench bench = {.given = given};
+    const sw_status status = run(&bench);
+    sw_unit_run_close(bench.run);
+    sw_bench_products_close(&bench.products);
+    sw_bench_model_close(&bench.of);
+    return status;
 }

@@ -6,7 +6,6 @@
 #include "bench/table.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
-#include "train/cli/commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,47 +18,6 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 #define WORKING_BYTES (48 * SW_MIB)
 #define LARGEST_BYTES (64 * SW_MIB)
 #define GRAIN_BYTES (SW_GRAIN_ELEMS * sw_dtype_bytes(SW_BF16))
-
-struct copy_options {
-    struct sw_option_list sizes;
-    int device;
-    int64_t threads, rounds;
-    bool json;
-};
-
-static sw_status read_size(const char *text, int64_t *out_bytes) {
-    SW_TRY(sw_parse_size(text, out_bytes));
-    if (*out_bytes < GRAIN_BYTES || *out_bytes > LARGEST_BYTES || *out_bytes % GRAIN_BYTES != 0)
-        return sw_fail(SW_ERR_ARG, "--size %s is not a multiple of 32KiB up to 64MiB", text);
-    return SW_OK;
-}
-
-static sw_status check_sizes(const void *target) {
-    const struct copy_options *given = target;
-    for (int i = 0; i < given->sizes.count; i++) {
-        int64_t bytes;
-        SW_TRY(read_size(given->sizes.items[i], &bytes));
-    }
-    return SW_OK;
-}
-
-#define AT(member) offsetof(struct copy_options, member)
-static const struct sw_option options[] = {
-    {.name = "--size",
-     .kind = SW_OPTION_MANY,
-     .offset = AT(sizes),
-     .value = "SIZE",
-     .what = "of a copy; default: 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB"},
-    SW_BENCH_DEVICE(AT(device)),
-    SW_BENCH_THREADS(AT(threads)),
-    SW_BENCH_ROUNDS(AT(rounds), "5"),
-    SW_BENCH_JSON(AT(json)),
-};
-static const struct sw_command_line line = {.command = "bench copy",
-                                            .summary = "copies between host and device, beside plain memory copies",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0],
-                                            .check = check_sizes};
 
 /* One size of a copy. */
 struct size_row {
@@ -120,25 +78,22 @@ static sw_status measure(const struct copy_bench *bench, struct size_row *row) {
     return SW_OK;
 }
 
-static sw_status measure_sizes(struct copy_bench *bench, const struct copy_options *given) {
-    static const int64_t usual_bytes[] = {64 * SW_KIB, 256 * SW_KIB, SW_MIB, 4 * SW_MIB, 16 * SW_MIB, 64 * SW_MIB};
-    const int usual = sizeof usual_bytes / sizeof usual_bytes[0];
-    bench->count = given->sizes.count > 0 ? given->sizes.count : usual;
+static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_options *given) {
+    bench->count = sw_bench_size_count(given, &sw_bench_copy_sizes);
     bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
     if (bench->rows == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
     for (int i = 0; i < bench->count; i++) {
-        bench->rows[i] = (struct size_row){.bytes = usual_bytes[i % usual], .rounds.rounds = (int)given->rounds};
-        if (given->sizes.count > 0)
-            SW_TRY(read_size(given->sizes.items[i], &bench->rows[i].bytes));
+        bench->rows[i].rounds.rounds = (int)given->rounds;
+        SW_TRY(sw_bench_size_at(given, &sw_bench_copy_sizes, i, &bench->rows[i].bytes));
         SW_TRY(measure(bench, &bench->rows[i]));
     }
     return SW_OK;
 }
 
-static sw_status report(const struct copy_bench *bench, const struct copy_options *given) {
+static sw_status report(const struct copy_bench *bench, const struct sw_bench_options *given) {
     const struct sw_device_info info = sw_devices_info(&bench->devices);
-    if (given->json)
+    if (given->settings.json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
                                              "threads", info.threads, "rounds", (int)given->rounds, "sizes",
                                              sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
@@ -149,11 +104,11 @@ static sw_status report(const struct copy_bench *bench, const struct copy_option
     return SW_OK;
 }
 
-static sw_status run(const void *target) {
-    const struct copy_options *given = target;
+sw_status sw_bench_copy(const void *target) {
+    const struct sw_bench_options *given = target;
     struct copy_bench bench = {0};
     sw_status status = SW_OK;
-    SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
+    SW_TRY_GOTO(sw_bench_open_devices(given->settings.device, given->settings.threads, &bench.devices), end);
     const struct sw_device_info info = sw_devices_info(&bench.devices);
     SW_TRY_GOTO(sw_copy_both_open(bench.devices.compute, 2 * LARGEST_BYTES, &bench.both), end);
     SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
@@ -165,9 +120,4 @@ end:
     sw_devices_close(&bench.devices);
     free(bench.rows);
     return status;
-}
-
-int sw_bench_copy(int argc, char **argv) {
-    struct copy_options given = {0};
-    return sw_command_run(&line, argc, argv, &given, run);
 }

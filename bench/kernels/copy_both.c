@@ -15,7 +15,7 @@ struct way {
     struct sw_copy_both *both;
     bool upload;
     struct sw_stream *stream;
-    struct sw_memory *there, *here; /* on the device and on the host */
+    struct sw_memory *there, *here; /* there: on the device; here: on the host */
     double bytes_per_s;
 };
 

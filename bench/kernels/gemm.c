@@ -11,18 +11,12 @@
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "core/size.h"
-#include "train/cli/commands.h"
 
 #include <math.h>
 #include <stdio.h>
 
 enum { OURS, SAME_LAYOUTS, OWN_LAYOUTS, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
-
-struct gemm_options {
-    struct sw_settings settings; /* the flags that shape a step, as of train */
-    int64_t rounds;
-};
 
 /* One product of a micro-batch, and the products of a part of the model. */
 struct product_row {
@@ -69,24 +63,12 @@ static const struct sw_bench_field total_fields[] = {
 };
 
 struct gemm_bench {
-    const struct gemm_options *given;
+    const struct sw_bench_options *given;
     struct sw_bench_model of;
     int contenders; /* on a GPU ours alone */
     struct sw_bench_products products;
     struct product_row row[SW_MODEL_MAX_PRODUCTS];
 };
-
-#define AT(member) offsetof(struct gemm_options, member)
-static const struct sw_option options[] = {
-    SW_BENCH_MODEL_FLAGS(struct gemm_options),
-    SW_BENCH_ROUNDS(AT(rounds), "9"),
-    SW_BENCH_JSON(AT(settings.json)),
-};
-static const struct sw_command_line line = {
-    .command = "bench gemm",
-    .summary = "the matrix products of a model; of the CPU beside oneDNN called directly",
-    .options = options,
-    .option_count = sizeof options / sizeof options[0]};
 
 /* Each contender has operands of its own, the direct ones at most the largest of each. A GPU's memory says itself what
  * it has no room for. */
@@ -213,16 +195,10 @@ static sw_status run(struct gemm_bench *bench) {
     return report(bench);
 }
 
-int sw_bench_gemm(int argc, char **argv) {
-    struct gemm_options given = {0};
-    int code;
-    if (sw_command_parse(&line, argc, argv, &given, &code)) {
-        struct gemm_bench bench = {.given = &given};
-        const sw_status status = run(&bench);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line.command, status);
-        sw_bench_products_close(&bench.products);
-        sw_bench_model_close(&bench.of);
-    }
-    sw_options_release(&line, &given);
-    return code;
+sw_status sw_bench_gemm(const void *given) {
+    struct gemm_bench bench = {.given = given};
+    const sw_status status = run(&bench);
+    sw_bench_products_close(&bench.products);
+    sw_bench_model_close(&bench.of);
+    return status;
 }

@@ -1,6 +1,6 @@
-/* Plain loops over memory, all threads at once: the machine's own limit beside what is measured. Rates are bytes read
- * and written a second, medians of a few runs after one that warms up. What a cache fetches before it overwrites is not
- * counted, as STREAM does not. */
+/* Plain loops over memory by all threads at once: the machine's own limit. Rates are bytes read and written a second,
+ * medians of a few runs after one that warms up. Lines that a cache fetches before it overwrites them do not count, as
+ * in STREAM. */
 #ifndef SW_BENCH_KERNELS_MEMORY_H
 #define SW_BENCH_KERNELS_MEMORY_H
 
@@ -18,18 +18,19 @@ struct sw_bench_memory {
     float *area[SW_BENCH_AREAS];
 };
 
-/* Areas in an arena, like the memory that the engine works in, filled with small numbers. */
+/* Takes areas in an arena, like the engine's memory, and fills them with small numbers. */
 sw_status sw_bench_memory_open(int threads, int64_t area_bytes, struct sw_bench_memory *out);
 void sw_bench_memory_close(struct sw_bench_memory *memory);
 
-/* a = b + s·c: two thirds read, a third written. */
+/* Measures a = b + s·c: two thirds of the bytes are read, a third is written. */
 double sw_bench_triad(const struct sw_bench_memory *memory);
-/* a += s·b and b += s·a (the old a) at once: half read, half written, as an update does. */
+/* Measures a += s·b and b += s·a (of the old a) at once: half of the bytes are read, half written, as by an update. */
 double sw_bench_triad_in_place(const struct sw_bench_memory *memory);
-/* memcpy of the first `bytes` of an area by chunks, each by `threads` threads together. Bytes copied, not traffic. */
+/* Measures memcpy of the first `bytes` of an area by chunks, each by `threads` threads together. The rate is of bytes
+ * copied, each of which is read and written. */
 double sw_bench_memcpy(const struct sw_bench_memory *memory, int64_t bytes, int64_t chunk_bytes, int threads);
 
-/* Runs a loop once and then a few times: bytes a second, the median. */
+/* Runs a loop once and then a few times, and returns the median of its bytes a second. */
 double sw_bench_rate(void (*loop)(const void *context), const void *context, int64_t bytes);
 
 #endif

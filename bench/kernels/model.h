@@ -1,44 +1,10 @@
-/* The model whose micro-batch is measured: the flags that choose it, and the model with its device. */
+/* The model whose micro-batch is measured, with its device. */
 #ifndef SW_BENCH_KERNELS_MODEL_H
 #define SW_BENCH_KERNELS_MODEL_H
 
 #include "bench/options.h"
 #include "train/model/model.h"
 #include "train/settings/settings.h"
-
-/* The flags of a table whose target has a struct sw_settings as `settings`. */
-#define SW_BENCH_MODEL_FLAGS(target)                                                                                   \
-    {.name = "--model",                                                                                                \
-     .kind = SW_OPTION_STRING,                                                                                         \
-     .offset = offsetof(target, settings.model),                                                                       \
-     .initial = "gpt2-124m",                                                                                           \
-     .value = "M",                                                                                                     \
-     .what = "Hugging Face folder, or a preset of those that plan --help lists"},                                      \
-        {.name = "--seq",                                                                                              \
-         .kind = SW_OPTION_INT,                                                                                        \
-         .offset = offsetof(target, settings.seq),                                                                     \
-         .initial = "auto",                                                                                            \
-         .value = "tokens",                                                                                            \
-         .what = "tokens of a sequence",                                                                               \
-         .int_min = 1,                                                                                                 \
-         .int_max = 1 << 22,                                                                                           \
-         .allow_auto = true},                                                                                          \
-        {.name = "--micro-batch",                                                                                      \
-         .kind = SW_OPTION_INT,                                                                                        \
-         .offset = offsetof(target, settings.micro_batch),                                                             \
-         .initial = "auto",                                                                                            \
-         .value = "N",                                                                                                 \
-         .what = "sequences computed at once; auto, as of train: about 4,096 tokens",                                  \
-         .int_min = 1,                                                                                                 \
-         .int_max = 1 << 20,                                                                                           \
-         .allow_auto = true},                                                                                          \
-        {.name = "--precision",                                                                                        \
-         .kind = SW_OPTION_CHOICE,                                                                                     \
-         .offset = offsetof(target, settings.precision),                                                               \
-         .initial = "auto",                                                                                            \
-         .choices = "auto|bf16|fp16|fp32|tf32",                                                                        \
-         .what = "type of the operands; auto: bf16 where the device has it"},                                          \
-        SW_BENCH_DEVICE(offsetof(target, settings.device)), SW_BENCH_THREADS(offsetof(target, settings.threads))
 
 struct sw_bench_model {
     struct sw_settings settings; /* resolved; strings are those of what was given */

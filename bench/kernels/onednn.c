@@ -13,7 +13,7 @@ struct sw_onednn_product {
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[OPERANDS];
-    struct sw_arena *arena; /* what they lie in */
+    struct sw_arena *arena; /* holds all operands */
     bool bias;
 };
 
@@ -60,14 +60,14 @@ static sw_status make_primitive_desc(struct sw_onednn_product *p, const struct s
     return check(dnnl_primitive_desc_create(out, &desc, attributes, p->engine, NULL));
 }
 
-/* Numbers of the order of 0.01 in bf16 and fp32: bf16's bits are the high ones of fp32's. */
+/* Fills in numbers of the order of 0.01, in bf16 as in fp32: bf16's bits are the high ones of fp32's. */
 static void fill(uint32_t *data, int64_t bytes) {
     enum { SMALL_NUMBERS = 0x3c103c20 };
     for (int64_t i = 0; i < bytes / (int64_t)sizeof *data; i++)
         data[i] = SMALL_NUMBERS + (uint32_t)(i % 101);
 }
 
-/* Operands in an arena, as the engine's are, so that huge pages favour nobody. */
+/* Takes operands in an arena, as the engine's are, so that huge pages favour nobody. */
 static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_desc_t desc) {
     const dnnl_memory_desc_t *layout[OPERANDS] = {
         [A] = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0),

@@ -8,9 +8,9 @@
 
 struct sw_onednn_product;
 
-/* With the shape's row-major operands, or (own_layouts) with operands that already lie as oneDNN likes them best. The
- * memory is its own, filled with small numbers. Threads are OpenMP's at this call. Fails with SW_ERR_UNSUPPORTED where
- * oneDNN cannot multiply this type on this CPU. */
+/* Prepares a product with the shape's row-major operands, or with own_layouts with operands that already lie in the
+ * layouts that oneDNN prefers. The product owns its memory, filled with small numbers, and uses the threads that OpenMP
+ * has at this call. Fails with SW_ERR_UNSUPPORTED where oneDNN cannot multiply this type on this CPU. */
 sw_status sw_onednn_product_open(const struct sw_gemm *shape, bool own_layouts, struct sw_onednn_product **out);
 sw_status sw_onednn_product_run(struct sw_onednn_product *product);
 void sw_onednn_product_close(struct sw_onednn_product *product);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Of the data sheets, tera-operations a second without sparsity: 16-bit types with fp32 sums, and fp32 outside of the
+/* Tera-operations a second without sparsity, from the data sheets: 16-bit types with fp32 sums, and fp32 outside of the
  * tensor cores. A name may begin another one, so the longer stands first. */
 static const struct {
     const char *name; /* a part of what the driver calls it */

@@ -4,17 +4,18 @@
 
 #include <math.h>
 
-/* Calls in a row take about so long, and are at most so many. */
+/* Calls in a row take about LEAST_SECONDS, and are at most MOST_CALLS. */
 #define LEAST_SECONDS 5e-3
 enum { MOST_CALLS = 1000 };
-/* The best counts: what else a machine does in such a moment says nothing of the device. The first touches the memory.
+/* The best round counts, because other load of the machine says nothing of the device. The round before the first
+ * touches the memory.
  */
 enum { ROUNDS = 3 };
 #define STAGED_BYTES (8 * SW_MIB)
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS };
 
-/* The largest of each operand, rounded for the next one's sake; returns them together. */
+/* Finds the largest bytes of each operand, rounded up so that the next one is aligned, and their sum. */
 static sw_status size_operands(struct sw_device *device, const struct sw_model_product *products, int count,
                                int64_t bytes[OPERANDS], int64_t *out_all_bytes) {
     *out_all_bytes = 0;
@@ -42,7 +43,7 @@ sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_mode
     return size_operands(device, products, count, bytes, out_bytes);
 }
 
-/* Numbers of both signs: products of zeros may be faster than real ones. */
+/* Fills an operand with numbers of both signs: products of zeros may be faster than real ones. */
 static sw_status fill(struct sw_stream *stream, struct sw_memory *staged, sw_dtype type, void *to, int64_t bytes) {
     enum { PERIOD = 101, MIDDLE = 50 };
     const int64_t staged_bytes = sw_memory_bytes(staged);

@@ -1,4 +1,4 @@
-/* Matrix products on a device, alone: operands for any of a list of shapes, and what a call of one takes. */
+/* Matrix products alone on a device: operands for any of a list of shapes, and the time of a call. */
 #ifndef SW_BENCH_KERNELS_PRODUCTS_H
 #define SW_BENCH_KERNELS_PRODUCTS_H
 
@@ -13,18 +13,19 @@ struct sw_bench_products {
     void *a, *b, *bias, *c, *scratch;
 };
 
-/* Bytes of operands of any of the shapes, which are made ready. */
+/* Prepares the products, and returns the bytes of operands that serve any of the shapes. */
 sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_model_product *products, int count,
                                   int64_t *out_bytes);
-/* Operands on the device, filled with numbers of both signs. The caller closes it, even after an error. */
+/* Takes operands on the device and fills them with numbers of both signs. The caller closes it, even after an error. */
 sw_status sw_bench_products_open(struct sw_device *device, const struct sw_model_product *products, int count,
                                  struct sw_bench_products *out);
 void sw_bench_products_close(struct sw_bench_products *products);
 
-/* Seconds of one call. A device that is asynchronous is given many in a row, so that their start does not count. */
+/* Measures the seconds of one call. An asynchronous device gets many calls in a row, so that their start does not
+ * count. */
 sw_status sw_bench_product_time(struct sw_bench_products *products, const struct sw_gemm *shape, double *out_s);
 
-/* Floating-point operations a second of all products of a micro-batch, each as often as it runs there. */
+/* Measures the floating-point operations a second of all products of a micro-batch, each as often as it runs there. */
 sw_status sw_bench_products_rate(struct sw_bench_products *products, const struct sw_model_product *all, int count,
                                  double *out_flops_per_s);
 

@@ -7,7 +7,6 @@
 #include "bench/table.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
-#include "train/cli/commands.h"
 
 #include <stdio.h>
 
@@ -15,44 +14,11 @@ enum { UPDATE, PLAIN, TRIAD, ON_DEVICE, DEVICE_COPY, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
 
 /* sw_measure_update works on as much: 96 MiB of optimizer state, gradients and weights. */
-enum { GRAINS = 384 };
+enum { GRAINS = SW_BENCH_MOST_CHUNK_GRAINS };
 #define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
-
-struct update_options {
-    int precision, device;
-    int64_t chunk_grains, threads, rounds;
-    bool json;
-};
 
 static const sw_dtype types[] = {SW_BF16, SW_F16, SW_F32};
 enum { TYPES = sizeof types / sizeof types[0], ALL_TYPES = 0 };
-
-#define AT(member) offsetof(struct update_options, member)
-static const struct sw_option options[] = {
-    {.name = "--precision",
-     .kind = SW_OPTION_CHOICE,
-     .offset = AT(precision),
-     .initial = "all",
-     .choices = "all|bf16|fp16|fp32", /* all, then the types in order */
-     .what = "type of weights and gradients"},
-    {.name = "--chunk-grains",
-     .kind = SW_OPTION_INT,
-     .offset = AT(chunk_grains),
-     .initial = "16",
-     .value = "N",
-     .what = "grains (16,384 parameters) of one update, as of train",
-     .int_min = 1,
-     .int_max = GRAINS},
-    SW_BENCH_DEVICE(AT(device)),
-    SW_BENCH_THREADS(AT(threads)),
-    SW_BENCH_ROUNDS(AT(rounds), "9"),
-    SW_BENCH_JSON(AT(json)),
-};
-static const struct sw_command_line line = {
-    .command = "bench update",
-    .summary = "the fused optimizer update, beside the same memory traffic without arithmetic",
-    .options = options,
-    .option_count = sizeof options / sizeof options[0]};
 
 struct update_bench {
     struct sw_devices devices;
@@ -147,11 +113,11 @@ static const struct sw_bench_field device_fields[] = {
     {.name = "of_copy", .heading = "to copies", SW_RATIO(rounds, ON_DEVICE, DEVICE_COPY), .digits = 2},
 };
 
-static sw_status measure_types(struct update_bench *bench, const struct update_options *given,
+static sw_status measure_types(struct update_bench *bench, const struct sw_bench_options *given,
                                struct type_row rows[TYPES], int *out_count) {
     *out_count = 0;
     for (int i = 0; i < TYPES; i++) {
-        if (given->precision != ALL_TYPES && given->precision != i + 1)
+        if (given->settings.precision != ALL_TYPES && given->settings.precision != i + 1)
             continue;
         bench->type = types[i];
         SW_TRY(measure(bench, given->chunk_grains));
@@ -178,11 +144,11 @@ static json_t *rows_json(const struct type_row *rows, int count, bool has_gpu) {
     return list;
 }
 
-static sw_status report(const struct update_bench *bench, const struct update_options *given,
+static sw_status report(const struct update_bench *bench, const struct sw_bench_options *given,
                         const struct type_row *rows, int count) {
     const struct sw_device_info info = sw_devices_info(&bench->devices);
     const bool has_gpu = bench->devices.compute != bench->devices.host;
-    if (given->json)
+    if (given->settings.json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:o}", "bench", "update", "device",
                                              info.name, "isa", info.isa, "threads", info.threads, "rounds",
                                              (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
@@ -196,13 +162,13 @@ static sw_status report(const struct update_bench *bench, const struct update_op
     return SW_OK;
 }
 
-static sw_status run(const void *target) {
-    const struct update_options *given = target;
+sw_status sw_bench_update(const void *target) {
+    const struct sw_bench_options *given = target;
     struct update_bench bench = {.rounds.rounds = (int)given->rounds};
     struct type_row rows[TYPES];
     int count;
     sw_status status = SW_OK;
-    SW_TRY_GOTO(sw_bench_open_devices(given->device, given->threads, &bench.devices), end);
+    SW_TRY_GOTO(sw_bench_open_devices(given->settings.device, given->settings.threads, &bench.devices), end);
     SW_TRY_GOTO(sw_bench_memory_open(sw_devices_info(&bench.devices).threads, AREA_BYTES, &bench.memory), end);
     SW_TRY_GOTO(measure_types(&bench, given, rows, &count), end);
     status = report(&bench, given, rows, count);
@@ -210,9 +176,4 @@ end:
     sw_bench_memory_close(&bench.memory);
     sw_devices_close(&bench.devices);
     return status;
-}
-
-int sw_bench_update(int argc, char **argv) {
-    struct update_options given = {0};
-    return sw_command_run(&line, argc, argv, &given, run);
 }

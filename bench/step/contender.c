@@ -66,7 +66,7 @@ void sw_contender_close(struct sw_contender *contender) {
     *contender = (struct sw_contender){0};
 }
 
-/* Any tokens are as good as others for the time that they take. */
+/* Fills in random tokens: a step takes the same time whatever they are. */
 static void fill_tokens(struct sw_contender *contender) {
     const struct sw_settings *settings = contender->spec.settings;
     const int64_t vocab = sw_model_get_config(contender->spec.model)->vocab;
@@ -78,7 +78,8 @@ static void fill_tokens(struct sw_contender *contender) {
     }
 }
 
-/* Small steps, unclipped: they neither diverge nor depend on how the random weights happen to be. */
+/* Begins a step of a small learning rate without clipping, so that the training does not diverge and its time does not
+ * depend on the random weights. */
 static sw_status begin(struct sw_contender *contender) {
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,

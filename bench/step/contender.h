@@ -1,5 +1,4 @@
-/* A training of a model on random tokens, for measuring: a plan, the store that it needs, an engine, and the times of
- * its steps. */
+/* A training of a model on random tokens that is measured: its store and engine, and the times of its steps. */
 #ifndef SW_BENCH_STEP_CONTENDER_H
 #define SW_BENCH_STEP_CONTENDER_H
 
@@ -12,41 +11,41 @@
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
 
-/* All of it must outlive the training. */
+/* Borrows all that it points to for the time of the training. */
 struct sw_contender_spec {
     const struct sw_settings *settings;
     struct sw_model *model;
     const struct sw_devices *devices;
     struct sw_plan *plan;
-    const struct sw_places *places; /* for the store; NULL for a plan that needs none */
+    const struct sw_places *places; /* directories of the store; NULL for a plan without one */
     sw_speculation speculation;
     bool traced;
-    const struct sw_load *load; /* its weights; NULL: random ones */
-    struct sw_ranks *ranks;     /* that train it together; NULL: this process alone */
+    const struct sw_load *load; /* source of the weights; NULL: they are random */
+    struct sw_ranks *ranks;     /* ranks that train together; NULL: this process trains alone */
 };
 
 struct sw_contender {
     struct sw_contender_spec spec;
     struct sw_store *store; /* NULL: nothing is on NVMe */
     struct sw_engine *engine;
-    double load_s; /* what loading took, its commit with it */
+    double load_s; /* time of loading the weights, with the commit */
     uint64_t next_token;
     int64_t step;
 };
 
-/* What some steps took. */
+/* Times of steps. */
 struct sw_step_times {
     double *seconds; /* room for SW_CONTENDER_MAX_STEPS */
     int count;
     struct sw_step_result last; /* the last step that counts */
 };
 
-/* On failure nothing is left open. */
+/* Creates the store and the engine, and loads the weights. On failure nothing is left open. */
 sw_status sw_contender_open(const struct sw_contender_spec *spec, struct sw_contender *out);
 void sw_contender_close(struct sw_contender *contender);
 
-/* Trains that many steps, one begun while the one before ends, and adds their times, but the first's: the ones before
- * it did not run ahead of it. */
+/* Trains `steps` steps and one before them, each begun while the last one ends, and adds their times. The first has no
+ * time, because no step ran ahead of it. */
 sw_status sw_contender_run(struct sw_contender *contender, int64_t steps, struct sw_step_times *times);
 
 #endif

@@ -1,8 +1,8 @@
-/* What ranks exchange in a step, and how much of it hides behind arithmetic. */
+/* Finds the time in which ranks exchange data in a step, and the part of it behind arithmetic. */
 #include "bench/step/step.h"
 #include "train/run/trace_file.h"
 
-/* As the plan is predicted to go by these rates. The first step of a simulation has none before it. */
+/* Simulates the plan by these rates. The first step does not count, because no step ran ahead of it. */
 static sw_status predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_exchange *out) {
     struct sw_simulation simulation;
     struct sw_trace *trace;

@@ -11,8 +11,8 @@ static int64_t parameters_of(const struct sw_unit *unit) {
     return sum;
 }
 
-/* Of the embedding what a step needs: tables of positions as far as the sequences reach; a tied table whole, for the
- * head, and of another the rows that the step's tokens can name. */
+/* Returns the elements of the embedding that a step needs: tables of positions as far as the sequences reach; a tied
+ * table whole, for the head; of an untied table the rows that the step's tokens can name. */
 static int64_t embedding_elems(const struct sw_least_shape *shape) {
     const struct sw_unit *unit = &shape->units->unit[0];
     int64_t elems = 0;
@@ -24,7 +24,7 @@ static int64_t embedding_elems(const struct sw_least_shape *shape) {
     return elems;
 }
 
-/* How often a unit's weights are needed on the device at different times. */
+/* Returns how often a step needs a unit's weights on the device at different times. */
 static int visits_of(const struct sw_least_shape *shape, int64_t unit) {
     const int64_t head = shape->units->count - 1;
     return unit == 0 || unit >= head - 1 ? 1 : 2;

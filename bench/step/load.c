@@ -8,7 +8,6 @@
 #include "bench/table.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "train/cli/commands.h"
 #include "train/files/files.h"
 #include "train/folder/run.h"
 #include "train/folder/source.h"
@@ -36,43 +35,8 @@ static const struct sw_io_cell cells[CONTENDERS] = {
     [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
     [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_STORE_IO_DEPTH}};
 
-struct load_options {
-    char *model;
-    struct sw_option_list nvme;
-    int device;
-    int64_t rounds, threads;
-    bool allow_buffered, json;
-};
-
-#define AT(member) .offset = offsetof(struct load_options, member)
-static const struct sw_option options[] = {
-    {.name = "--model",
-     .kind = SW_OPTION_STRING,
-     AT(model),
-     .initial = "gpt2-355m",
-     .value = "M",
-     .what = "Hugging Face folder, or a preset: then a bf16 checkpoint of that shape is made, and removed again"},
-    {.name = "--nvme",
-     .kind = SW_OPTION_MANY,
-     AT(nvme),
-     .value = "DIR",
-     .what = "folder for the store; repeatable, then striped; default: the current folder"},
-    SW_BENCH_DEVICE(offsetof(struct load_options, device)),
-    SW_BENCH_THREADS(offsetof(struct load_options, threads)),
-    SW_BENCH_ROUNDS(offsetof(struct load_options, rounds), "3"),
-    {.name = "--allow-buffered",
-     .kind = SW_OPTION_FLAG,
-     AT(allow_buffered),
-     .what = "accept a file system without direct I/O"},
-    SW_BENCH_JSON(offsetof(struct load_options, json)),
-};
-static const struct sw_command_line line = {.command = "bench load",
-                                            .summary = "loads a checkpoint, beside the drive read and written at once",
-                                            .options = options,
-                                            .option_count = sizeof options / sizeof options[0]};
-
 struct load_bench {
-    const struct load_options *given;
+    const struct sw_bench_options *given;
     struct sw_planned planned;
     struct sw_places places;
     char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
@@ -88,20 +52,20 @@ static sw_status plan(struct load_bench *b) {
     SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
     free(settings->model);
     free(settings->place);
-    settings->model = strdup(b->given->model);
+    settings->model = strdup(b->given->settings.model);
     settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
     if (settings->model == NULL || settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
-    settings->device = b->given->device;
-    settings->threads = b->given->threads;
-    settings->allow_buffered = b->given->allow_buffered;
+    settings->device = b->given->settings.device;
+    settings->threads = b->given->settings.threads;
+    settings->allow_buffered = b->given->settings.allow_buffered;
     settings->seq = settings->batch_tokens = 16;
     settings->micro_batch = 1;
     SW_TRY(sw_planned_make(&b->planned));
     return sw_settings_complete_plan(b->planned.plan);
 }
 
-/* Any values are as good as others for the time that they take. */
+/* Fills in values of a pattern: a load takes the same time whatever they are. */
 static sw_status fill_plain(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     (void)context;
     for (int64_t i = 0; i < count; i++)
@@ -111,8 +75,8 @@ static sw_status fill_plain(void *context, int64_t unit, int64_t first, int64_t 
 
 static sw_status find_checkpoint(struct load_bench *b) {
     struct stat info;
-    b->folder = b->given->model;
-    if (stat(b->given->model, &info) == 0 && S_ISDIR(info.st_mode))
+    b->folder = b->given->settings.model;
+    if (stat(b->given->settings.model, &info) == 0 && S_ISDIR(info.st_mode))
         return SW_OK;
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, b->places.path[0], "spillway-bench-load-XXXXXX"));
@@ -131,7 +95,7 @@ static sw_status open_drive(struct load_bench *b) {
                                            .count = b->places.count,
                                            .size_bytes =
                                                sw_max_i64(DRIVE_LEAST_BYTES, sw_min_i64(DRIVE_LARGEST_BYTES, bytes)),
-                                           .allow_buffered = b->given->allow_buffered};
+                                           .allow_buffered = b->given->settings.allow_buffered};
     SW_TRY(sw_io_target_open(&spec, &b->drive));
     SW_TRY(sw_io_target_take_memory(&b->drive, SW_IO_FILL_BYTES));
     return sw_io_fill(&b->drive);
@@ -157,7 +121,7 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
         sw_contender_close(&contender);
     }
     sw_source_close(source);
-    sw_discards_wait(b->places.path, b->places.count); /* the store is gone, but its space is still given back */
+    sw_discards_wait(b->places.path, b->places.count); /* the store is gone, but the drive still discards its space */
     return status;
 }
 
@@ -181,15 +145,15 @@ static const struct sw_bench_field fields[] = {
 
 static sw_status report(const struct load_bench *b) {
     const struct sw_device_info info = sw_devices_info(&b->planned.devices);
-    if (b->given->json)
+    if (b->given->settings.json)
         return sw_bench_print_json(sw_bench_join(
             json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I}", "bench", "load", "device", info.name, "model",
-                      b->given->model, "threads", info.threads, "rounds", b->rounds.rounds, "read_bytes",
+                      b->given->settings.model, "threads", info.threads, "rounds", b->rounds.rounds, "read_bytes",
                       (json_int_t)b->read_bytes, "written_bytes", (json_int_t)b->written_bytes),
             sw_table_row_json(SW_TABLE(fields, &b->rounds, 1), 0)));
     printf("%s\na load reads %.2f GB and writes %.2f GB; medians of %d rounds, beside the drive\n"
            "read and written at once, in large blocks and in blocks of a load's size\n",
-           b->given->model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, b->rounds.rounds);
+           b->given->settings.model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, b->rounds.rounds);
     sw_table_print(SW_TABLE(fields, &b->rounds, 1));
     return SW_OK;
 }
@@ -206,8 +170,8 @@ static sw_status measure(struct load_bench *b) {
     return report(b);
 }
 
-static sw_status run(const void *target) {
-    const struct load_options *given = target;
+sw_status sw_bench_load(const void *target) {
+    const struct sw_bench_options *given = target;
     struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
     sw_status status = sw_places_of(&given->nvme, ".", NULL, &b.places);
     if (status == SW_OK)
@@ -219,9 +183,4 @@ static sw_status run(const void *target) {
     sw_places_release(&b.places);
     sw_options_release(&sw_bench_step_command, &b.planned.settings);
     return status;
-}
-
-int sw_bench_load(int argc, char **argv) {
-    struct load_options given = {0};
-    return sw_command_run(&line, argc, argv, &given, run);
 }

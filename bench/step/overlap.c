@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* Times of a lane's ops, by their start. */
+/* Times of a lane's ops, in the order of their starts. */
 struct course {
     struct sw_op_times *times;
     int64_t count;

@@ -1,4 +1,5 @@
-/* How much of what ranks exchange is hidden behind arithmetic, from the times of a trace, measured or predicted. */
+/* The time in which ranks exchange data, and the part of it behind arithmetic, from a trace that was measured or
+ * predicted. */
 #ifndef SW_BENCH_STEP_OVERLAP_H
 #define SW_BENCH_STEP_OVERLAP_H
 
@@ -6,11 +7,11 @@
 #include "offload/engine/trace.h"
 
 struct sw_overlap {
-    double comm_s;   /* of a step: something is exchanged, or waits for other ranks */
-    double hidden_s; /* of that: something is computed meanwhile */
+    double comm_s;   /* of a step: the comm lane is busy, waiting for other ranks included */
+    double hidden_s; /* part of it while the compute lane is busy too */
 };
 
-/* Of the programs [first, end) that the trace holds, each a step. No lane runs. */
+/* Finds both of the programs [first, end) of a trace, each of which is a step. No lane may run meanwhile. */
 sw_status sw_overlap_find(const struct sw_trace *trace, int64_t first, int64_t end, struct sw_overlap *out);
 
 #endif

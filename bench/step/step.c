@@ -19,10 +19,10 @@
 enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000, MOST_ROUNDS = 3 };
 static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps and --rounds allow so many");
 
-/* What is left of a GPU's memory is for its kernels and libraries. */
+/* The rest of a GPU's memory is for its kernels and libraries. */
 #define GPU_SHARE 0.97
 
-/* Both at once, for they run in turn; so they do on every rank of the machine. */
+/* Returns whether both contenders fit into memory at once, on every rank of this machine: they run in turn. */
 static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
     const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
     const struct sw_device_info info = sw_devices_info(&b->planned.devices);
@@ -45,8 +45,8 @@ static void say_what_does_not_fit(const struct sw_step_bench *b, const struct sw
                 sw_format_size(info.host_memory ? machine->available_bytes : info.memory_bytes, have));
 }
 
-/* Everything on the device, nothing computed twice: the step that offloading is measured against. Ranks run it together
- * or not at all. */
+/* Plans the step that offloading is measured against: everything on the device, nothing computed twice. Ranks run it
+ * together or not at all. */
 static sw_status plan_resident(struct sw_step_bench *b) {
     static char everything_there[] = "weights=device,grads=device,optimizer=device,acts=device";
     struct sw_machine machine;
@@ -68,7 +68,7 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     return SW_OK;
 }
 
-/* auto: what the prediction says is faster where no step is clipped, as in this bench. */
+/* Chooses for --speculate auto what the prediction says is faster where no step is clipped, as in this bench. */
 static void choose_speculation(struct sw_step_bench *b) {
     const struct sw_prediction *p = &b->planned.prediction;
     const int asked = b->planned.settings.speculate;
@@ -145,7 +145,7 @@ static sw_status measure(struct sw_step_bench *b) {
     return SW_OK;
 }
 
-/* Known of a rank alone. */
+/* Finds the least bytes, which are known for a rank alone. */
 static void find_least(struct sw_step_bench *b) {
     const struct sw_settings *settings = &b->planned.settings;
     const struct sw_least_shape shape = {
@@ -174,7 +174,7 @@ static sw_status check_trace(const struct sw_step_bench *b) {
     return b->planned.settings.trace == NULL ? SW_OK : sw_trace_file_check(b->planned.settings.trace);
 }
 
-/* Model and plan, the same on all ranks but for the shard. */
+/* Opens the model and makes the plan, the same on all ranks but for the shard. */
 static sw_status plan(struct sw_step_bench *b) {
     struct sw_planned *planned = &b->planned;
     planned->ranks = &b->ranks;

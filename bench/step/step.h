@@ -1,4 +1,4 @@
-/* What `bench step` measures and what it reports. */
+/* The measurements of `bench step`, for its report. */
 #ifndef SW_BENCH_STEP_STEP_H
 #define SW_BENCH_STEP_STEP_H
 
@@ -9,8 +9,8 @@
 
 typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
 
-/* What ranks exchange, in a step as it ran, as predicted, and as predicted where each rank has a core more than its
- * arithmetic takes. */
+/* Steps whose exchange of ranks is reported: as it ran, as predicted, and as predicted where each rank has a core more
+ * than its arithmetic takes. */
 typedef enum { SW_STEP_COMM_PLACED, SW_STEP_COMM_PREDICTED, SW_STEP_COMM_ONE_CORE_MORE, SW_STEP_COMMS } sw_step_comm;
 struct sw_step_exchange {
     double step_s;
@@ -20,9 +20,9 @@ struct sw_step_exchange {
 struct sw_step_bench {
     struct sw_planned planned;
     struct sw_ranks ranks;
-    int64_t traced_from, traced_to; /* the trace's programs of the last round as placed that is in it */
-    struct sw_step_exchange exchange[SW_STEP_COMMS]; /* nothing of a rank alone */
-    struct sw_settings resident_settings;            /* strings are those of `planned`, or literals */
+    int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
+    struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a rank alone */
+    struct sw_settings resident_settings;            /* its strings are those of `planned`, or literals */
     struct sw_plan *resident_plan;                   /* NULL: it does not fit into this machine */
     bool speculates;
     struct sw_contender placed, resident;
@@ -31,7 +31,7 @@ struct sw_step_bench {
     int64_t least[SW_LANES];
 };
 
-/* Fills `exchange`, once all is measured and predicted. */
+/* Fills `exchange` once everything is measured and predicted. */
 sw_status sw_step_find_exchange(struct sw_step_bench *bench);
 
 void sw_step_bench_print(const struct sw_step_bench *bench);
