@@ -13,7 +13,7 @@ typedef enum {
     SW_FIELD_FLAG,   /* bool; in a column "yes" or "no" */
     SW_FIELD_INT,    /* int */
     SW_FIELD_COUNT,  /* int64_t; negative: absent */
-    SW_FIELD_SIZE,   /* the same of bytes; in a column "64KiB" */
+    SW_FIELD_SIZE,   /* int64_t, bytes; negative: absent; in a column "64KiB" */
     SW_FIELD_REAL,   /* double; NAN: absent */
     SW_FIELD_MEDIAN, /* struct sw_bench_rounds: the median of `who`; absent where its first rate is NAN */
     SW_FIELD_RATIO,  /* struct sw_bench_rounds: the median of the ratios of `who` to `to`; absent as a median is */

@@ -37,11 +37,12 @@ struct frame {
 static void write_text(FILE *to, double x, double y, const char *anchor, int size, const char *text) {
     fprintf(to, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%d\">", x, y, anchor, size);
     for (const char *at = text; *at != '\0'; at++) {
-        const char *escaped = *at == '<' ? "&lt;" : *at == '>' ? "&gt;" : *at == '&' ? "&amp;" : NULL;
-        if (escaped != NULL)
-            fputs(escaped, to);
-        else
-            fputc(*at, to);
+        switch (*at) {
+        case '<': fputs("&lt;", to); break;
+        case '>': fputs("&gt;", to); break;
+        case '&': fputs("&amp;", to); break;
+        default: fputc(*at, to);
+        }
     }
     fputs("</text>\n", to);
 }
@@ -89,18 +90,21 @@ static void write_axes(const struct frame *frame) {
     const double range = frame->x_max - frame->x_min, y_step = step_of(frame->y_max);
     const double x_step = frame->chart->log2_x || range <= 0.0 ? 1.0 : step_of(range);
     char text[SW_SVG_LABEL_CHARS];
-    for (double y = 0.0; y <= frame->y_max; y += y_step) {
+    for (int i = 0; i * y_step <= frame->y_max; i++) {
+        const double y = i * y_step;
         fprintf(frame->to, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>\n", LEFT,
                 WIDTH - RIGHT, y_of(frame, y), y_of(frame, y));
         snprintf(text, sizeof text, "%g", y);
         write_text(frame->to, LEFT - 8, y_of(frame, y) + 4.0, "end", 12, text);
     }
-    for (double x = ceil(frame->x_min / x_step) * x_step; x <= frame->x_max; x += x_step) {
+    const double first_x = ceil(frame->x_min / x_step) * x_step;
+    for (int i = 0; first_x + i * x_step <= frame->x_max; i++) {
+        const double x = first_x + i * x_step;
         snprintf(text, sizeof text, "%g", frame->chart->log2_x ? exp2(x) : x);
         write_text(frame->to, x_of(frame, x), bottom + 18, "middle", 12, text);
     }
     write_text(frame->to, LEFT, frame->top + TOP - 16, "start", 15, frame->chart->title);
-    write_text(frame->to, (LEFT + WIDTH - RIGHT) / 2, frame->top + HEIGHT - 14, "middle", 12, frame->chart->x_label);
+    write_text(frame->to, 0.5 * (LEFT + WIDTH - RIGHT), frame->top + HEIGHT - 14, "middle", 12, frame->chart->x_label);
     write_text(frame->to, 8, frame->top + TOP - 2, "start", 12, "GB/s");
 }
 

@@ -193,8 +193,8 @@ static sw_status run(struct attention_bench *b) {
     return report(b);
 }
 
-sw_status sw_bench_attention(const void *given) {
-    struct attention_bench b = {.given = given};
+sw_status sw_bench_attention(const void *given_options) {
+    struct attention_bench b = {.given = given_options};
     const sw_status status = run(&b);
     sw_bench_products_close(&b.products);
     sw_memory_close(b.memory);

@@ -200,8 +200,8 @@ static sw_status run(struct compute_bench *bench) {
     return report(bench);
 }
 
-sw_status sw_bench_compute(const void *given) {
-    struct compute_bench bench = {.given = given};
+sw_status sw_bench_compute(const void *given_options) {
+    struct compute_bench bench = {.given = given_options};
     const sw_status status = run(&bench);
     sw_unit_run_close(bench.run);
     sw_bench_products_close(&bench.products);

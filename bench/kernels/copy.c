@@ -104,8 +104,8 @@ static sw_status report(const struct copy_bench *bench, const struct sw_bench_op
     return SW_OK;
 }
 
-sw_status sw_bench_copy(const void *target) {
-    const struct sw_bench_options *given = target;
+sw_status sw_bench_copy(const void *given_options) {
+    const struct sw_bench_options *given = given_options;
     struct copy_bench bench = {0};
     sw_status status = SW_OK;
     SW_TRY_GOTO(sw_bench_open_devices(given->settings.device, given->settings.threads, &bench.devices), end);

@@ -195,8 +195,8 @@ static sw_status run(struct gemm_bench *bench) {
     return report(bench);
 }
 
-sw_status sw_bench_gemm(const void *given) {
-    struct gemm_bench bench = {.given = given};
+sw_status sw_bench_gemm(const void *given_options) {
+    struct gemm_bench bench = {.given = given_options};
     const sw_status status = run(&bench);
     sw_bench_products_close(&bench.products);
     sw_bench_model_close(&bench.of);

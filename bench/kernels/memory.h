@@ -24,7 +24,8 @@ void sw_bench_memory_close(struct sw_bench_memory *memory);
 
 /* Measures a = b + s·c: two thirds of the bytes are read, a third is written. */
 double sw_bench_triad(const struct sw_bench_memory *memory);
-/* Measures a += s·b and b += s·a (of the old a) at once: half of the bytes are read, half written, as by an update. */
+/* Measures a += s·b and b += s·a (of the old a) at once: half of the bytes are read, half written, as an update does.
+ */
 double sw_bench_triad_in_place(const struct sw_bench_memory *memory);
 /* Measures memcpy of the first `bytes` of an area by chunks, each by `threads` threads together. The rate is of bytes
  * copied, each of which is read and written. */

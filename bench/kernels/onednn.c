@@ -26,7 +26,11 @@ static sw_status check(dnnl_status_t status) {
 }
 
 static dnnl_data_type_t data_type(sw_dtype type) {
-    return type == SW_F32 ? dnnl_f32 : type == SW_BF16 ? dnnl_bf16 : dnnl_f16;
+    switch (type) {
+    case SW_F32: return dnnl_f32;
+    case SW_BF16: return dnnl_bf16;
+    default: return dnnl_f16;
+    }
 }
 
 static dnnl_status_t describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, bool transposed, bool own_layout,

@@ -108,8 +108,7 @@ sw_status sw_bench_product_time(struct sw_bench_products *products, const struct
     SW_TRY(run(products, shape, 1, out_s));
     if (!sw_device_info(products->device).asynchronous)
         return SW_OK;
-    const double calls = LEAST_SECONDS / *out_s;
-    return run(products, shape, calls < 1.0 ? 1 : calls > MOST_CALLS ? MOST_CALLS : (int)calls, out_s);
+    return run(products, shape, (int)fmin(MOST_CALLS, fmax(1.0, LEAST_SECONDS / *out_s)), out_s);
 }
 
 sw_status sw_bench_products_rate(struct sw_bench_products *products, const struct sw_model_product *all, int count,

@@ -162,8 +162,8 @@ static sw_status report(const struct update_bench *bench, const struct sw_bench_
     return SW_OK;
 }
 
-sw_status sw_bench_update(const void *target) {
-    const struct sw_bench_options *given = target;
+sw_status sw_bench_update(const void *given_options) {
+    const struct sw_bench_options *given = given_options;
     struct update_bench bench = {.rounds.rounds = (int)given->rounds};
     struct type_row rows[TYPES];
     int count;

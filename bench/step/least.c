@@ -18,7 +18,7 @@ static int64_t embedding_elems(const struct sw_least_shape *shape) {
     int64_t elems = 0;
     for (int64_t t = 0; t < unit->tensor_count; t++) {
         const int64_t rows = unit->tensor[t].dim[0], row_elems = unit->tensor[t].elems / rows;
-        const int64_t used = t > 0 ? shape->seq : shape->units->tied ? rows : shape->tokens;
+        const int64_t named = shape->units->tied ? rows : shape->tokens, used = t > 0 ? shape->seq : named;
         elems += sw_min_i64(rows, used) * row_elems;
     }
     return elems;

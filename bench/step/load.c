@@ -170,8 +170,8 @@ static sw_status measure(struct load_bench *b) {
     return report(b);
 }
 
-sw_status sw_bench_load(const void *target) {
-    const struct sw_bench_options *given = target;
+sw_status sw_bench_load(const void *given_options) {
+    const struct sw_bench_options *given = given_options;
     struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
     sw_status status = sw_places_of(&given->nvme, ".", NULL, &b.places);
     if (status == SW_OK)

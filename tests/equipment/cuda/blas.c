@@ -235,7 +235,11 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 }
 
 static sw_dtype type_of(cudaDataType_t type) {
-    return type == CUDA_R_32F ? SW_F32 : type == CUDA_R_16F ? SW_F16 : SW_BF16;
+    switch (type) {
+    case CUDA_R_32F: return SW_F32;
+    case CUDA_R_16F: return SW_F16;
+    default: return SW_BF16;
+    }
 }
 
 /* Of an fp32 number the 10 bits of mantissa that TF32 has, rounded to nearest, ties away from zero as the GPU's

@@ -15,9 +15,9 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
     case cudaErrorUnknown: return "unknown error";
     default:
-        return sw_emulated_thread.launch_error[0] != '\0' ? sw_emulated_thread.launch_error
-               : sw_emulated_machine.error[0] != '\0'     ? sw_emulated_machine.error
-                                                          : "unspecified launch failure";
+        if (sw_emulated_thread.launch_error[0] != '\0')
+            return sw_emulated_thread.launch_error;
+        return sw_emulated_machine.error[0] != '\0' ? sw_emulated_machine.error : "unspecified launch failure";
     }
 }
 

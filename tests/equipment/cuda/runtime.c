@@ -76,7 +76,9 @@ cudaError_t sw_emulated_state(void) {
 cudaError_t cudaGetLastError(void) {
     const bool failed = sw_emulated_thread.launch_failed, not_ready = sw_emulated_thread.said_not_ready;
     sw_emulated_thread.launch_failed = sw_emulated_thread.said_not_ready = false;
-    return failed ? cudaErrorLaunchFailure : not_ready ? cudaErrorNotReady : sw_emulated_state();
+    if (failed)
+        return cudaErrorLaunchFailure;
+    return not_ready ? cudaErrorNotReady : sw_emulated_state();
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
