@@ -9,6 +9,8 @@
 
 enum { WIDTH = 80, GAP = 2, CELL_CHARS = 64, NAME_CHARS = 96 };
 
+#define ABSENT "-"
+
 static const void *value_of(const struct sw_bench_table *table, const struct sw_bench_field *field, int row) {
     return (const char *)table->rows + (size_t)row * table->row_bytes + field->offset;
 }
@@ -41,7 +43,7 @@ static void format_cell(const struct sw_bench_field *field, const void *value, c
     if (text != NULL)
         snprintf(cell, CELL_CHARS, "%s", text);
     else if (isnan(number))
-        snprintf(cell, CELL_CHARS, "-");
+        snprintf(cell, CELL_CHARS, ABSENT);
     else
         snprintf(cell, CELL_CHARS, "%.*f", field->digits, number * scale);
     if (!field->has_interval || isnan(number))
@@ -49,6 +51,17 @@ static void format_cell(const struct sw_bench_field *field, const void *value, c
     const struct sw_bench_interval interval = sw_bench_ratio_interval(value, field->who, field->to);
     const size_t used = strlen(cell);
     snprintf(cell + used, CELL_CHARS - used, " (%.*f-%.*f)", field->digits, interval.low, field->digits, interval.high);
+}
+
+/* Returns whether a column is printed: it has a heading, and a value in some row. */
+static bool is_shown(const struct sw_bench_table *table, const struct sw_bench_field *field) {
+    char cell[CELL_CHARS];
+    for (int row = 0; field->heading != NULL && row < table->row_count; row++) {
+        format_cell(field, value_of(table, field, row), cell);
+        if (strcmp(cell, ABSENT) != 0)
+            return true;
+    }
+    return false;
 }
 
 static int width_of(const struct sw_bench_table *table, const struct sw_bench_field *field) {
@@ -77,7 +90,7 @@ static void print_line(const struct sw_bench_table *table, int from, int end, in
     bool first = true;
     for (int i = 0; i < end; i++) {
         const struct sw_bench_field *field = &table->fields[i];
-        if (field->heading == NULL || (i < from && !field->key))
+        if (!is_shown(table, field) || (i < from && !field->key))
             continue;
         print_cell(table, field, row, first);
         first = false;
@@ -89,10 +102,10 @@ static void print_line(const struct sw_bench_table *table, int from, int end, in
 static int part_end(const struct sw_bench_table *table, int from) {
     int used = -GAP, end = from;
     for (int i = 0; i < from; i++)
-        if (table->fields[i].key)
+        if (table->fields[i].key && is_shown(table, &table->fields[i]))
             used += width_of(table, &table->fields[i]) + GAP;
     for (; end < table->field_count; end++) {
-        if (table->fields[end].heading == NULL)
+        if (!is_shown(table, &table->fields[end]))
             continue;
         used += width_of(table, &table->fields[end]) + GAP;
         if (used > WIDTH && end > from)

@@ -57,7 +57,8 @@ struct sw_bench_table {
                               .row_count = (int)(count_),                                                              \
                               .row_bytes = sizeof *(rows_)})
 
-/* Prints headings and rows on standard output. Columns that do not fit into 80 follow below, behind the keys. */
+/* Prints headings and rows on standard output. Columns that do not fit into 80 follow below, behind the keys. A column
+ * without a value in any row is left out. */
 void sw_table_print(const struct sw_bench_table *table);
 
 /* Returns a row as an object, or NULL for lack of memory. The caller releases it, as all JSON below. */
