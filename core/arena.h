@@ -14,8 +14,8 @@ struct sw_arena;
  * Large arenas report how far they are, and SW_ERR_STOPPED ends them (core/long_work.h). The caller destroys the arena.
  */
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
-/* The same, not locked, from the memory of a NUMA node (the system's number of it), or where that is full from another.
- * numa_node -1: whichever. */
+/* Creates an arena as sw_arena_create does, not locked, from the memory of a NUMA node (the system's number of it) or,
+ * where that node is full, from another. numa_node -1: any node. */
 sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out);
 void sw_arena_destroy(struct sw_arena *arena);
 
@@ -23,7 +23,7 @@ void sw_arena_destroy(struct sw_arena *arena);
  * arena is not sealed. */
 sw_status sw_arena_take(struct sw_arena *arena, int64_t bytes, void **out);
 
-/* Nothing can be taken any more. */
+/* Forbids sw_arena_take from now on. */
 void sw_arena_seal(struct sw_arena *arena);
 
 void *sw_arena_base(const struct sw_arena *arena);

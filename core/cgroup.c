@@ -11,7 +11,7 @@
 /* Version 1 has no word for "no limit", only a number about as large as there are. */
 #define NO_LIMIT_BYTES (INT64_MAX / 2)
 
-/* What the files of a version are called. */
+/* The names of the files of one cgroup version. */
 struct version {
     const char *mount;
     const char *limit[2]; /* the second may be NULL */

@@ -1,4 +1,4 @@
-/* Memory cgroups: what this process and all around it may take together. */
+/* Memory cgroups: how much memory the groups around this process allow to all their members together. */
 #ifndef SW_CORE_CGROUP_H
 #define SW_CORE_CGROUP_H
 
@@ -7,12 +7,13 @@
 enum { SW_CGROUP_CHARS = 512 };
 
 struct sw_memory_limit {
-    int64_t limit_bytes;           /* the least of this group's and of all around it; INT64_MAX: none */
-    int64_t room_bytes;            /* what may still be taken, by the fullest of them; likewise */
+    int64_t limit_bytes; /* the least limit of this group and the groups around it; INT64_MAX: there is none */
+    int64_t room_bytes;  /* bytes that the fullest of these groups still allows; INT64_MAX: no limit */
     char setting[SW_CGROUP_CHARS]; /* the file that sets the limit */
 };
 
-/* Of version 2 or 1. root: as for sw_system_line. */
+/* Reads the least limit among the memory cgroups, of version 1 and 2, around this process. `root` is as for
+ * sw_system_line. */
 void sw_memory_limit_read(const char *root, struct sw_memory_limit *out);
 
 #endif

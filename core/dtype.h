@@ -71,7 +71,7 @@ static inline sw_f16 sw_f32_to_f16(float value) {
     return (sw_f16)(sign | half);
 }
 
-/* One element of a tensor, widened or rounded. */
+/* Reads one element of a tensor and widens it to fp32, or rounds an fp32 value and writes it. */
 static inline float sw_dtype_load(sw_dtype type, const void *from, int64_t index) {
     if (type == SW_F32)
         return ((const float *)from)[index];
@@ -86,7 +86,8 @@ static inline void sw_dtype_store(sw_dtype type, void *to, int64_t index, float 
         ((uint16_t *)to)[index] = type == SW_BF16 ? sw_f32_to_bf16(value) : sw_f32_to_f16(value);
 }
 
-/* Many elements, rounded, or widened from any address: in a file they are where its header ends. */
+/* Rounds or widens `count` elements. The source of sw_dtype_widen may be unaligned, because the tensors of a
+ * file begin where its header ends. */
 void sw_dtype_round(sw_dtype type, const float *from, int64_t count, void *to);
 void sw_dtype_widen(sw_dtype type, const void *from, int64_t count, float *to);
 

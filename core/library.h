@@ -8,7 +8,7 @@
 
 enum { SW_LIBRARY_PATH_CHARS = 1024, SW_LIBRARY_FAILURE_CHARS = 2048 };
 
-/* One library of the process. */
+/* One library, and the result of loading it. Starts as SW_LIBRARY_INIT. */
 struct sw_library {
     pthread_mutex_t mutex;
     bool tried;

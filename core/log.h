@@ -4,8 +4,9 @@
 
 #include <stdbool.h>
 
-/* Of several ranks, rank 0 speaks for all: the others' information is not printed, and their warnings say whose they
- * are. Of the process, as standard error is; sw_comm_open calls it. */
+/* Tells the log which rank this process is. Rank 0 speaks for all: the other ranks' information is not printed, and
+ * their warnings name their rank. The setting is the process's, as standard error is; sw_comm_open calls this function.
+ */
 void sw_log_set_rank(int rank);
 
 void sw_log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,5 @@
-/* Work of a start that may take minutes, such as taking a machine's memory: it says every few seconds how far it is,
- * and ends when the user asks the program to stop. */
+/* Progress of start-up work that may take minutes, such as mapping a machine's memory: it is reported every few
+ * seconds, and the work ends when the user asks the program to stop. */
 #ifndef SW_CORE_LONG_WORK_H
 #define SW_CORE_LONG_WORK_H
 
@@ -15,7 +15,7 @@ struct sw_long_work {
     char what[80]; /* completes "while …" and begins each line */
     /* 0: the work has no bytes to count, and its lines show the time instead. Or SW_LONG_WORK_SILENT. */
     int64_t total_bytes;
-    const char *unit; /* of what total and done count instead of bytes: "tokens"; NULL: bytes */
+    const char *unit; /* the unit of total_bytes and of `done` where it is not bytes: "tokens"; NULL: bytes */
     int64_t begun_ns, said_ns;
 };
 

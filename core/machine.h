@@ -1,4 +1,4 @@
-/* What this machine has: cores and memory that this process may use. */
+/* The cores and the memory of this machine, and how much of both this process may use. */
 #ifndef SW_CORE_MACHINE_H
 #define SW_CORE_MACHINE_H
 
@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 struct sw_machine {
-    int cores;          /* that this process may run on; with SMT, several share a physical one */
-    int all_cores;      /* of the machine, online */
-    int physical_cores; /* likewise; 0: not known */
+    int cores;          /* logical cores that this process may run on; with SMT, several share a physical one */
+    int all_cores;      /* logical cores of the machine that are online */
+    int physical_cores; /* physical cores of the machine that are online; 0: not known */
     int numa_nodes;
-    int64_t memory_bytes;    /* physical, or the memory cgroups' limit where that is less */
-    int64_t available_bytes; /* what can be taken now without swapping */
+    int64_t memory_bytes;    /* the physical memory, or the memory cgroups' limit where that is less */
+    int64_t available_bytes; /* memory that can be taken now without swapping */
     int64_t physical_bytes;
     int64_t swap_bytes, swap_used_bytes;
     int64_t memlock_bytes; /* RLIMIT_MEMLOCK; INT64_MAX for none */
@@ -23,15 +23,16 @@ struct sw_machine {
 
 sw_status sw_machine_read(struct sw_machine *out);
 
-/* Cores that this process may run on. */
+/* Returns the number of logical cores that this process may run on. */
 int sw_machine_cores(void);
 
 /* Lets this thread, and those that it starts from now on, run only on those of its cores that are near a NUMA node.
  * Nothing changes where they are all near one already, as a launcher may have seen to, or none is near that one. */
 void sw_machine_keep_to_node(int numa_node); /* as the system numbers it */
-/* The node of one of several processes that share this machine evenly; -1: it has but one. */
+/* Returns the NUMA node for process `number`, counted from 0, of `shares` processes that share this machine evenly; -1
+ * where the machine has one node. */
 int sw_machine_node_of_share(int number, int shares);
-/* The node that a place on the PCI bus ("0000:17:00.0") hangs on; -1 where that is not known. */
+/* Returns the NUMA node of a PCI address ("0000:17:00.0"), or -1 where the system does not know it. */
 int sw_machine_node_of_bus(const char *bus);
 
 #endif

@@ -11,15 +11,16 @@ struct sw_rng_block {
 
 struct sw_rng_block sw_rng(uint64_t seed, uint64_t stream, uint64_t counter);
 
-/* Uniform in [0, 1) with 53 bits. */
+/* Returns a number that is uniform in [0, 1), with 53 random bits. */
 double sw_rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter);
 
-/* Standard normal (Box-Muller). */
+/* Returns a standard normal number (Box-Muller). */
 float sw_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter);
-/* The same numbers, bit by bit, of `count` counters one after the other; several times as fast. */
+/* Writes the numbers that sw_rng_normal returns for `count` consecutive counters, bit for bit, several times as fast.
+ */
 void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out);
 
-/* The index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle
+/* Returns the index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle
  * walking). count > 0, index < count. */
 uint64_t sw_rng_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count);
 

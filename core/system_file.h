@@ -1,4 +1,4 @@
-/* What the kernel says in small text files, under /proc and /sys. */
+/* Reads the small text files of the kernel under /proc and /sys. */
 #ifndef SW_CORE_SYSTEM_FILE_H
 #define SW_CORE_SYSTEM_FILE_H
 

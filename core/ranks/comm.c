@@ -130,7 +130,8 @@ static sw_status give_up(const struct sw_comm_request *request, int64_t waited_n
                    request->what, (double)waited_ns / 1e9);
 }
 
-/* What ends the waiting for a rank that will never come. */
+/* Ends the wait for a rank that will never answer: by the verdict of the watch or, where there is none, by the timeout.
+ * Also returns the asynchronous errors of the bulk transport. */
 static sw_status look_around(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
     if (comm->watch != NULL)

@@ -47,7 +47,7 @@ struct sw_comm_place {
     char host[SW_COMM_NAME_CHARS];
 };
 const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm);
-/* What moves the bytes: "self", "MPI" or "NCCL". */
+/* Returns the name of the transport: "self", "MPI" or "NCCL". */
 const char *sw_comm_transport_name(const struct sw_comm *comm);
 /* Payload that this rank has given to others, retransmissions not counted; of a library's reduction, one contribution
  * to each share. */
@@ -151,16 +151,17 @@ sw_status sw_comm_wait(struct sw_comm_request *request);
 
 /* On host memory, waited for: what steps and start-up need beside the collectives. */
 sw_status sw_comm_barrier(struct sw_comm *comm, const char *what);
-/* Of each value, over the ranks in their order. At most SW_COMM_VALUES. */
+/* Sums each value over the ranks, in the order of the ranks, or takes its maximum. `count` is at most SW_COMM_VALUES.
+ */
 sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *values, int count);
 sw_status sw_comm_max(struct sw_comm *comm, const char *what, int64_t *values, int count);
-/* Whether it is true on every rank. */
+/* Sets *value to whether it is true on every rank. */
 sw_status sw_comm_all_true(struct sw_comm *comm, const char *what, bool *value);
 /* A record of equal size from every rank to every rank; the own one is in its place. Host memory, whatever moves the
  * rest. */
 sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes);
 
-/* What every rank claims at the start, so that a job that was started wrongly is refused before it begins. */
+/* A value that every rank states at the start, so that a job that was started wrongly is refused before it begins. */
 typedef enum {
     SW_CLAIM_EQUAL,    /* all ranks have the same: the program, the configuration, the data */
     SW_CLAIM_DISTINCT, /* no two ranks have the same: a directory, a GPU of one machine (sw_comm_place's node) */
@@ -176,7 +177,7 @@ struct sw_comm_claim {
 /* As many on every rank, in one order. Every rank returns the same SW_ERR_ARG, which names the ranks; printing it is up
  * to rank 0. */
 sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count);
-/* The program that runs, by its bytes. */
+/* Computes a digest of the running program's file. */
 enum { SW_COMM_DIGEST_BYTES = 16 };
 sw_status sw_comm_program_digest(unsigned char out[SW_COMM_DIGEST_BYTES]);
 

@@ -1,4 +1,4 @@
-/* What the ranks must have in common, and what not, before they begin. */
+/* Checks, before the ranks begin, the values that must be equal on all ranks and those that must differ. */
 #include "core/ranks/comm.h"
 
 #include <assert.h>

@@ -11,7 +11,7 @@
 
 #define FIRST_PATIENCE_NS INT64_C(60000000000)
 
-/* What launchers tell a process of the number of ranks. */
+/* The environment variables by which launchers tell a process the number of ranks. */
 static const char *const size_variables[] = {
     "OMPI_COMM_WORLD_SIZE", /* Open MPI's mpirun */
     "PMI_SIZE",             /* MPICH's and Intel's, and srun --mpi=pmi2 */

@@ -1,5 +1,5 @@
-/* What the parts of comm share. A collective is one or two phases, a phase a number of rounds, a round a set of
- * messages that are on their way at once and then, in reductions, a sum. Transports only move messages. */
+/* Declarations that the files of comm share. A collective is one or two phases, a phase a number of rounds, a round a
+ * set of messages that are on their way at once and then, in reductions, a sum. Transports only move messages. */
 #ifndef SW_CORE_RANKS_COMM_PRIVATE_H
 #define SW_CORE_RANKS_COMM_PRIVATE_H
 
@@ -15,12 +15,12 @@ struct sw_comm_message {
     int64_t bytes;
 };
 
-/* Rounds that are on their way at once, so that one is summed while the next is moved. */
+/* The number of rounds that are under way at once, so that one is summed while the next is moved. */
 enum { SW_COMM_GROUPS = 2 };
 
-/* Both directions of a round. */
+/* The messages of one round, in both directions. */
 struct sw_comm_round {
-    struct sw_comm_message *sends, *receives; /* room for one of each peer */
+    struct sw_comm_message *sends, *receives; /* each array has room for one message per peer */
     int send_count, receive_count;
 };
 
@@ -30,16 +30,17 @@ struct sw_comm_transport {
     /* Starts all messages of a round. Those of a pair of ranks arrive in the order of their posts. sequence: that of
      * the collective. */
     sw_status (*post)(void *state, int group, int64_t sequence, const struct sw_comm_round *round);
-    /* Whether all of them are done; on a stream, whether what is given to it next finds them done. */
+    /* Sets *out_done if all messages of the group's round are done. On a stream, true means that work queued on the
+     * stream from now on runs after them. */
     sw_status (*done)(void *state, int group, bool *out_done);
     /* Starts the library's own sums of a round: each send is this rank's contribution to its peer's share, the own one
      * among them, and the own share is received, where there is one. NULL: it has none. */
     sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
-    /* A rank of whose messages in a round some are not here; -1: none. NULL: it cannot tell. */
+    /* Returns a rank with messages of the round that have not arrived, or -1. NULL: the transport cannot tell. */
     int (*awaited)(void *state, int group);
-    /* Errors that come by themselves. NULL: none do. */
+    /* Returns errors that the library reports asynchronously. NULL: it reports none. */
     sw_status (*poll)(void *state);
-    /* orderly: no rank has failed. */
+    /* Closes the transport. `orderly`: no rank has failed. */
     void (*close)(void *state, bool orderly);
 };
 
@@ -79,10 +80,10 @@ struct sw_comm_request {
     int64_t index;
     struct sw_comm_phase phases[SW_COMM_PHASES];
     int phase_count, phase;
-    int64_t posted, finished; /* rounds of the phase */
-    int64_t moved_ns;         /* when it began, or its last round was done */
+    int64_t posted, finished; /* the phase's rounds that were posted and that are finished */
+    int64_t moved_ns;         /* when the request began or its last round was done, by sw_now_ns */
     int64_t sequence;
-    int64_t *bounds; /* ranks + 1, for those that the comm makes */
+    int64_t *bounds; /* ranks + 1 entries, for requests whose bounds the comm computes */
     bool open, given;
 };
 
@@ -109,23 +110,24 @@ struct sw_comm {
     _Atomic bool inside; /* a call */
 };
 
-/* Fills in what follows from the rest of a phase. */
+/* Fills in round_units and rounds of a phase whose other fields are set. */
 void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                         struct sw_comm_phase *phase);
-/* The messages of a round, and what is to be done once they have arrived. */
+/* sw_comm_fill_round lists the messages of a round. sw_comm_finish_round does the work, such as a sum, that remains
+ * once they have arrived. */
 void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                         struct sw_comm_round *round);
 sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
-/* On the host, as struct sw_comm_sum says. */
+/* Sums on the host as struct sw_comm_sum describes. */
 void sw_comm_sum_host(const struct sw_comm_sum *sum);
 
 /* A free request of the comm with its name and transport, waiting for others where none is free. */
 sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
                               struct sw_comm_request **out);
-/* Its phases are there. */
+/* Starts a request whose phases are filled in. */
 sw_status sw_comm_begin_request(struct sw_comm_request *request);
 
-/* The watch that is told of collectives and asked for verdicts while one waits; NULL: none any more. */
+/* Sets the watch that is told of collectives and asked for verdicts while one waits. NULL removes it. */
 void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch);
 
 #endif

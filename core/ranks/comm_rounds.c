@@ -22,7 +22,8 @@ static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
     return phase->bounds[rank + 1] - phase->bounds[rank];
 }
 
-/* What a reduction's round holds of the staging: a part of the own slice from each other rank. */
+/* Returns how many units of each rank's share a reduction's round can hold in the staging buffer, which receives a part
+ * of the own slice from each other rank. */
 static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
     const int64_t pieces = (int64_t)SW_COMM_GROUPS * (comm->place.ranks - 1);
     return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
@@ -42,7 +43,7 @@ void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transpo
     phase->rounds = sw_div_up(largest, phase->round_units);
 }
 
-/* Of a rank's share, what a round moves. */
+/* The part of a rank's share that one round moves. */
 struct part {
     int64_t first, units; /* of the whole */
 };
@@ -64,7 +65,8 @@ static void add(struct sw_comm_message *messages, int *count, int peer, char *da
         messages[(*count)++] = (struct sw_comm_message){.peer = peer, .data = data, .bytes = bytes};
 }
 
-/* What a gather gives to the others; messages that are sent are only read. */
+/* Returns the part that this rank sends in a gather. It is not const because messages have one type for both
+ * directions; a message that is sent is only read. */
 static char *own_part(const struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
     const int64_t in_share = own.first - phase->bounds[comm->place.rank];
     return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes

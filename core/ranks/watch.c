@@ -141,7 +141,8 @@ void sw_watch_be_patient(struct sw_watch *watch, bool patient) {
         return;
     pthread_mutex_lock(&watch->lock);
     watch->patient = patient;
-    /* What was slow until now is forgiven. */
+    /* The tick counts as progress, so that earlier slowness of the collective does not count against the new timeout.
+     */
     watch->now[SW_WATCH_COMM].ticks++;
     pthread_mutex_unlock(&watch->lock);
 }

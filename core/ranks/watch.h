@@ -34,10 +34,10 @@ struct sw_watch_spec {
 /* All ranks at once, before sw_comm_use_nccl, and within the timeout. From then on the comm's collectives are watched.
  */
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out);
-/* Before the comm is closed. The rank has ended as it should. */
+/* Says that this rank ends as it should, and closes the watch. Call it before the comm is closed. */
 void sw_watch_close(struct sw_watch *watch);
 
-/* Another timeout, equal on all ranks. */
+/* Changes the timeout, which must be equal on all ranks. */
 void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
 /* While this rank is healthy for long without progress that it could tell of, as in a start, it is given many times the
  * timeout before it is taken to hang. What has died or was stopped is found as ever. */
@@ -49,7 +49,7 @@ void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t 
 void sw_watch_tick(struct sw_watch *watch, int lane);
 void sw_watch_leave(struct sw_watch *watch, int lane);
 
-/* SW_OK, or SW_ERR_STOPPED with why the job ends. */
+/* Returns SW_OK, or SW_ERR_STOPPED with the reason why the job ends. */
 sw_status sw_watch_verdict(struct sw_watch *watch);
 
 /* This rank has failed: ends the job with its message. Waits until `ended` is about to be told; false: nobody has

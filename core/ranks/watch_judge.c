@@ -24,7 +24,7 @@ static int furthest(const struct sw_watch_view *views, int ranks) {
     return best;
 }
 
-/* What a rank was doing, beside what the others wait for. */
+/* Describes what a rank was doing, beside what the others wait for. */
 static void place_of(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char *out, size_t chars) {
     const struct sw_note *note = views[rank].note;

@@ -1,4 +1,5 @@
-/* What the parts of the watch share: the note that ranks send each other, who is connected, and the judgement. */
+/* Declarations that the files of the watch share: the note that ranks send each other, who is connected, and the
+ * judgement. */
 #ifndef SW_CORE_RANKS_WATCH_PRIVATE_H
 #define SW_CORE_RANKS_WATCH_PRIVATE_H
 
@@ -10,11 +11,11 @@
 
 enum { SW_WATCH_WHAT_CHARS = 40, SW_WATCH_TOKENS = 2 };
 
-/* What a lane has begun. */
+/* The latest work that a lane has begun. */
 struct sw_watch_lane {
-    uint64_t entered;   /* things so far */
+    uint64_t entered;   /* pieces of work begun so far */
     uint64_t ticks;     /* signs of progress so far */
-    int64_t running_ns; /* in the last of them; -1: in none */
+    int64_t running_ns; /* how long the lane has been in the latest; -1: it is in none */
     int64_t index;
     char what[SW_WATCH_WHAT_CHARS];
 };
@@ -53,24 +54,24 @@ struct sw_watch_peer {
     size_t incoming_bytes;
 };
 
-/* What is known of a rank when it is judged. */
+/* The facts about one rank by which it is judged. */
 struct sw_watch_view {
     bool left;
     int64_t silent_ns, still_ns; /* since its last note, since its lanes moved */
     const struct sw_note *note;
 };
 
-/* What ranks are judged by. */
+/* The rule by which ranks are judged. */
 struct sw_watch_rule {
     const char *const *lanes; /* names, the comm's first */
     int lane_count;
     int64_t timeout_ns;
     const char *remedy; /* as struct sw_watch_spec has it */
 };
-/* Whether the job must end, by what is known of these ranks, and why. */
+/* Returns true if the job must end by these facts about its ranks, and then writes the reason into `text`. */
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
                     char text[SW_WATCH_TEXT_CHARS]);
-/* "rank 2 (process 123 on host)" */
+/* Writes the name of the note's sender: "rank 2 (process 123 on host)". */
 void sw_watch_name(const struct sw_note *note, char *out, size_t chars);
 
 struct sw_watch {
@@ -101,15 +102,16 @@ struct sw_watch {
     _Atomic int64_t timeout_ns;
 };
 
-/* Connects all ranks: watch->peers. */
+/* Connects all ranks and fills watch->peers. */
 sw_status sw_watch_connect(struct sw_watch *watch);
-/* Never waits; a peer that takes nothing is left to be found silent. */
+/* Sends a note without ever waiting. A peer that takes no bytes is later found silent. */
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
-/* Bytes of a note that have come: 1 a whole one is in peer->incoming, 0 not yet, -1 the connection has ended. */
+/* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the
+ * connection has ended. */
 int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer);
-/* The thread of the watch that it is given. */
+/* The main function of the watch's thread; `argument` is its struct sw_watch. */
 void *sw_watch_run(void *argument);
-/* The lanes as they are, into watch->own. */
+/* Copies the present state of the lanes into watch->own. */
 void sw_watch_snapshot(struct sw_watch *watch);
 
 #endif

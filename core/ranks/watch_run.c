@@ -126,7 +126,7 @@ static void beat(struct sw_watch *watch, int64_t now_ns) {
         sw_watch_send(watch, &watch->peers[i], SW_NOTE_BEAT, NULL);
 }
 
-/* What this rank's own threads want; whether to go on. */
+/* Handles the requests of this rank's own threads. Returns whether the watch goes on. */
 static bool attend(struct sw_watch *watch) {
     uint64_t count;
     (void)!read(watch->wake, &count, sizeof count);
@@ -140,8 +140,8 @@ static bool attend(struct sw_watch *watch) {
     return !stopping;
 }
 
-/* What was due at a time and comes so much later shows that this rank was stopped, and what became of the others in the
- * meantime it may learn only after its next beat. */
+/* Notices that this rank was stopped, by a beat that comes long after it was due. This rank then
+ * judges nobody for one timeout, because it may learn only after its next beat what became of the others. */
 static void note_sleep(struct sw_watch *watch, int64_t due_ns) {
     const int64_t now_ns = sw_now_ns();
     if (now_ns - due_ns > watch->timeout_ns / 2)
