@@ -28,7 +28,8 @@ bool sw_file_is_in_memory(int fd) {
     return fstatfs(fd, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
-/* What direct I/O must be aligned to; 1 where the system does not say, 0 where there is no direct I/O. */
+/* Returns the alignment in bytes that direct I/O needs; 1 where the system does not tell, 0 where the file has no
+ * direct I/O. */
 static int64_t direct_alignment(int fd) {
 #ifdef STATX_DIOALIGN
     struct statx info;

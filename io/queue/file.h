@@ -26,7 +26,7 @@ sw_status sw_file_open_unlocked(const char *path, int *out_fd);
 
 /* Turns direct I/O on where the file system has it, aligned as our buffers are. Returns whether it is on. */
 bool sw_file_try_direct(int fd);
-/* Whether the file is kept in memory anyway. */
+/* Returns whether the file system keeps its files in memory, where direct I/O means nothing. */
 bool sw_file_is_in_memory(int fd);
 
 /* Unlocks and closes. A ring that was closed just before may still hold the file, and must not hold the lock. */

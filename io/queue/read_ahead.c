@@ -134,7 +134,7 @@ static struct block *find_free(struct sw_read_ahead *self) {
     return oldest;
 }
 
-/* What went through the page cache would only stand in the way there. */
+/* Drops the block from the page cache, which a buffered read has filled with bytes that nobody reads again. */
 static void forget(const struct sw_read_ahead *self, const struct block *block) {
     if (!self->direct && block->file == self->file)
         posix_fadvise(self->fd, block->offset_bytes, block->bytes, POSIX_FADV_DONTNEED);

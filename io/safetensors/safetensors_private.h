@@ -1,4 +1,4 @@
-/* What the parts of the safetensors reader share. */
+/* Declarations that the files of the safetensors reader share. */
 #ifndef SW_IO_SAFETENSORS_SAFETENSORS_PRIVATE_H
 #define SW_IO_SAFETENSORS_SAFETENSORS_PRIVATE_H
 

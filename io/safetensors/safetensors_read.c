@@ -78,7 +78,7 @@ static sw_status read_some(struct sw_safetensors *tensors, const struct sw_safet
         sw_dtype_widen(tensor->type, from, *out_read, out);
         return SW_OK;
     }
-    /* What follows in the next block may be in memory again. */
+    /* The read ends with this block, because the next block may already be in memory. */
     const int64_t left_bytes = SW_READ_AHEAD_BLOCK_BYTES - place_of(tensor, first) % SW_READ_AHEAD_BLOCK_BYTES;
     *out_read = sw_min_i64(count, sw_max_i64(1, left_bytes / sw_dtype_bytes(tensor->type)));
     pthread_mutex_lock(&tensors->mutex);

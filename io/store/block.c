@@ -20,7 +20,7 @@
 /* File systems, partition tables and arrays leave their marks at the ends of a device. */
 #define END_BYTES SW_MIB
 
-/* What is looked for by name; anything else that is not zero is data all the same. */
+/* The formats that messages can name. Other bytes that are not zero count as data too. */
 enum { STORE }; /* the first of them */
 static const struct signature {
     const char *name;

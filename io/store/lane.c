@@ -198,7 +198,7 @@ static void record_sums(struct sw_area *area, const struct sw_store_transfer *re
         sums[i] = sw_checksum((const char *)request->buf + i * area->grain_bytes, area->grain_bytes);
 }
 
-/* Whether all of a write's grains still hold the zeros of creation. */
+/* Returns whether all grains of a write still hold the zeros of creation. */
 static bool is_unwritten(const struct sw_store *store, const struct sw_area *area,
                          const struct sw_store_transfer *request) {
     const uint64_t *sums = sw_area_sums(area, request->unit, request->first_grain);

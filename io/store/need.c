@@ -1,4 +1,5 @@
-/* What a new store is made of and how much of each place that needs, before anything is touched. */
+/* Computes the files of a new store and the bytes that each directory must have for them, before anything is touched.
+ */
 #include "io/store/store_private.h"
 
 #include <stdlib.h>

@@ -80,9 +80,9 @@ typedef bool (*sw_store_progress)(void *context, int64_t done, int64_t total);
 sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
                           struct sw_store **out);
 
-/* What creation would take in each directory, into out_bytes[directory_count]; touches nothing. A store is divided
- * evenly over its directories, so that all drives work at once: the one that may have least bounds it. Refuses what is
- * more than most_bytes. */
+/* Writes the bytes that creation would take in each directory into out_bytes[directory_count]; touches nothing. A store
+ * is divided evenly over its directories, so that all drives work at once: the one that may have least bounds it.
+ * Refuses what is more than most_bytes. */
 sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 
 /* Opens the files in these directories (any order) at the last commit whose step is at most most_step. Locks them:
@@ -109,7 +109,7 @@ void sw_store_close(struct sw_store *store);
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
 void sw_store_discard(struct sw_store *store);
 
-/* Whether there is a block device, or a store's file in a directory. */
+/* Returns whether `place` is a block device, or a directory with a store's file. */
 bool sw_store_is_at(const char *place);
 
 /* The identity that creation gave it, which moving and copying keep. */
@@ -163,8 +163,8 @@ struct sw_store_bad_record {
 };
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
-/* Of a store that was opened: what it may take in one of its directories, scratch included. Refuses (SW_ERR_BUDGET)
- * less than it has already. */
+/* Limits the bytes, scratch included, that an opened store may take in one of its directories. Fails with SW_ERR_BUDGET
+ * where the store already takes more. */
 sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t most_bytes);
 
 /* Takes room for scratch grains of a kind, and refuses what exceeds a limit or the room that there is. Once per kind
@@ -185,8 +185,9 @@ struct sw_store_transfer {
     void *buf;
     int64_t step; /* for messages */
     uint64_t tag; /* returned by reap */
-    /* Of a write, if not 0: every grain of buf holds zeros from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES.
-     * Grains that are as creation left them already have those zeros on the drive, and they are not written again. */
+    /* Writes only: every grain of buf holds zeros from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES; 0
+     * promises nothing. Grains that are as creation left them already have those zeros on the drive, and they are
+     * not written again. */
     int64_t zeros_from_bytes;
 };
 
@@ -216,8 +217,8 @@ sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_tr
  * been committed: the optimizer's grains can then only be read, until the store is opened again. */
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 
-/* Of a store of one generation: takes its commit back, so that the grains may be written; until the next one, nothing
- * can be opened. Durable when it returns. Nothing happens where nothing is committed. */
+/* Takes back the commit of a store of one generation, so that its grains may be overwritten. The store cannot be opened
+ * until the next commit. The withdrawal is durable when this returns. Does nothing where nothing is committed. */
 sw_status sw_store_withdraw(struct sw_store *store);
 
 /* Bytes transferred since open, all lanes, superblocks included. */

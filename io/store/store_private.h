@@ -1,4 +1,4 @@
-/* What the parts of the store share. */
+/* Declarations that the files of the store share. */
 #ifndef SW_IO_STORE_STORE_PRIVATE_H
 #define SW_IO_STORE_STORE_PRIVATE_H
 

@@ -220,8 +220,8 @@ static int64_t later_step(const struct sw_store *store, const file_records *reco
     return -1;
 }
 
-/* What the numbers of a damaged record are worth: two of them that agree, because one flipped bit cannot make a later
- * record look like an earlier one. */
+/* Returns the step of a later commit that a damaged record may have held, or -1. The record's own numbers count only
+ * where sequence and step agree, because one flipped bit cannot make both of a later record look earlier. */
 static int64_t step_of(const struct sw_store *store, const file_records *records, int file, int slot,
                        const struct commit_record *commit) {
     const struct sw_super_header *header = (const struct sw_super_header *)slot_buffer(store, file, slot);
