@@ -1,4 +1,4 @@
-/* What ranks that exchange a GPU's memory need of it. */
+/* The device functions that ranks need in order to exchange a GPU's memory. */
 #include "core/ranks/comm.h"
 #include "kernels/device_ops.h"
 

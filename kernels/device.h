@@ -28,7 +28,7 @@ struct sw_memory;
  */
 sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
-/* Whether this build has the CUDA device. Opening it says why it cannot be used on this machine. */
+/* Returns whether this build has the CUDA device. Opening the device says why it cannot be used on this machine. */
 bool sw_device_has_cuda(void);
 /* GPUs that this process may use, numbered from 0. */
 int sw_device_gpus(void);
@@ -91,12 +91,12 @@ sw_status sw_event_wait(struct sw_event *event);
 sw_status sw_event_reached(struct sw_event *event, bool *out_reached);
 /* Work given to the stream from now on begins after the event, as it was last recorded. The host does not wait. */
 sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event);
-/* From one event to another, both reached. */
+/* Measures the time from one event to another. Both must have been reached. */
 sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
 
-/* What sw_comm_use_nccl takes so that ranks exchange the memory of a GPU: sums, copies and marks on the stream, which
- * is the comm's from then on. That GPU becomes the thread's current one. A CPU device needs none of it, its memory
- * being the host's. Closed after the comm and before the stream. */
+/* Fills in the functions with which sw_comm_use_nccl exchanges a GPU's memory: sums, copies and marks on the stream.
+ * The comm owns the use of the stream from then on, and the GPU becomes the calling thread's current one. A CPU device
+ * needs no such functions, because its memory is the host's. Close it after the comm and before the stream. */
 struct sw_comm_device;
 sw_status sw_device_comm_open(struct sw_stream *stream, struct sw_comm_device *out);
 void sw_device_comm_close(struct sw_comm_device *device);

@@ -1,4 +1,4 @@
-/* What stands behind the device interface: the table of ops, and the objects that the wrappers in device.c fill.
+/* The private side of the device interface: the table of ops, and the objects that the wrappers in device.c fill.
  * Arguments are checked by the wrappers, so an op may rely on the contract of device.h. */
 #ifndef SW_KERNELS_DEVICE_OPS_H
 #define SW_KERNELS_DEVICE_OPS_H

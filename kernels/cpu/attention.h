@@ -1,5 +1,5 @@
-/* What the two directions of attention share: blocks of queries and keys as the words of small products, with the
- * queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
+/* Helpers that attention forward and backward share: blocks of queries and keys as the words of small products, with
+ * the queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
  * vector. Words are fp32 numbers, or pairs of bf16 numbers where the instruction set multiplies those faster. */
 #ifndef SW_KERNELS_CPU_ATTENTION_H
 #define SW_KERNELS_CPU_ATTENTION_H
@@ -94,7 +94,7 @@ static inline int64_t sw_first_key_block(const struct sw_attention *shape, int64
     return sw_first_key(shape, batch, queries.first) / SW_ATTENTION_BLOCK;
 }
 
-/* Whether some of these queries see only the later keys of a block. */
+/* Returns whether some of these queries see only the later keys of a block. */
 static inline bool sw_cuts_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
                                  struct sw_block keys) {
     return sw_first_key(shape, batch, queries.first + queries.count - 1) > keys.first;

@@ -29,7 +29,8 @@ enum { SPACE_BLOCKS = 9, SPACE_SQUARES = 4, STRIP_BLOCKS = 4 };
 /* Which gradients are wanted of a pair of blocks. */
 typedef enum { KEYS = 1, QUERIES = 2, BOTH = KEYS | QUERIES } sides;
 
-/* Whether a key head is one item. Apart, seven products take the place of five. */
+/* Returns whether one thread computes all gradients of a key head. If keys and queries are split, a pair of blocks
+ * takes seven products instead of five. */
 static bool together(const struct sw_attention_call *call, int threads) {
     const int64_t items = call->shape.batch * call->shape.kv_heads;
     return 5 * sw_div_up(items, threads) * threads <= 7 * items;
@@ -89,7 +90,7 @@ SW_INLINE float dot(const sw_dtype type, int64_t count, const void *a, const voi
     return sw_vec_sum(sum);
 }
 
-/* What belongs to a row of scores; padded queries get zeros, which add nothing. */
+/* Loads the statistics of each row of scores. Padded queries get zeros, which add nothing. */
 static void load_statistics(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                             struct sw_block queries) {
     const struct sw_attention *shape = &b->call.shape;

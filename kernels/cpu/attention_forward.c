@@ -40,7 +40,7 @@ struct forward_call {
     float *log_sum_exp;
 };
 
-/* What a difference of unscaled scores is multiplied by to become an exponent of 2. */
+/* Returns the factor that turns a difference of unscaled scores into an exponent of 2. */
 static float exponent_scale(const struct sw_attention_call *call) {
     return call->shape.scale * SW_LOG2_E;
 }

@@ -15,7 +15,7 @@ sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
 void sw_cpu_gemm_close(struct sw_cpu *cpu);
 void sw_cpu_add_gemm(struct sw_device_ops *ops);
 
-/* Whether oneDNN multiplies bf16 with this machine's own instructions. */
+/* Returns whether oneDNN multiplies bf16 with this machine's own instructions. */
 bool sw_cpu_has_bf16_products(void);
 
 #endif

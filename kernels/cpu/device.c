@@ -25,7 +25,7 @@ static bool always(void) {
 }
 
 #ifdef SW_HAVE_X86_ISAS
-/* What the compiler assumes for x86-64-v3 and v4. */
+/* These check for the instruction sets that the compiler assumes for x86-64-v3 and v4. */
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2");

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/lanes.h"
 
-/* Whether products of pairs are faster than widened ones. */
+/* True where the processor multiplies pairs of bf16 numbers faster than widened ones. */
 #if defined(__AVX512BF16__)
 #define SW_FAST_PAIRS true
 #else
@@ -44,7 +44,7 @@ SW_INLINE void sw_store_two_bf16(uint16_t *to, sw_vec first, sw_vec second) {
 #endif
 }
 
-/* What an fp32 number or a pair may be read as. */
+/* An fp32 number or a pair of bf16 numbers, read as bits. */
 typedef uint32_t sw_word __attribute__((may_alias));
 typedef uint32_t sw_vec_bits_unaligned __attribute__((vector_size(SW_LANES * sizeof(uint32_t)), aligned(4), may_alias));
 

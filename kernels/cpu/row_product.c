@@ -22,7 +22,7 @@ static float bias_at(const struct call *c, int64_t col) {
     return c->shape->bias ? sw_dtype_load(c->shape->in, c->bias, col) : 0.0f;
 }
 
-/* Of `count` elements from `at` on; addresses behind the end are no error. */
+/* Prefetches `count` elements from `at` on. Addresses behind the end of the tensor are no error. */
 SW_INLINE void prefetch(const sw_dtype type, const void *tensor, int64_t at, const int64_t count) {
     const char *from = (const char *)tensor + at * sw_dtype_bytes(type);
     for (int64_t line = 0; line < count * sw_dtype_bytes(type); line += LINE_BYTES)

@@ -20,7 +20,7 @@ SW_INLINE sw_vec sw_vec_exp2_near_0(sw_vec r) {
     return sw_vec_fma(r2, sw_vec_fma(r2, top, middle), low);
 }
 
-/* What an exponential is made of: a range outside which the result is 0 or stays the same, the nearest integer n, and
+/* The parts of an exponential: a range outside which the result is 0 or stays the same, the nearest integer n, and
  * 2^n·p for p near 1. NaN passes through all three. */
 #if defined(__AVX512F__)
 #define SW_EXP2_LOWEST (-160.0f) /* the result is 0 */

@@ -1,5 +1,5 @@
-/* What the attention kernels share. A block owns a tile of rows of one head, 16 for each warp, and streams tiles of the
- * other side through shared memory; scores live in registers only. */
+/* Helpers that the attention kernels share. A block owns a tile of rows of one head, 16 for each warp, and streams
+ * tiles of the other side through shared memory; scores live in registers only. */
 #ifndef SW_KERNELS_CUDA_ATTENTION_CUH
 #define SW_KERNELS_CUDA_ATTENTION_CUH
 
@@ -243,12 +243,12 @@ static __device__ __forceinline__ void sw_write_rows(const sw_fragment_c c[COLS 
     }
 }
 
-/* Whether rows of a tensor can be written by pairs, on the host. */
+/* Returns, on the host, whether rows of a tensor can be written by pairs. */
 template <typename T> static inline bool sw_head_paired(const sw_attention *shape, const void *tensor, int64_t stride) {
     return shape->head_dim % 2 == 0 && stride % 2 == 0 && (uintptr_t)tensor % (2 * sizeof(T)) == 0;
 }
 
-/* Whether a tensor's rows can be brought 16 bytes at a time, on the host. */
+/* Returns, on the host, whether a tensor's rows can be loaded 16 bytes at a time. */
 template <typename T>
 static inline bool sw_head_aligned(const sw_attention *shape, const void *tensor, int64_t stride) {
     const int64_t piece = 16 / (int64_t)sizeof(T);

@@ -58,7 +58,7 @@ template <> __device__ __forceinline__ uint32_t sw_round_pair<sw_cuda_f16>(float
 
 enum { SW_ELEMS = 8 }; /* what a thread handles at once: 16 bytes of a 16-bit type */
 
-/* Whether vectors of SW_ELEMS may be loaded from p in one go, on the host. */
+/* Returns, on the host, whether one instruction may load a vector of SW_ELEMS elements from p. */
 static inline bool sw_is_aligned(const void *p) {
     return (uintptr_t)p % sizeof(sw_vector16) == 0;
 }

@@ -47,7 +47,7 @@ static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_g
     return SW_OK;
 }
 
-/* Of a row-major matrix. */
+/* Creates the layout of a row-major matrix, which cuBLASLt sees as its column-major transpose. */
 static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int64_t rows, int64_t cols) {
     return sw_cuda_check_lt(cublasLtMatrixLayoutCreate(out, type_of(type), (uint64_t)cols, (uint64_t)rows, cols),
                             "describing a matrix");

@@ -9,9 +9,9 @@
 /* Overrides the ops of a table that have a kernel: all but memory and matrix products. */
 void sw_cuda_add_kernels(struct sw_device_ops *ops);
 
-/* What the device behind the table provides. */
+/* Returns the CUDA stream behind a stream of the device. */
 cudaStream_t sw_cuda_stream_handle(const struct sw_stream *stream);
-/* The error, named after the op, of the launches since the last call. */
+/* Returns the error of the launches since the last call; the message names `op`. */
 sw_status sw_cuda_launched(struct sw_stream *stream, const char *op);
 
 #endif

@@ -32,7 +32,8 @@ template <int THREADS> static __device__ __forceinline__ float sw_row_sum(float 
     return total;
 }
 
-/* What is added up to the row that a kernel is of; NULL: it is there. */
+/* The two inputs whose sum is the row that a kernel normalises, and the buffer for that sum. If `sum` is NULL, the row
+ * is already in memory and nothing is added. */
 template <typename T> struct sw_addends {
     const T *a, *b;
     T *sum;

@@ -1,4 +1,4 @@
-/* What each op of device.h costs: its bytes when every operand crosses memory once, and its products. */
+/* Counts the cost of each op of device.h: its bytes when every operand crosses memory once, and its products. */
 #include "core/size.h"
 #include "kernels/described/described.h"
 #include "kernels/tiling.h"

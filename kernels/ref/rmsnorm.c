@@ -26,7 +26,7 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const 
     return SW_OK;
 }
 
-/* What it is by definition: the two ops, of whichever device this is. */
+/* Runs the definition of the fused op: an addition and then a norm, each by the device's own op. */
 static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
                                   const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
                                   float *mean, float *rstd) {
