@@ -35,7 +35,7 @@ void sw_data_close(struct sw_data *data);
 int64_t sw_data_train_tokens(const struct sw_data *data);
 int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
-/* Of training or of validation. */
+/* Returns whether the files for training or for validation have documents. */
 bool sw_data_has_documents(const struct sw_data *data);
 /* "40000 tokens, 12 documents, 87.3% of them with a loss; beside them d.txt.mask and d.txt.doc": of the training part,
  * or of validation where there is nothing to train on. */

@@ -23,7 +23,7 @@ static void counts_free(struct counts *counts) {
     free(counts->piece);
 }
 
-/* What was allocated before a failure is freed with the rest. */
+/* Allocates the counts. After a failure the caller frees them all the same. */
 static sw_status counts_allocate(struct counts *counts, int64_t vocab) {
     const size_t entries = (size_t)vocab;
     *counts = (struct counts){

@@ -1,4 +1,4 @@
-/* What computes, and what updates state in the host's memory. */
+/* The device that computes, and the one that updates state in the host's memory. */
 #ifndef SW_TRAIN_DEVICES_DEVICES_H
 #define SW_TRAIN_DEVICES_DEVICES_H
 
@@ -20,7 +20,7 @@ void sw_devices_close(struct sw_devices *devices);
 /* Bytes that a plan may take of a GPU's free memory: the rest is for what its libraries load and take later on. */
 int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu);
 
-/* Of what computes, with the threads of the host. */
+/* Returns the properties of the computing device, with the number of threads of the host. */
 struct sw_device_info sw_devices_info(const struct sw_devices *devices);
 
 #endif

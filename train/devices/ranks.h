@@ -14,7 +14,7 @@
 /* The watch's lane of what the program itself does between steps, behind those of the engine. */
 enum { SW_RANKS_LANE = 1 + SW_LANES };
 
-/* What NCCL works with, which outlives the trainer: the comm is closed before it. */
+/* The GPU objects that NCCL uses. They outlive the trainer, and are closed after the comm. */
 struct sw_ranks_gpu {
     struct sw_devices devices;
     struct sw_stream *stream;
@@ -35,11 +35,11 @@ struct sw_ranks {
 
 int sw_ranks_count(const struct sw_ranks *ranks);
 int sw_ranks_rank(const struct sw_ranks *ranks);
-/* Of this machine. */
+/* Return this rank's number on its machine, and the number of ranks there. */
 int sw_ranks_local_rank(const struct sw_ranks *ranks);
 int sw_ranks_local_count(const struct sw_ranks *ranks);
 
-/* What an engine is given: NULL alone. */
+/* Return the comm and the watch for an engine; NULL where this rank is alone. Both belong to `ranks`. */
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks);
 struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks);
 
@@ -51,11 +51,11 @@ sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
 
 /* Claims as sw_comm_agree has them. */
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
-/* Of each value the least over the ranks. */
+/* Replaces each value by the least over the ranks. */
 sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
-/* The sum over the ranks. */
+/* Replaces the value by the sum over the ranks. */
 sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value);
-/* Rank 0's bytes to all. */
+/* Copies rank 0's bytes to all ranks. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes);
 /* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
@@ -77,10 +77,10 @@ sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devi
 /* Compares NCCL's collectives on small buffers with what they should give. All ranks, on an idle comm. */
 sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices);
-/* Once the comm is closed. */
+/* Closes the GPU objects. Call it once the comm is closed. */
 void sw_ranks_release_gpu(struct sw_ranks *ranks);
 
-/* What a rank does alone while others may wait for it: begun, gone on with, done. */
+/* Tell the watch that this rank begins work of its own for which others may wait, gets on with it, and has done it. */
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index);
 void sw_ranks_tick(struct sw_ranks *ranks);
 void sw_ranks_leave(struct sw_ranks *ranks);

@@ -1,4 +1,4 @@
-/* What export writes: weights in the order of their units, the configuration, and files carried over. */
+/* Writes an export: the weights in the order of their units, the configuration, and the files carried over. */
 #include "train/hf/checkpoint.h"
 
 #include "core/confine.h"
@@ -37,7 +37,7 @@ static const struct sw_tensor *find_part(const struct sw_unit *unit, const char 
     return NULL;
 }
 
-/* Whether a unit's tensor, or part of one, is the first of its name. */
+/* Returns whether a unit's tensor, or part of one, is the first of its name. */
 static bool is_first_part(const struct sw_tensor *tensor) {
     return tensor->part.first_row == 0 && tensor->part.first_col == 0;
 }
@@ -77,7 +77,8 @@ static sw_status check_values(const char *tensor, sw_dtype type, const float *va
     return SW_OK;
 }
 
-/* What begins and ends within a grain has one grain more than its length says. */
+/* Reads elements in pieces of at most most_grains grains. A piece is one grain shorter than that, because a range that
+ * begins and ends within grains touches one grain more than its length says. */
 static sw_status get(const struct sw_load *from, int64_t unit, int64_t first, int64_t count, float *out) {
     const int64_t most = from->most_grains > 0 ? (from->most_grains - 1) * SW_GRAIN_ELEMS : count;
     for (int64_t done = 0, now; done < count; done += now) {
@@ -170,7 +171,7 @@ static const char *dtype_text(sw_dtype type) {
     return texts[type];
 }
 
-/* Whether a folder's config.json still describes this model. What else it holds may differ. */
+/* Returns whether a folder's config.json still describes this model. Its other fields may differ. */
 static bool describes(const char *path, const struct sw_model_config *config) {
     struct sw_model_config found;
     char *ours = NULL, *theirs = NULL;

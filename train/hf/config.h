@@ -1,4 +1,4 @@
-/* What a model is: read from a Hugging Face config.json, or a preset by name. */
+/* A model's configuration, read from a Hugging Face config.json or taken from a preset by name. */
 #ifndef SW_TRAIN_HF_CONFIG_H
 #define SW_TRAIN_HF_CONFIG_H
 

@@ -80,13 +80,13 @@ struct sw_family {
     const struct sw_config_fixed *fixed;
     const char *const *special;  /* fields that derive reads */
     const char *const *harmless; /* beside those of every family */
-    /* What follows from several fields, and its way back. */
+    /* `derive` reads settings that depend on several fields; `write` writes those fields. */
     sw_status (*derive)(const json_t *root, const char *origin, struct sw_model_config *out);
     int (*write)(json_t *root, const struct sw_model_config *config);
     const struct sw_tensor_names *names;
 };
 
-/* By its name; NULL for one that is not known. */
+/* Returns the family of that name, or NULL. */
 const struct sw_family *sw_family_find(const char *name);
 /* "gpt2, llama, ..." */
 const char *sw_family_names(void);
@@ -96,7 +96,7 @@ extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
 /* Dropout rates: training here has no dropout, and the user is told so where a rate is above 0. */
 extern const char *const sw_dropout_fields[];
 
-/* What the families' own functions share: null means absent, as it does in transformers. */
+/* Helpers for the functions of families. A null field counts as absent, as it does in transformers. */
 const json_t *sw_config_field_of(const json_t *root, const char *name);
 sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
                                 const char *title, struct sw_model_config *out);

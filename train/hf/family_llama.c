@@ -173,7 +173,8 @@ static sw_status derive_qwen(const json_t *root, const char *origin, struct sw_m
     return SW_OK;
 }
 
-/* What generates text with the model says where it ends, not what is trained here. */
+/* Writes null for the tokens that begin and end a text: they are for the program that generates, and training does not
+ * know them. */
 static int write_llama(json_t *root, const struct sw_model_config *config) {
     return json_object_set_new(root, "bos_token_id", json_null()) ||
            json_object_set_new(root, "eos_token_id", json_null()) || sw_config_write_rope(root, config);

@@ -9,7 +9,7 @@
         .tied_embeddings = true,                                                                                       \
     }
 
-/* What Llama and Qwen share. head_dim divides the hidden size in all of these. */
+/* The fields that Llama and Qwen share. head_dim divides the hidden size in all of these. */
 #define LLAMA_LIKE(vocab_, hidden_, layers_, heads_, kv_heads_, ffn_, positions_)                                      \
     .vocab = (vocab_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_), .kv_heads = (kv_heads_),           \
     .head_dim = (hidden_) / (heads_), .ffn = (ffn_), .max_positions = (positions_), .init_std = 0.02,                  \

@@ -124,7 +124,7 @@ sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_ca
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
-/* What attention reads, or its gradients: queries and keys, normalised or as the product made them, and values. */
+/* The inputs of attention, or their gradients: queries and keys, normalised or as the product made them, and values. */
 struct head_rows {
     char *q, *k, *v;
 };
@@ -314,8 +314,8 @@ static sw_status fill_attention(struct sw_model *model, const struct sw_unit_cal
     return add_norm_forward(model, call, narrow, s);
 }
 
-/* Of what the backward pass needs, all that needs no matrix product, in the same way; but for the activated values,
- * which it makes itself. */
+/* Recomputes, with the arithmetic of the forward pass, the inputs of the backward pass that need no matrix product. The
+ * activated values are left out, because the backward pass computes them itself. */
 static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_derive(model, call, s));

@@ -4,7 +4,7 @@
 #include "kernels/tiling.h"
 #include "train/model/model_private.h"
 
-/* What the logits of a tile and their gradient may take. On a CPU all of a tile's rows have both at once. */
+/* The memory that the logits of a tile and their gradient may take. On a CPU all of a tile's rows have both at once. */
 #define HOST_TILE_BYTES (64 * SW_MIB)
 /* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
  * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
@@ -55,7 +55,8 @@ static int64_t most_in(int64_t bytes, int64_t row_bytes) {
     return sw_max_i64(bytes / row_bytes / GPU_ROWS_MULTIPLE, 1) * GPU_ROWS_MULTIPLE;
 }
 
-/* What evening out leaves of the gradients' room is the logits'. */
+/* Cuts tiles with more rows of gradients than of logits. Rounding tiles to an even size leaves some memory of the
+ * gradients free, and the logits get it. */
 static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
     const int64_t least_logits = sw_min_i64(most_in((int64_t)(LOGITS_SHARE * (double)tile_bytes), row.logits), rows);
     const int64_t most_rows = most_in(tile_bytes - least_logits * row.logits, row.grad);

@@ -7,8 +7,8 @@
 
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
-/* What a unit between embedding and head is: a block, or a tile of one of its halves. Each has a range of the block's
- * tensors. */
+/* The kinds of units between embedding and head: a block, or a tile of one of its halves. Each has a range of the
+ * block's tensors. */
 enum block_kind { BLOCK_WHOLE, ATTENTION_FIRST, ATTENTION_NEXT, MLP_FIRST, MLP_NEXT, BLOCK_KINDS };
 struct sw_block_range {
     int first, end;
@@ -172,7 +172,7 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
                                  void *dx);
 
-/* What a block and its tiles share. */
+/* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd);
 /* Adds to call->grad. */

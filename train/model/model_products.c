@@ -1,4 +1,4 @@
-/* What a training step multiplies, read off the products that the model has prepared. */
+/* Lists the matrix products of a training step, from the products that the model has prepared. */
 #include "core/size.h"
 #include "train/model/model_private.h"
 
@@ -73,7 +73,7 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
     for (int i = 0; i < LINEARS; i++) {
         const struct linear *linear = &model->linear[i];
         struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
-        /* What a residual adds is no part of the product. */
+        /* The residual that is added is no part of the product. */
         shapes[0].addend = false;
         count = add(out, count, names[i], shapes, model->config.layers * model->tiles);
     }

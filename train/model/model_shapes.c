@@ -1,4 +1,4 @@
-/* What a model's arithmetic needs prepared: matrix products by shape, and where each intermediate lies. */
+/* Prepares a model's arithmetic: its matrix products by shape, and the offset of each intermediate. */
 #include "core/size.h"
 #include "train/model/model_private.h"
 #include "train/model/rope.h"

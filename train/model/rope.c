@@ -57,7 +57,7 @@ static double yarn_scale(double factor, double strength) {
     return factor <= 1.0 ? 1.0 : 0.1 * strength * log(factor) + 1.0;
 }
 
-/* What cosines and sines are multiplied by, so that scores of long texts stay sharp. */
+/* Returns the factor of cosines and sines that keeps the attention scores of long texts sharp. */
 static double amplitude_of(const struct sw_rope *rope) {
     if (rope->kind != SW_ROPE_YARN)
         return 1.0;
