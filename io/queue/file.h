@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* "DIR/name", allocated. NULL when there is no memory. */
+/* Returns "DIR/name", which the caller frees, or NULL when there is no memory. */
 char *sw_file_path(const char *directory, const char *name);
 
 /* Makes a new file of mode 0600 in the directory and locks it. *out_fd is -1 after a failure, and nothing is left. */

@@ -1,4 +1,4 @@
-/* Who has a store file or a block device. */
+/* Locks on store files and block devices, so that one process uses each. */
 #ifndef SW_IO_QUEUE_LOCK_H
 #define SW_IO_QUEUE_LOCK_H
 
@@ -12,17 +12,20 @@
 sw_status sw_lock_take(int fd, const char *path);
 void sw_lock_release(int fd);
 
-/* How long whoever comes next goes on trying: for a while, and much longer while the writes of a dead owner land. */
+/* How long a process goes on trying to take a lock: for a while, and much longer while the writes of a dead owner are
+ * still under way. Times are those of sw_now_ns. */
 struct sw_lock_patience {
     int64_t start_ns, patient_from_ns;
 };
 struct sw_lock_patience sw_lock_patience_begin(void);
 
-/* Waits before another attempt at what fd, any descriptor of it, is open on. False when it has been long enough. */
+/* Waits before another attempt to lock the file that fd, any descriptor of it, is open on. Returns false when the time
+ * to try is over. */
 bool sw_lock_wait(struct sw_lock_patience *patience, int fd);
 
-/* Says that another process has the lock, or still holds it though it is dead. */
+/* Fails with SW_ERR_BUSY and says that another process has the lock, or still holds it though it is dead. */
 sw_status sw_lock_refusal(int fd, const char *path);
-bool sw_lock_is_held(int fd); /* by another open file */
+/* Returns whether another open file has the lock. */
+bool sw_lock_is_held(int fd);
 
 #endif

@@ -24,7 +24,7 @@ struct sw_queue_result {
 /* Opens a ring with the opener and takes it over. */
 sw_status sw_queue_open(sw_ring_opener open_ring, void *context, const struct sw_ring_spec *spec,
                         struct sw_queue **out);
-/* Waits for what is under way. */
+/* Waits for the requests that are under way, and closes the ring too. */
 void sw_queue_close(struct sw_queue *queue);
 
 int sw_queue_room(const struct sw_queue *queue); /* requests that may be put now */
@@ -37,7 +37,7 @@ sw_status sw_queue_start(struct sw_queue *queue);
 /* Returns up to max finished requests; with wait, blocks until at least one is or nothing is in flight. */
 sw_status sw_queue_reap(struct sw_queue *queue, bool wait, struct sw_queue_result *out, int max, int *out_count);
 
-/* One request, start to end; nothing else may be in flight. *out_result says what came of it. */
+/* Runs one request from start to end and writes its result to *out_result. Nothing else may be in flight. */
 sw_status sw_queue_run(struct sw_queue *queue, const struct sw_ring_request *request,
                        struct sw_queue_result *out_result);
 

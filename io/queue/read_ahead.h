@@ -1,5 +1,5 @@
-/* Bytes of files on their way into memory before they are used: aligned blocks, many under way at once, past the page
- * cache where the file system allows it.
+/* Reads bytes of files into memory before they are used: in aligned blocks, many under way at once, past the page cache
+ * where the file system allows it.
  *
  * Bytes are announced in the order of their use, each with a position that never decreases. One thread announces and
  * awaits; in between, any number of threads may look. */
@@ -16,24 +16,26 @@ enum { SW_READ_AHEAD_BLOCK_BYTES = 512 << 10, SW_READ_AHEAD_BLOCKS = 24 };
 
 struct sw_read_ahead;
 
-/* The paths must outlive it. */
+/* Opens the files. The caller keeps the array and its paths until the close. */
 sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **out);
 void sw_read_ahead_close(struct sw_read_ahead *self);
 
-/* Will read these bytes of file paths[file]. *out_taken is false where that has to wait, for blocks of earlier
- * positions or, where the file is another than before, for what is under way; announcing bytes again does no harm. */
+/* Announces that these bytes of file paths[file] will be needed. *out_taken is false where that has to wait, for blocks
+ * of earlier positions or, where the file is another than before, for what is under way; announcing bytes again does no
+ * harm. */
 sw_status sw_read_ahead_announce(struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t bytes,
                                  int64_t position, bool *out_taken);
 
-/* Positions before this one are over: what was announced for no other may be given up. */
+/* Says that positions before this one are over, so that bytes announced only for them may be dropped. */
 void sw_read_ahead_pass(struct sw_read_ahead *self, int64_t position);
-/* Begins what was announced, and waits for what is of a position before `end`. */
+/* Starts to read the bytes that were announced, and waits for those whose position is before `end`. */
 sw_status sw_read_ahead_await(struct sw_read_ahead *self, int64_t end);
 
-/* The bytes at an offset, and how many follow there; NULL where they are not in memory. The last few of a file, which
- * fill no aligned page, never are. */
+/* Returns the bytes at an offset, and in *out_bytes how many follow there; NULL where they are not in memory. The last
+ * bytes of a file, which fill no aligned page, are never in memory. */
 const void *sw_read_ahead_look(const struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t *out_bytes);
 
-int64_t sw_read_ahead_bytes(const struct sw_read_ahead *self); /* that were read */
+/* Returns the number of bytes that were read ahead. */
+int64_t sw_read_ahead_bytes(const struct sw_read_ahead *self);
 
 #endif

@@ -42,7 +42,7 @@ struct sw_ring_ops {
     void (*close)(struct sw_ring *ring);
 };
 
-/* Every kind of ring begins with this. */
+/* The struct of every kind of ring begins with this one. */
 struct sw_ring {
     const struct sw_ring_ops *ops;
 };
@@ -64,7 +64,7 @@ struct sw_ring_spec {
 /* The type of a function that opens a ring, with the context that it was registered with. */
 typedef sw_status (*sw_ring_opener)(void *context, const struct sw_ring_spec *spec, struct sw_ring **out);
 
-/* The real one. The context is unused. */
+/* Opens the ring on io_uring. The context is unused. */
 sw_status sw_ring_open_uring(void *context, const struct sw_ring_spec *spec, struct sw_ring **out);
 
 #endif

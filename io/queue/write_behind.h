@@ -14,12 +14,12 @@ struct sw_write_behind;
 /* fd: the file, empty and opened for writing, which stays the caller's. bytes: what it will have; the space is taken at
  * once, so that a file system that is too small says so before anything is written. */
 sw_status sw_write_behind_open(int fd, const char *path, int64_t bytes, struct sw_write_behind **out);
-/* Waits for what is under way. */
+/* Waits for the writes that are under way, and frees `self`. */
 void sw_write_behind_close(struct sw_write_behind *self);
 
-/* The block that is filled next: SW_WRITE_BEHIND_BLOCK_BYTES, aligned. */
+/* Returns the block to fill next: SW_WRITE_BEHIND_BLOCK_BYTES, aligned. */
 void *sw_write_behind_block(struct sw_write_behind *self);
-/* Begins to write it, all of it except at the end of the file, and has another one ready. */
+/* Begins to write that block and makes another one ready. Only the last block of a file may be written in part. */
 sw_status sw_write_behind_put(struct sw_write_behind *self, int64_t bytes);
 /* Returns when the file has all of its bytes, and not one more. They last only after a flush. */
 sw_status sw_write_behind_finish(struct sw_write_behind *self);

@@ -36,13 +36,14 @@ sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out);
 void sw_safetensors_close(struct sw_safetensors *tensors);
 int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
-/* NULL when there is none of that name. */
+/* Returns the tensor of that name, or NULL. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
-/* Elements [first, first+count) widened to fp32. Several threads may read at once, beside nothing else. */
+/* Reads elements [first, first+count), widened to fp32. Several threads may read at once, but no other call may run
+ * beside them. */
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, float *out);
 
-/* Reading ahead, which is for speed alone: announced elements of supported tensors are read many at once, past the page
+/* Read ahead, for speed alone: announced elements of supported tensors are read many at once, past the page
  * cache, before they are asked for. Positions, as read_ahead.h has them, never decrease. */
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken);

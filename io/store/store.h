@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* In each directory. */
+/* The name of a store's file in each of its directories. */
 #define SW_STORE_FILE_NAME "store.spillway"
 
 enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 3 };
@@ -54,18 +54,20 @@ struct sw_store_spec {
     const char *const
         *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
     int directory_count;
-    const int64_t *unit_grains; /* that are held of each unit, from unit_first[unit] on (NULL: from 0); may be none */
+    const int64_t *unit_grains; /* per unit: the grains held here, from unit_first[unit] on (NULL: from 0); may be 0 */
     const int64_t *unit_first;
-    const int64_t *unit_whole_grains; /* of the whole unit, whoever holds them; NULL: they end with those held here */
+    const int64_t *unit_whole_grains; /* per unit: the grains of the whole unit, held here or elsewhere; NULL: it ends
+                                         with those held here */
     int64_t unit_count;
-    const struct sw_store_scratch *scratch; /* that will be added, in this order: its room is taken with the rest */
+    const struct sw_store_scratch
+        *scratch; /* the scratch areas to be added, in this order; their space is allocated with the rest */
     int scratch_count;
-    const int64_t *most_bytes;   /* that the store may take in each directory, 0: any number; NULL: no limits */
-    bool allow_buffered;         /* accept a file system without O_DIRECT, with a warning */
-    bool one_generation;         /* half the space, and no state but that of a clean end (sw_store_withdraw) */
-    bool unnamed;                /* files without a name, which end with the store or the process: for measuring */
+    const int64_t *most_bytes; /* per directory: the bytes that the store may take, 0 for any number; NULL: no limits */
+    bool allow_buffered;       /* accept a file system without O_DIRECT, with a warning */
+    bool one_generation;       /* half the space, and no state but that of a clean end (sw_store_withdraw) */
+    bool unnamed;              /* files without a name, which end with the store or the process: for measuring */
     bool allow_overwrite_device; /* take block devices that hold something */
-    const char *id;              /* that it is to have, from sw_store_new_id; NULL: a new one */
+    const char *id;              /* the identity of the store, from sw_store_new_id; NULL: a new one */
 };
 
 /* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
@@ -95,15 +97,17 @@ sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 #define SW_STORE_NEWEST INT64_MAX
 sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out);
-/* Opens them to read only. Nothing is locked, written or flushed, so that a read-only file system will do, and so that
- * another process may train on. That process writes over the generation that is read once it has committed the step
- * after it: readings that meet this fail with SW_ERR_OVERTAKEN, and the store is then to be closed and opened again. */
+/* Opens the files to read only. Nothing is locked, written or flushed, so that a read-only file system will do, and so
+ * that another process may train on. That process writes over the generation that is read once it has committed the
+ * step after it: readings that meet this fail with SW_ERR_OVERTAKEN, and the store is then to be closed and opened
+ * again. */
 sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
                                 struct sw_store **out);
-/* Removes what was committed after the commit that the store was opened at. Durable when it returns; nothing happens
- * where nothing was. */
+/* Removes every commit after the one that the store was opened at. The removal is durable when this returns. Does
+ * nothing where there is no later commit. */
 sw_status sw_store_go_back(struct sw_store *store);
-bool sw_store_is_behind(const struct sw_store *store); /* whether there is such a commit */
+/* Returns whether there is a later commit than the one that the store was opened at. */
+bool sw_store_is_behind(const struct sw_store *store);
 void sw_store_close(struct sw_store *store);
 
 /* Deletes the files of a store that this process created and has not committed to (failed start-up). Closes it. */
@@ -112,10 +116,10 @@ void sw_store_discard(struct sw_store *store);
 /* Returns whether `place` is a block device, or a directory with a store's file. */
 bool sw_store_is_at(const char *place);
 
-/* The identity that creation gave it, which moving and copying keep. */
+/* Returns the identity that creation gave the store. Moving and copying its files keep it. */
 enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
-/* One that no store has. */
+/* Makes an identity that no store has. */
 sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
 
 /* Removes the store of this identity, or what its making has left however far it came, from a directory or block
@@ -209,7 +213,7 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
 sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count);
 int sw_store_outstanding(const struct sw_store_lane *lane);
 
-/* One transfer, start to end, on the lane. */
+/* Runs one transfer on the lane from start to end. */
 sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
 /* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
@@ -221,7 +225,7 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
  * until the next commit. The withdrawal is durable when this returns. Does nothing where nothing is committed. */
 sw_status sw_store_withdraw(struct sw_store *store);
 
-/* Bytes transferred since open, all lanes, superblocks included. */
+/* The bytes transferred since the opening by all lanes, superblocks included. */
 struct sw_store_counters {
     int64_t read_bytes, write_bytes;
 };
@@ -235,7 +239,7 @@ struct sw_store_bad_grain {
     int error;
 };
 
-/* Who is told of what a verification finds, grain by grain in order. Members may be NULL. */
+/* Functions that a verification calls with its findings, grain by grain in order. Members may be NULL. */
 struct sw_store_verifier {
     void (*bad)(void *context, const struct sw_store_bad_grain *grain);
     void (*progress)(void *context, int64_t done_bytes, int64_t total_bytes);
