@@ -1,6 +1,6 @@
 /* Locks on open file descriptions: a second open in the same process is refused too, and a ring that has the file
- * registered keeps the lock. So that of a killed process lasts until its last write and flush have landed, which is why
- * a new owner is patient for a while, and much longer where nobody is left who could be asked to stop. */
+ * registered keeps the lock. The lock of a killed process therefore lasts until its last write and flush have landed.
+ * Hence a new owner tries for a while, and much longer where nobody is left who could be asked to stop. */
 #include "io/queue/lock.h"
 
 #include "core/clock.h"
@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum { POLL_US = 10000 };
-#define PATIENCE_NS INT64_C(2000000000)
-#define PATIENCE_WITH_THE_DEAD_NS INT64_C(60000000000)
+#define TIMEOUT_NS INT64_C(2000000000)
+#define DEAD_OWNER_TIMEOUT_NS INT64_C(60000000000)
 /* The lock is on the first byte. Two more name its owner: the byte of OWNER_START plus its process id, and that of
  * SPACE_START plus the number of the PID namespace that the id is of, where the system tells it. */
 #define OWNER_START (INT64_C(1) << 62)
@@ -55,17 +55,17 @@ bool sw_lock_is_held(int fd) {
     return find_locked(fd, 0, 1) == 0;
 }
 
-struct sw_lock_patience sw_lock_patience_begin(void) {
+struct sw_lock_timeout sw_lock_timeout_begin(void) {
     const int64_t now_ns = sw_now_ns();
-    return (struct sw_lock_patience){.start_ns = now_ns, .patient_from_ns = now_ns};
+    return (struct sw_lock_timeout){.start_ns = now_ns, .counted_from_ns = now_ns};
 }
 
-bool sw_lock_wait(struct sw_lock_patience *patience, int fd) {
+bool sw_lock_wait(struct sw_lock_timeout *timeout, int fd) {
     usleep(POLL_US);
     const int64_t now_ns = sw_now_ns();
-    if (now_ns - patience->start_ns < PATIENCE_WITH_THE_DEAD_NS && is_dead(find_owner(fd)))
-        patience->patient_from_ns = now_ns;
-    return now_ns - patience->patient_from_ns < PATIENCE_NS;
+    if (now_ns - timeout->start_ns < DEAD_OWNER_TIMEOUT_NS && is_dead(find_owner(fd)))
+        timeout->counted_from_ns = now_ns;
+    return now_ns - timeout->counted_from_ns < TIMEOUT_NS;
 }
 
 sw_status sw_lock_refusal(int fd, const char *path) {
@@ -98,13 +98,13 @@ static int name_owner(int fd) {
 }
 
 sw_status sw_lock_take(int fd, const char *path) {
-    struct sw_lock_patience patience = sw_lock_patience_begin();
+    struct sw_lock_timeout timeout = sw_lock_timeout_begin();
     do {
         if (lock_byte(fd, 0) == 0 && name_owner(fd) == 0)
             return check_name(fd, path);
         if (errno != EAGAIN && errno != EACCES)
             return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));
-    } while (sw_lock_wait(&patience, fd));
+    } while (sw_lock_wait(&timeout, fd));
     return sw_lock_refusal(fd, path);
 }
 

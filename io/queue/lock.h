@@ -14,14 +14,14 @@ void sw_lock_release(int fd);
 
 /* How long a process goes on trying to take a lock: for a while, and much longer while the writes of a dead owner are
  * still under way. Times are those of sw_now_ns. */
-struct sw_lock_patience {
-    int64_t start_ns, patient_from_ns;
+struct sw_lock_timeout {
+    int64_t start_ns, counted_from_ns;
 };
-struct sw_lock_patience sw_lock_patience_begin(void);
+struct sw_lock_timeout sw_lock_timeout_begin(void);
 
 /* Waits before another attempt to lock the file that fd, any descriptor of it, is open on. Returns false when the time
  * to try is over. */
-bool sw_lock_wait(struct sw_lock_patience *patience, int fd);
+bool sw_lock_wait(struct sw_lock_timeout *timeout, int fd);
 
 /* Fails with SW_ERR_BUSY and says that another process has the lock, or still holds it though it is dead. */
 sw_status sw_lock_refusal(int fd, const char *path);

@@ -61,14 +61,14 @@ static sw_status explain_open(const char *path, int error) {
 }
 
 /* O_EXCL keeps mounts and other exclusive users away, and fails where one is there. The last one may be a process that
- * was killed, so this is as patient as with a lock; the probe, which is not exclusive, tells who has that. */
+ * was killed, so this tries for as long as with a lock; the probe, which is not exclusive, tells who has that. */
 static sw_status open_exclusively(const char *path, int probe, int *out_fd) {
-    struct sw_lock_patience patience = sw_lock_patience_begin();
+    struct sw_lock_timeout timeout = sw_lock_timeout_begin();
     int error;
     do {
         *out_fd = open(path, O_RDWR | O_EXCL | O_DIRECT | O_CLOEXEC);
         error = errno;
-    } while (*out_fd < 0 && error == EBUSY && sw_lock_wait(&patience, probe));
+    } while (*out_fd < 0 && error == EBUSY && sw_lock_wait(&timeout, probe));
     if (*out_fd >= 0)
         return SW_OK;
     if (error != EBUSY)
@@ -82,9 +82,9 @@ static sw_status open_exclusively(const char *path, int probe, int *out_fd) {
 
 /* Programs that look for file systems on devices leave alone what is locked so, and hold the lock while they look. */
 static sw_status keep_probers_away(int fd, const char *path) {
-    struct sw_lock_patience patience = sw_lock_patience_begin();
+    struct sw_lock_timeout timeout = sw_lock_timeout_begin();
     while (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        if (errno != EWOULDBLOCK || !sw_lock_wait(&patience, fd))
+        if (errno != EWOULDBLOCK || !sw_lock_wait(&timeout, fd))
             return sw_fail(SW_ERR_BUSY, "another program keeps looking at %s: wait for it to end, or stop it", path);
     return SW_OK;
 }
