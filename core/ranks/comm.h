@@ -24,26 +24,27 @@ struct sw_comm;
 struct sw_comm_request;
 
 enum {
-    SW_COMM_REQUESTS = 16, /* begun and not waited for, at most */
-    SW_COMM_VALUES = 16,   /* of one host reduction */
+    SW_COMM_REQUESTS = 16, /* the most requests that may be begun and not yet waited for */
+    SW_COMM_VALUES = 16,   /* the most values of one host reduction */
     SW_COMM_NAME_CHARS = 64,
 };
 
-/* Once in a process, on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor the network. */
+/* Opens the comm, once in a process and on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor
+ * the network. */
 sw_status sw_comm_open(struct sw_comm **out);
-/* All ranks, when nothing is on its way. After an error the other ranks are not waited for. */
+/* Closes the comm. All ranks call it, when no request is under way. After an error it does not wait for the others. */
 void sw_comm_close(struct sw_comm *comm);
 
-/* How long a call waits for ranks that do not come, while there is no watch to notice them: then the comm fails. 0: for
- * ever. At first a minute. */
+/* Sets how long a call waits for ranks that do not answer while no watch would notice them; then the comm fails. 0
+ * means for ever. The timeout starts as one minute. */
 void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns);
-/* The rank that it has given up on; -1: none. */
+/* Returns the rank that a call has given up on, or -1. */
 int sw_comm_absent(const struct sw_comm *comm);
 
 struct sw_comm_place {
     int rank, ranks;
     int local_rank, local_ranks; /* among the ranks of this machine */
-    int node, nodes;             /* machines, numbered by their first rank */
+    int node, nodes; /* this rank's machine, and how many there are; numbered in the order of their first ranks */
     char host[SW_COMM_NAME_CHARS];
 };
 const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm);

@@ -37,35 +37,36 @@ int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
 /* Returns whether the files for training or for validation have documents. */
 bool sw_data_has_documents(const struct sw_data *data);
-/* "40000 tokens, 12 documents, 87.3% of them with a loss; beside them d.txt.mask and d.txt.doc": of the training part,
- * or of validation where there is nothing to train on. */
+/* Writes and returns a description such as "40000 tokens, 12 documents, 87.3% of them with a loss; beside them
+ * d.txt.mask and d.txt.doc", of the training part, or of validation where there is nothing to train on. */
 enum { SW_DATA_TEXT_CHARS = 1024 };
 const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]);
-/* How often so many windows go through the training part. */
+/* Returns how many epochs of the training part `windows` windows are. */
 double sw_data_epochs(const struct sw_data *data, double windows);
-/* For run.json: for each file of the data, the one of validation last, which files are beside it: "", "mask", "doc" or
- * "mask,doc". Appends to the list. */
+/* Appends to the list, for run.json, which files lie beside each file of the data: "", "mask", "doc" or "mask,doc". The
+ * validation file comes last. */
 sw_status sw_data_beside(const struct sw_data *data, struct sw_option_list *out);
 /* Refuses data beside which other files are there than sw_data_beside has listed; an empty list knows of nothing. */
 sw_status sw_data_check_beside(const struct sw_data *data, const struct sw_option_list *before);
-/* XXH3 of all tokens, masks and document starts. */
+/* Returns the XXH3 of all tokens, masks and document starts. */
 uint64_t sw_data_digest(const struct sw_data *data);
 /* Refuses data of another digest, because a resumed run must see the same, and names the file that was written last. */
 sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest);
 
-/* The window at a position of the endless training stream: seq inputs, and as targets the tokens after them, -1 where
- * these have no loss. A document that the window cuts begins with it. Refuses what was changed in place since the
+/* Reads the window at a position of the endless training stream: seq inputs, and as targets the tokens after them, -1
+ * where these have no loss. A document that the window cuts begins with it. Refuses what was changed in place since the
  * opening, by file and position.
  * Windows are disjoint but for one token; each epoch visits every window once, in a new order. */
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
-/* How many of that window's targets have a loss, without reading its tokens. */
+/* Counts the targets of that window that have a loss, without reading its tokens. */
 sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out);
-/* Window i of the validation part, in order; the last may be short: targets beyond the data are -1. */
+/* Reads a window of the validation part, in the order of the data. The last window may be short: its targets beyond the
+ * data are -1. */
 sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out);
 
-/* Entropy models of the training part, measured on the validation part, in bits a token: unigram, and bigram with
- * add-one smoothing backed off to the unigram. Only for vocabularies up to 4096, and without masks or documents. What a
- * language model must beat. */
+/* Computes the entropies that a language model must beat: those of the training part's unigrams, and of its bigrams
+ * with add-one smoothing backed off to the unigram, both measured on the validation part in bits per token. Only for
+ * vocabularies up to 4096, and without masks or documents. */
 sw_status sw_data_baselines(struct sw_data *data, double *out_unigram_bits, double *out_bigram_bits);
 
 #endif

@@ -13,13 +13,13 @@ enum { SW_ALGORITHM_GPU_CHARS = 256 };
 /* The record of the algorithms in run.json. */
 struct sw_algorithm_record {
     struct sw_gemm_algorithms list;
-    int64_t library; /* version of the library that they are of; 0: nothing was recorded */
+    int64_t library; /* version of the library whose algorithms these are; 0: nothing was recorded */
     bool warpgroups; /* how attention was computed (sw_device_use_warpgroups) */
     char gpu[SW_ALGORITHM_GPU_CHARS];
 };
 void sw_algorithm_record_release(struct sw_algorithm_record *record);
 json_t *sw_algorithm_record_to_json(const struct sw_algorithm_record *record);
-/* From run.json; NULL, as an older one has it, is an empty record. */
+/* Reads the record of run.json. `from` is NULL for a run.json of an older version, and the record is then empty. */
 sw_status sw_algorithm_record_from_json(const json_t *from, const char *path, struct sw_algorithm_record *out);
 
 /* Before the device prepares products, and once it computes attention in its fastest way: it takes the algorithms that

@@ -1,5 +1,5 @@
-/* The verdict on a GPU, whether it computes rightly: that of the self-test (kernels/self_test.h), kept for each GPU
- * model, driver, cuBLASLt and program. */
+/* The verdict of the self-test (kernels/self_test.h) on whether a GPU computes rightly, kept for each GPU model,
+ * driver, cuBLASLt and program. */
 #ifndef SW_TRAIN_DEVICES_GPU_VERDICT_H
 #define SW_TRAIN_DEVICES_GPU_VERDICT_H
 
@@ -11,14 +11,14 @@
 
 struct sw_gpu_verdict {
     struct sw_self_test_report report;
-    bool kept; /* it is from the cache */
+    bool kept; /* the verdict is from the cache, and was not made now */
 };
 
-/* The kept verdict on a device; false: there is none. */
+/* Reads the kept verdict on a device. Returns false if there is none. */
 bool sw_gpu_verdict_read(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
 /* The same, made where there is none: runs the self-test on the GPU and keeps its verdict. */
 sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
-/* The object that is kept; the caller releases it. */
+/* Returns the JSON object of a verdict as it is kept. The caller releases it. */
 json_t *sw_gpu_verdict_to_json(const struct sw_self_test_report *report);
 
 /* Refuses to compute on a GPU that does not pass, and has one that passes use its fastest way of attention. Runs the

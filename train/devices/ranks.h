@@ -49,7 +49,7 @@ sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
 /* The same, of a part that rank 0 does for all. */
 #define sw_ranks_first(ranks, part) sw_ranks_gate(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
 
-/* Claims as sw_comm_agree has them. */
+/* Compares claims among the ranks, as sw_comm_agree does. */
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
 /* Replaces each value by the least over the ranks. */
 sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
