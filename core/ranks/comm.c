@@ -136,7 +136,7 @@ static sw_status look_around(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
     if (comm->watch != NULL)
         SW_TRY(sw_watch_verdict(comm->watch));
-    else if (comm->patience_ns > 0 && sw_now_ns() - request->moved_ns > comm->patience_ns)
+    else if (comm->timeout_ns > 0 && sw_now_ns() - request->moved_ns > comm->timeout_ns)
         return give_up(request, sw_now_ns() - request->moved_ns);
     return comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
 }
@@ -201,8 +201,8 @@ int64_t sw_comm_sent_bytes(const struct sw_comm *comm) {
     return comm->sent_bytes;
 }
 
-void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns) {
-    comm->patience_ns = patience_ns;
+void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns) {
+    comm->timeout_ns = timeout_ns;
 }
 
 int sw_comm_absent(const struct sw_comm *comm) {

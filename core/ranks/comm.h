@@ -37,7 +37,7 @@ void sw_comm_close(struct sw_comm *comm);
 
 /* Sets how long a call waits for ranks that do not answer while no watch would notice them; then the comm fails. 0
  * means for ever. The timeout starts as one minute. */
-void sw_comm_set_patience(struct sw_comm *comm, int64_t patience_ns);
+void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns);
 /* Returns the rank that a call has given up on, or -1. */
 int sw_comm_absent(const struct sw_comm *comm);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FIRST_PATIENCE_NS INT64_C(60000000000)
+#define FIRST_TIMEOUT_NS INT64_C(60000000000)
 
 /* The environment variables by which launchers tell a process the number of ranks. */
 static const char *const size_variables[] = {
@@ -109,7 +109,7 @@ sw_status sw_comm_open(struct sw_comm **out) {
         return sw_fail(SW_ERR_NOMEM, "no memory for the ranks' requests");
     sw_status status;
     comm->absent = -1;
-    comm->patience_ns = FIRST_PATIENCE_NS;
+    comm->timeout_ns = FIRST_TIMEOUT_NS;
     SW_TRY_GOTO(open_transport(comm), failed);
     SW_TRY_GOTO(take_memory(comm), failed);
     SW_TRY_GOTO(find_machines(comm), failed);

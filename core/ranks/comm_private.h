@@ -103,7 +103,7 @@ struct sw_comm {
     int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
     int64_t sent_bytes;
     struct sw_watch *watch; /* NULL: none */
-    int64_t patience_ns;
+    int64_t timeout_ns;
     int absent;
     sw_status failed;
     char failure[512];

@@ -89,7 +89,7 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
     if (sw_comm_place(comm)->ranks == 1)
         return SW_OK;
     struct sw_watch *watch = NULL;
-    sw_comm_set_patience(comm, spec->rank_timeout_ns);
+    sw_comm_set_timeout(comm, spec->rank_timeout_ns);
     sw_status status = create(comm, spec, &watch);
     if (status == SW_OK)
         status = sw_watch_connect(watch);

@@ -81,7 +81,7 @@ void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int
 
 /* Before there is a watch. One of those that wait speaks. */
 static void stop_early(struct sw_comm *comm, int64_t timeout_ms, bool hangs) {
-    sw_comm_set_patience(comm, timeout_ms * 1000000);
+    sw_comm_set_timeout(comm, timeout_ms * 1000000);
     signal(SIGTERM, SIG_IGN);
     if (hangs)
         raise(SIGSTOP);
