@@ -120,9 +120,13 @@ void sw_engine_close(struct sw_engine *engine) {
     free(engine);
 }
 
+void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro) {
+    return sw_engine_piece(engine, engine->plan->index->token_stage,
+                           context * engine->plan->spec.micro_batches + micro);
+}
+
 int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro) {
-    const int64_t half = engine->begun % SW_ENGINE_STEPS_AHEAD * engine->plan->spec.micro_batches;
-    return sw_engine_piece(engine, engine->plan->index->token_stage, half + micro);
+    return sw_engine_staged_tokens(engine, engine->begun % SW_ENGINE_STEPS_AHEAD, micro);
 }
 
 int64_t sw_engine_steps_done(const struct sw_engine *engine) {

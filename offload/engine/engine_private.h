@@ -98,10 +98,15 @@ void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piec
 /* Of a grain of a unit's state. */
 void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain);
 
-/* Address of the first access of an op with this content (and unit, unless -1) in this direction; NULL where it has
- * none. */
-void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
-                        bool write);
+/* Returns an op's first operand of a role (last: NULL), or the one after `last`; NULL: the op has no other. */
+const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,
+                                               const struct sw_access *last);
+/* Returns where an operand on device or host begins. */
+void *sw_engine_address(const struct sw_engine *engine, const struct sw_access *operand);
+/* Returns where an op's first operand of a role begins; NULL: the op has none. */
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role);
+/* Returns where the owner puts a micro-batch's tokens, in host memory, for the step of this context. */
+void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro);
 
 /* Of all micro-batches of this rank, in their order; of all ranks, in theirs. */
 double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context);

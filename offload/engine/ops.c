@@ -20,27 +20,23 @@ void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grai
     return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
 }
 
-/* What an op means by an access: its grains where the slot has such, else a piece, or what begins in it. */
-static void *address(const struct sw_engine *engine, const struct sw_op *op, const struct sw_access *access) {
-    if (engine->plan->slot[access->slot].grain_bytes > 0 && op->grains > 0)
-        return sw_engine_grain(engine, access->slot, op->first_grain);
-    return (char *)sw_engine_piece(engine, access->slot, access->first) +
-           access->offset_doubles * (int64_t)sizeof(double);
-}
-
-void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_content content, int64_t unit,
-                        bool write) {
+const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,
+                                               const struct sw_access *last) {
     const struct sw_access *access = &engine->program->access[op->first_access];
-    for (int32_t a = 0; a < op->access_count; a++)
-        if (access[a].content == content && access[a].write == write && (unit < 0 || access[a].unit == unit))
-            return address(engine, op, &access[a]);
+    const struct sw_access *end = access + op->access_count;
+    for (access = last == NULL ? access : last + 1; access < end; access++)
+        if (access->role == role)
+            return access;
     return NULL;
 }
 
-/* Those that an op reads, or makes. */
-static void *intermediates(const struct sw_engine *engine, const struct sw_op *op, sw_content content) {
-    void *kept = sw_engine_operand(engine, op, content, -1, false);
-    return kept != NULL ? kept : sw_engine_operand(engine, op, content, -1, true);
+void *sw_engine_address(const struct sw_engine *engine, const struct sw_access *operand) {
+    return (char *)sw_engine_piece(engine, operand->slot, 0) + operand->offset_bytes;
+}
+
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role) {
+    const struct sw_access *operand = sw_engine_next_operand(engine, op, role, NULL);
+    return operand == NULL ? NULL : sw_engine_address(engine, operand);
 }
 
 static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_unit_call *call) {
@@ -56,26 +52,25 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .stream = lane->stream,
         .unit = op->unit,
         .micro = op->micro,
-        .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, op->unit, false),
-        .rows = sw_engine_operand(engine, op, SW_CONTENT_ROWS, -1, false),
-        .table = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, 0, false) : NULL,
-        .tokens = sw_engine_operand(engine, op, SW_CONTENT_TOKENS, -1, false),
-        .in = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, false),
-        .out = sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY, -1, true),
-        .saved = intermediates(engine, op, SW_CONTENT_SAVED),
-        .derived = intermediates(engine, op, SW_CONTENT_DERIVED),
+        .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
+        .rows = sw_engine_operand(engine, op, SW_ROLE_ROWS),
+        .table = sw_engine_operand(engine, op, SW_ROLE_TABLE),
+        .tokens = sw_engine_operand(engine, op, SW_ROLE_TOKENS),
+        .in = sw_engine_operand(engine, op, SW_ROLE_INPUT),
+        .out = sw_engine_operand(engine, op, SW_ROLE_OUTPUT),
+        .saved = sw_engine_operand(engine, op, SW_ROLE_SAVED),
+        .derived = sw_engine_operand(engine, op, SW_ROLE_DERIVED),
         .recompute = engine->plan->recompute[op->unit],
-        .grad = op->kind == SW_OP_HEAD ? sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, true)
-                                       : sw_engine_operand(engine, op, SW_CONTENT_BOUNDARY_GRAD, -1, false),
-        .acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, op->unit, true),
-        .table_acc = op->unit > 0 ? sw_engine_operand(engine, op, SW_CONTENT_ACC, 0, true) : NULL,
-        .work = sw_engine_operand(engine, op, SW_CONTENT_WORK, -1, true),
+        .grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD),
+        .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
+        .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
+        .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
         .loss_scale = (float)(engine->loss_scale.scale / (double)context->input.loss_tokens),
         .loss = &context->loss[op->micro],
         .row = context->input.row,
         .past = context->input.past,
         .count = context->input.count,
-        .cache = sw_engine_operand(engine, op, SW_CONTENT_CACHE, -1, true),
+        .cache = sw_engine_operand(engine, op, SW_ROLE_CACHE),
         .logits = context->input.logits,
     };
     switch (op->kind) {
@@ -89,54 +84,50 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
 
 static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                             struct step_context *context) {
-    const struct sw_plan_index *index = engine->plan->index;
-    const int64_t micros = op->bytes / engine->plan->spec.token_bytes;
-    const int64_t half = (context - engine->context) * engine->plan->spec.micro_batches; /* of the stage */
-    for (int64_t m = 0; m < micros; m++)
-        SW_TRY(sw_copy_to_device(lane->stream, sw_engine_piece(engine, index->tokens, m),
-                                 sw_engine_piece(engine, index->token_stage, half + m),
+    const struct sw_access *to = NULL;
+    while ((to = sw_engine_next_operand(engine, op, SW_ROLE_TO, to)) != NULL)
+        SW_TRY(sw_copy_to_device(lane->stream, sw_engine_address(engine, to),
+                                 sw_engine_staged_tokens(engine, context - engine->context, to->first_index),
                                  engine->plan->spec.token_bytes));
     return SW_OK;
 }
 
 static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
-    const struct sw_plan_index *index = engine->plan->index;
-    const int64_t micros = engine->plan->spec.micro_batches, half = (context - engine->context) * micros;
-    for (int64_t m = 0; m < micros; m++)
-        engine->spec.ops.gather(engine->spec.ops.context,
-                                &(struct sw_gather_call){
-                                    .tokens = sw_engine_piece(engine, index->token_stage, half + m),
-                                    .weights = sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, false),
-                                    .first_elem = op->first_grain * SW_GRAIN_ELEMS,
-                                    .elems = op->grains * SW_GRAIN_ELEMS,
-                                    .out = sw_engine_piece(engine, index->rows, m),
-                                });
+    const void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
+    const struct sw_access *rows = NULL;
+    while ((rows = sw_engine_next_operand(engine, op, SW_ROLE_ROWS, rows)) != NULL)
+        engine->spec.ops.gather(engine->spec.ops.context, &(struct sw_gather_call){
+                                                              .tokens = sw_engine_staged_tokens(
+                                                                  engine, context - engine->context, rows->first_index),
+                                                              .weights = weights,
+                                                              .first_elem = op->first_grain * SW_GRAIN_ELEMS,
+                                                              .elems = op->grains * SW_GRAIN_ELEMS,
+                                                              .out = sw_engine_address(engine, rows),
+                                                          });
     return SW_OK;
 }
 
 static sw_status run_zero(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    void *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
-    const int64_t grains = op->grains > 0 ? op->grains : engine->plan->spec.units->unit[op->unit].grains;
-    return sw_zero(lane->stream, acc, grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
+    return sw_zero(lane->stream, sw_engine_address(engine, to), to->bytes);
 }
 
 static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
     return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
-                              sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
-                              sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true), sums + op->first_grain);
+                              sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO),
+                              sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
 }
 
 static sw_status run_add(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    float *acc = sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, true);
-    return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc,
-                  sw_engine_operand(engine, op, SW_CONTENT_BUCKET_SUM, -1, false), acc);
+    float *acc = sw_engine_operand(engine, op, SW_ROLE_TO);
+    return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc, sw_engine_operand(engine, op, SW_ROLE_FROM),
+                  acc);
 }
 
 static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    double *sums = sw_engine_operand(engine, op, SW_CONTENT_SUMS, -1, true);
     return sw_square_sums(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
-                          sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false), sums + op->first_grain);
+                          sw_engine_operand(engine, op, SW_ROLE_FROM),
+                          sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
 }
 
 /* What gradients are multiplied by where nothing is clipped. */
@@ -155,12 +146,13 @@ static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, 
 }
 
 /* The global norm in unit and grain order, and what follows from it for the update. */
-static sw_status run_norm(struct sw_engine *engine, struct step_context *context) {
+static sw_status run_norm(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const struct sw_units *units = engine->plan->spec.units;
+    const struct sw_access *sums_of_unit = NULL;
     double total = 0.0;
-    for (int64_t u = 0; u < units->count; u++) {
-        const double *sums = sw_engine_piece(engine, engine->plan->index->sums_host, u);
-        for (int64_t g = 0; g < units->unit[u].grains; g++)
+    while ((sums_of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, sums_of_unit)) != NULL) {
+        const double *sums = sw_engine_address(engine, sums_of_unit);
+        for (int64_t g = 0; g < units->unit[sums_of_unit->first_index].grains; g++)
             total += sums[g];
     }
     struct sw_step_result *result = &context->result;
@@ -216,17 +208,16 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
         adamw.grad_scale = unscaling(engine);
     }
     return sw_update_adamw(lane->stream, engine->plan->spec.type, &adamw, op->first_grain * SW_GRAIN_ELEMS, op->grains,
-                           unit->run, unit->run_count, sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, false),
-                           sw_engine_operand(engine, op, SW_CONTENT_OPTIMIZER, -1, true),
-                           sw_engine_operand(engine, op, SW_CONTENT_WEIGHTS, -1, true));
+                           unit->run, unit->run_count, sw_engine_operand(engine, op, SW_ROLE_GRADS),
+                           sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER),
+                           sw_engine_operand(engine, op, SW_ROLE_WEIGHTS));
 }
 
 static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
-    const struct sw_access *access = &engine->program->access[op->first_access];
-    const void *from = address(engine, op, &access[0]);
-    void *to = address(engine, op, &access[1]);
-    return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, from, op->bytes)
-                                    : sw_copy_to_host(lane->stream, to, from, op->bytes);
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    void *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, sw_engine_address(engine, from), from->bytes)
+                                    : sw_copy_to_host(lane->stream, to, sw_engine_address(engine, from), from->bytes);
 }
 
 static sw_status run_commit(struct sw_engine *engine, const struct step_context *context) {
@@ -257,7 +248,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_DOWNLOAD_SUMS:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
-    case SW_OP_NORM: return run_norm(engine, context);
+    case SW_OP_NORM: return run_norm(engine, op, context);
     case SW_OP_UPDATE:
     case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
     case SW_OP_COMMIT: return run_commit(engine, context);
@@ -292,22 +283,19 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
         [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,
     };
     const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;
-    const bool boundary = op->content == SW_CONTENT_BOUNDARY;
-    const struct sw_access *access = &engine->program->access[op->first_access];
-    const struct sw_access *memory = &access[write ? 0 : 1], *home = &access[write ? 1 : 0];
+    const struct sw_access *memory = sw_engine_next_operand(engine, op, write ? SW_ROLE_FROM : SW_ROLE_TO, NULL);
+    const struct sw_access *home = sw_engine_next_operand(engine, op, write ? SW_ROLE_TO : SW_ROLE_FROM, NULL);
     const int generation = !optimizer                                         ? 0
                            : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
                                                                               : context->generation[home->generation];
-    const int64_t unit = boundary ? op->unit + 1 : op->unit; /* a boundary is kept with the unit whose input it is */
-    const int64_t pages = boundary ? sw_plan_input_pages(engine->plan, unit) : 0;
     return (struct sw_store_transfer){
         .write = write,
         .kind = kinds[op->content],
         .generation = generation,
-        .unit = unit,
-        .first_grain = boundary ? home->first * pages : op->first_grain,
-        .grains = boundary ? pages : op->grains,
-        .buf = address(engine, op, memory),
+        .unit = engine->plan->slot[home->slot].unit,
+        .first_grain = op->first_grain,
+        .grains = op->grains,
+        .buf = sw_engine_address(engine, memory),
         .step = context->input.step,
     };
 }

@@ -18,18 +18,10 @@ static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op
     return bounds;
 }
 
-static const struct sw_access *access_of(const struct sw_engine *engine, const struct sw_op *op, bool write) {
-    const struct sw_access *access = &engine->program->access[op->first_access];
-    for (int32_t a = 0; a < op->access_count; a++)
-        if (access[a].write == write)
-            return &access[a];
-    return NULL;
-}
-
 /* Every rank's part of the gradient, one after the other in the bucket. */
 static sw_status round_bucket(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    const struct sw_access *from = access_of(engine, op, false);
-    char *to = sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true);
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
         const struct sw_span at = span_of(engine, op, rank);
         if (at.grains == 0)
@@ -45,24 +37,17 @@ sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const str
     if (op->bucket)
         return round_bucket(engine, lane, op);
     return sw_round_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
-                             sw_engine_operand(engine, op, SW_CONTENT_ACC, -1, false),
-                             sw_engine_operand(engine, op, SW_CONTENT_GRADS, -1, true));
+                             sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
 }
 
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
     const int64_t *bounds = bounds_of(engine, op, SW_GRAIN_ELEMS);
-    const struct sw_access *from = access_of(engine, op, false), *to = access_of(engine, op, true);
-    char *data = sw_engine_piece(engine, from->slot, from->first);
-    void *own = data + bounds[engine->plan->spec.rank] * sw_dtype_bytes(engine->plan->spec.type);
-    if (op->wide)
-        own = sw_engine_piece(engine, to->slot, to->first);
-    else if (to != NULL && op->bucket && engine->plan->slot[to->slot].grain_bytes > 0)
-        own = sw_engine_grain(engine, to->slot, op->first_grain);
+    void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     const struct sw_comm_reduce reduce = {.what = "reduce",
                                           .index = op->unit,
-                                          .from = data,
+                                          .from = from,
                                           .bounds = bounds,
-                                          .to = own,
+                                          .to = to != NULL ? to : from, /* a rank without a part receives nothing */
                                           .type = engine->plan->spec.type,
                                           .to_type = op->wide ? SW_F32 : engine->plan->spec.type};
     struct sw_comm_request *request;
@@ -72,13 +57,14 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
 
 /* Of whole units: the shard may lie in a slot of its own. */
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op) {
-    const struct sw_access *from = access_of(engine, op, false), *to = access_of(engine, op, true);
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
     const bool apart = from != NULL && from->slot != to->slot;
     const struct sw_comm_gather gather = {
         .what = "all-gather",
         .index = op->unit,
-        .data = sw_engine_piece(engine, to->slot, to->first),
-        .own = apart ? sw_engine_grain(engine, from->slot, sw_plan_shard(engine->plan, op->unit).first_grain) : NULL,
+        .data = sw_engine_address(engine, to),
+        .own = apart ? sw_engine_address(engine, from) : NULL,
         .bounds_bytes = bounds_of(engine, op, sw_plan_typed_bytes(engine->plan, 1)),
     };
     struct sw_comm_request *request;
@@ -87,11 +73,11 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
 }
 
 /* The sums of a rank's shards, between its record and where those of each unit lie together. */
-static void move_sums(struct sw_engine *engine, int rank, double *record, bool out) {
-    const struct sw_plan *plan = engine->plan;
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const struct sw_span at = sw_plan_shard_of(plan, u, rank);
-        double *sums = (double *)sw_engine_piece(engine, plan->index->sums_host, u) + at.first_grain;
+static void move_sums(struct sw_engine *engine, const struct sw_op *op, int rank, double *record, bool out) {
+    const struct sw_access *of_unit = NULL;
+    while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, rank);
+        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
         memcpy(out ? record : sums, out ? sums : record, (size_t)at.grains * sizeof *sums);
         record += at.grains;
     }
@@ -105,7 +91,7 @@ sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, stru
     mine[SW_SHARE_LOSS] = sw_engine_own_loss(engine, context);
     mine[SW_SHARE_WISHES] = (double)atomic_load(&engine->wishes);
     if (sums)
-        move_sums(engine, plan->spec.rank, mine + SW_SHARE_SUMS, true);
+        move_sums(engine, op, plan->spec.rank, mine + SW_SHARE_SUMS, true);
     SW_TRY(sw_comm_share_records(engine->spec.comm, "share", records, bytes));
     unsigned wishes = 0;
     context->shared_loss = 0.0;
@@ -114,7 +100,7 @@ sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, stru
         context->shared_loss += record[SW_SHARE_LOSS];
         wishes |= (unsigned)record[SW_SHARE_WISHES];
         if (sums && rank != plan->spec.rank)
-            move_sums(engine, rank, record + SW_SHARE_SUMS, false);
+            move_sums(engine, op, rank, record + SW_SHARE_SUMS, false);
     }
     context->result.wishes = wishes;
     return SW_OK;

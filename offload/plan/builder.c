@@ -61,25 +61,49 @@ struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane l
     return op;
 }
 
-static void add_access(struct sw_builder *b, bool write, struct sw_place place, int64_t count, struct sw_what what) {
+/* Bytes of a slot, from its start. */
+struct extent {
+    int64_t offset_bytes, bytes;
+};
+
+static void add_access(struct sw_builder *b, bool write, struct sw_place place, int64_t count, struct sw_what what,
+                       struct extent extent) {
     struct sw_program *program = b->program;
-    const int64_t offset_doubles = place.offset_bytes / (int64_t)sizeof(double);
     assert(place.slot >= 0 && count > 0 && place.piece + count <= b->plan->slot[place.slot].pieces);
-    assert(place.offset_bytes % (int64_t)sizeof(double) == 0 && offset_doubles <= INT32_MAX);
     if (!grow(b, (void **)&program->access, program->access_count, &b->access_capacity, sizeof *program->access))
         return;
-    program->access[program->access_count++] = (struct sw_access){.slot = place.slot,
-                                                                  .first = (int32_t)place.piece,
-                                                                  .count = (int32_t)count,
-                                                                  .content = what.content,
-                                                                  .unit = (int32_t)what.unit,
-                                                                  .first_index = (int32_t)what.index,
-                                                                  .stage = (int32_t)what.stage,
-                                                                  .age = (int8_t)what.age,
-                                                                  .write = write,
-                                                                  .generation = what.generation,
-                                                                  .offset_doubles = (int32_t)offset_doubles};
-    program->op[program->op_count - 1].access_count++;
+    struct sw_op *op = &program->op[program->op_count - 1];
+    struct sw_access *access = &program->access[program->access_count++];
+    *access = (struct sw_access){.slot = place.slot,
+                                 .first = (int32_t)place.piece,
+                                 .count = (int32_t)count,
+                                 .offset_bytes = extent.offset_bytes,
+                                 .bytes = extent.bytes,
+                                 .content = what.content,
+                                 .unit = (int32_t)what.unit,
+                                 .first_index = (int32_t)what.index,
+                                 .stage = (int32_t)what.stage,
+                                 .age = (int8_t)what.age,
+                                 .write = write,
+                                 .generation = what.generation};
+    access->role = sw_role_of(op, access);
+    op->access_count++;
+}
+
+/* Sums of squares lie by grain in the piece of their unit; of all else, a piece holds the op's grains alone. */
+static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_place place,
+                               sw_content content) {
+    const struct sw_slot *slot = &b->plan->slot[place.slot];
+    const int64_t start = place.piece * slot->piece_bytes, grain_bytes = sw_plan_grain_bytes(b->plan, content);
+    const bool counted = op->grains > 0 && grain_bytes > 0;
+    struct extent extent = {start + place.offset_bytes, place.bytes};
+    if (counted && content == SW_CONTENT_SUMS)
+        extent.offset_bytes += op->first_grain * grain_bytes;
+    if (counted && extent.bytes == 0)
+        extent.bytes = op->grains * grain_bytes;
+    if (extent.bytes == 0)
+        extent.bytes = sw_min_i64(start + slot->piece_bytes, slot->bytes) - extent.offset_bytes;
+    return extent;
 }
 
 /* The pieces of a unit's state that hold some grains: more than one where the slot has more of the unit than the chunks
@@ -88,9 +112,11 @@ static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct
     const int64_t chunk_grains = b->plan->spec.chunk_grains;
     const int64_t first = at.first_grain - b->plan->slot[slot].first_grain;
     const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
-    assert(at.grains > 0 && b->plan->slot[slot].grain_bytes > 0);
+    const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
+    assert(at.grains > 0 && grain_bytes > 0);
     what.index = piece;
-    add_access(b, write, (struct sw_place){.slot = slot, .piece = piece}, last - piece + 1, what);
+    add_access(b, write, (struct sw_place){.slot = slot, .piece = piece}, last - piece + 1, what,
+               (struct extent){first * grain_bytes, at.grains * grain_bytes});
 }
 
 static void access_place(struct sw_builder *b, bool write, struct sw_place place, struct sw_what what) {
@@ -102,7 +128,7 @@ static void access_place(struct sw_builder *b, bool write, struct sw_place place
     if (place.piece == SW_BY_GRAINS)
         access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
     else
-        add_access(b, write, place, 1, what);
+        add_access(b, write, place, 1, what, extent_of(b, op, place, what.content));
 }
 
 void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
@@ -128,12 +154,18 @@ void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
                    (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
+static void access_unit(struct sw_builder *b, bool write, int32_t slot, struct sw_what what) {
+    const int64_t grains = b->plan->spec.units->unit[what.unit].grains;
+    add_access(b, write, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what,
+               (struct extent){0, grains * b->plan->slot[slot].grain_bytes});
+}
+
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    add_access(b, false, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
+    access_unit(b, false, slot, what);
 }
 
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    add_access(b, true, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what);
+    access_unit(b, true, slot, what);
 }
 
 struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
@@ -182,6 +214,7 @@ static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_plac
     /* A generation is a place on NVMe; what was read from it or goes to it is the same content. */
     struct sw_what on_host = what;
     on_host.generation = SW_GENERATION_NONE;
+    from.bytes = to.bytes = bytes;
     sw_build_read(b, from, b->plan->slot[from.slot].tier == SW_NVME ? what : on_host);
     sw_build_write(b, to, b->plan->slot[to.slot].tier == SW_NVME ? what : on_host);
     if (b->redo)
@@ -191,7 +224,14 @@ static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_plac
 void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
                        int64_t micro, int64_t bytes) {
     const size_t m = find_move(b, from, to);
-    describe_move(b, sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro), from, to, what, bytes);
+    struct sw_op *op = sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro);
+    if (what.content == SW_CONTENT_BOUNDARY && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
+        /* The store counts an input of a unit in pages, those of one micro-batch after those of another. */
+        const struct sw_place home = moves[m].from == SW_NVME ? from : to;
+        op->grains = sw_plan_input_pages(b->plan, b->plan->slot[home.slot].unit);
+        op->first_grain = home.piece * op->grains;
+    }
+    describe_move(b, op, from, to, what, bytes);
 }
 
 void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,

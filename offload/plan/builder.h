@@ -34,7 +34,8 @@ struct sw_place {
     int32_t slot;
     int64_t piece;
     int64_t offset_bytes;
-    bool own; /* it gets, or has, this rank's part of what the ranks make whole */
+    int64_t bytes; /* 0: those of the op's grains, or, where it has none, the rest of the piece */
+    bool own;      /* it gets, or has, this rank's part of what the ranks make whole */
 };
 
 /* Of a unit's state, by its number among those of what this rank has. */

@@ -301,6 +301,8 @@ sw_status sw_plan_check(const struct sw_plan *plan) {
         if (plan->tier_bytes[t] > plan->spec.budget_bytes[t])
             return sw_fail(SW_ERR_INTERNAL, "plan check: the %s tier exceeds its budget", sw_tier_name((sw_tier)t));
     for (int p = 0; p < SW_PROGRAMS; p++)
+        SW_TRY(sw_program_check_operands(plan, &plan->program[p]));
+    for (int p = 0; p < SW_PROGRAMS; p++)
         if (plan->program[p].op_count > 0)
             SW_TRY(sw_program_check(plan, &plan->program[p], sw_program_repeats((sw_program_kind)p)));
     return SW_OK;

@@ -117,6 +117,8 @@ static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t nu
         if (at.grains > 0)
             sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, stage, 0, 0});
     }
+    bucket.at.bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
+    bucket.mine.bytes = sw_plan_typed_bytes(b->plan, bucket.own.at.grains);
     op->bytes = round_bytes(b, bucket.grains);
     sw_build_write(b, bucket.at, grads_of(unit, number, STAGE_LOCAL));
     return bucket;
@@ -182,12 +184,13 @@ static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) 
 /* What all ranks' chunks of a number add up to goes to the accumulator of the shard. */
 static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
     const struct sw_chunk *own = &bucket->own;
-    const struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
+    struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
     const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
     op->bucket = op->wide = true;
+    sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM);
     op->bytes = scattered_bytes(b, bucket->grains, own->at.grains);
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
     sw_build_write(b, sum, reduced);

@@ -182,6 +182,8 @@ static void lay_boundaries(struct layout *layout) {
         away |= kept && tier != SW_DEVICE;
         nvme |= kept && tier == SW_NVME;
         index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->boundary_bytes[u - 1], group);
+        if (index->boundary[u] >= 0)
+            plan->slot[index->boundary[u]].unit = (int32_t)u;
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     index->boundary[head] =

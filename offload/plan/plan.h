@@ -13,6 +13,7 @@
 #include "offload/plan/shard.h"
 #include "offload/plan/unit.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -87,7 +88,7 @@ typedef enum __attribute__((packed)) {
 struct sw_slot {
     const char *name; /* a literal: "weights", "optimizer ring" */
     sw_tier tier;
-    int32_t unit;       /* whose resident it is, or -1 */
+    int32_t unit;       /* whose resident or kept input it is, or -1 */
     bool resident;      /* holds its content from step to step, from before the first one */
     sw_content content; /* of a resident */
     int64_t offset;     /* bytes from the start of the tier's arena; on NVMe meaningless */
@@ -104,19 +105,49 @@ struct sw_slot {
  * before that and writes speculatively after. */
 typedef enum __attribute__((packed)) { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
 
-/* Pieces [first, first+count) of a slot hold, or receive, content of (unit, index first_index + i), as of `age` steps
- * ago. */
+/* The part that an operand plays in its op. operands.c lists the roles of every kind of op. */
+typedef enum __attribute__((packed)) {
+    SW_ROLE_NONE, /* the row only orders the op against others; the op uses no address of it */
+    SW_ROLE_FROM,
+    SW_ROLE_TO,
+    SW_ROLE_TOKENS,
+    SW_ROLE_WEIGHTS, /* of the op's unit */
+    SW_ROLE_TABLE,   /* weights of a tied embedding, which the head multiplies by */
+    SW_ROLE_ROWS,
+    SW_ROLE_INPUT,
+    SW_ROLE_OUTPUT,
+    SW_ROLE_SAVED,
+    SW_ROLE_DERIVED,
+    SW_ROLE_OUTPUT_GRAD, /* backward replaces it by the gradient of its input */
+    SW_ROLE_ACC,
+    SW_ROLE_TABLE_ACC,
+    SW_ROLE_WORK,
+    SW_ROLE_CACHE,
+    SW_ROLE_GRADS,
+    SW_ROLE_SQUARE_SUMS,
+    SW_ROLE_OPTIMIZER,
+    SW_ROLES
+} sw_role;
+
+/* One row for the proof and for the engine.
+ *
+ * The proof reads it as an access: pieces [first, first+count) of a slot hold, or receive, content of (unit, index
+ * first_index + i), as of `age` steps ago. The engine reads it as an operand: bytes [offset_bytes, offset_bytes+bytes)
+ * of the slot, which lie within these pieces, are what the op uses as `role`. */
 struct sw_access {
     int32_t slot, first, count;
     int32_t unit;
     int32_t first_index;
     int32_t stage;
+    int64_t offset_bytes : 48; /* from the start of the slot */
     sw_content content;
+    sw_role role;
+    int64_t bytes : 48;
     int8_t age; /* 0: made in this step, 1: in the step before */
-    bool write;
-    sw_generation generation;
-    int32_t offset_doubles; /* in the piece, of what the op means: times 8 bytes */
+    bool write : 1;
+    sw_generation generation : 2;
 };
+static_assert(sizeof(struct sw_access) == 40, "a plan has millions of them");
 
 /* The slot of an access in a step: generations swap roles from step to step. */
 static inline int32_t sw_access_slot(const struct sw_access *access, int64_t step) {

@@ -113,6 +113,15 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b);
 /* From everything computed again to as little of it as fits. */
 sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 
+/* The role of an access in its op. */
+sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);
+/* Bytes of one grain of a content in memory where only this content lies; 0: the content is not counted in grains. */
+int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
+
+/* Proves that every op has the operands that its kind needs, each in its role and exactly where the access says that
+ * the content lies (check_operands.c). */
+sw_status sw_program_check_operands(const struct sw_plan *plan, const struct sw_program *program);
+
 /* Emits the ops of a program with their accesses. SW_ERR_ARG beyond SW_PLAN_MOST_OPS. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);
 

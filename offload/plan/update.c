@@ -334,10 +334,11 @@ void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
     struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1);
     const struct sw_what sums = {SW_CONTENT_SUMS, -1, unit, chunks, 0, 0};
     const struct sw_span own = sw_plan_shard(b->plan, unit);
-    const int64_t offset_bytes = own.first_grain * (int64_t)sizeof(double);
-    op->bytes = own.grains * (int64_t)sizeof(double);
-    sw_build_read(b, (struct sw_place){b->index->sums_device, unit, offset_bytes, false}, sums);
-    sw_build_write(b, (struct sw_place){b->index->sums_host, unit, offset_bytes, false}, sums);
+    op->first_grain = own.first_grain;
+    op->grains = own.grains;
+    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SUMS);
+    sw_build_read(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit}, sums);
+    sw_build_write(b, (struct sw_place){.slot = b->index->sums_host, .piece = unit}, sums);
 }
 
 void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {

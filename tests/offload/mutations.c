@@ -307,9 +307,64 @@ static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
     assert_true(refused >= RANKED_MODELS);
 }
 
+/* Changes one thing of an operand that the engine uses; false: the row is none. */
+static bool alter_operand(struct plans_random *random, struct sw_access *operand) {
+    if (operand->role == SW_ROLE_NONE)
+        return false;
+    switch (plans_draw(random, 0, 3)) {
+    case 0: operand->offset_bytes += plans_draw(random, 0, 1) == 0 ? -8 : 8; break;
+    case 1: operand->bytes += plans_draw(random, 0, 1) == 0 ? -8 : 8; break;
+    case 2: operand->offset_bytes += SW_GRAIN_ELEMS * (int64_t)sizeof(float); break;
+    default: operand->role = operand->role == SW_ROLE_FROM ? SW_ROLE_TO : SW_ROLE_FROM;
+    }
+    return true;
+}
+
+static int try_operands(struct plans_random *random, const struct sw_plan *plan) {
+    int refused = 0;
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const int32_t count = plan->program[p].access_count;
+        for (int tries = 0; count > 0 && tries < TRIES; tries++) {
+            struct plans_copy copy;
+            plans_copy_make(plan, &copy);
+            if (alter_operand(random, &copy.plan.program[p].access[plans_draw(random, 0, count - 1)])) {
+                assert_int_not_equal(sw_plan_check(&copy.plan), SW_OK);
+                sw_error_clear();
+                refused++;
+            }
+            plans_copy_free(&copy);
+        }
+    }
+    return refused;
+}
+
+static void altered_operands_are_refused(void **state) {
+    (void)state;
+    int refused = 0;
+    for (uint64_t seed = SEED; seed < SEED + RANKED_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        if (spec.train && plans_draw(&random, 0, 1) == 1) {
+            spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
+            spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+        }
+        if (sw_plan_create(&spec, &plan) == SW_OK) {
+            refused += try_operands(&random, plan);
+            sw_plan_destroy(plan);
+        }
+        sw_error_clear();
+        sw_units_destroy(units);
+    }
+    printf("# %d altered operands refused\n", refused);
+    assert_true(refused >= LEAST_CAUGHT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_ranks_are_not_taken_for_gradients),
+        cmocka_unit_test(altered_operands_are_refused),
         cmocka_unit_test(mutations_are_caught_or_harmless),
     };
     return cmocka_run_group_tests_name("offload mutations", tests, NULL, NULL);

@@ -1,0 +1,181 @@
+/* Proves the operands of a program: each op has those that its kind needs, and each is exactly the bytes that the
+ * op's unit, micro-batch, chunk or rank stands for. What the accesses claim is proven in check.c. */
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+struct extent {
+    int64_t offset_bytes, bytes;
+};
+
+#define ROLE(name) (1u << SW_ROLE_##name)
+
+/* Roles that an op of a kind cannot do without. */
+static const unsigned needed[SW_OP_KINDS] = {
+    [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
+    [SW_OP_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
+    [SW_OP_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
+    [SW_OP_ZERO] = ROLE(TO),
+    [SW_OP_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_FINISH] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
+    [SW_OP_ROUND] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_REDUCE] = ROLE(FROM),
+    [SW_OP_ADD] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_SQUARE_SUMS] = ROLE(FROM) | ROLE(SQUARE_SUMS),
+    [SW_OP_ALL_GATHER] = ROLE(TO),
+    [SW_OP_DOWNLOAD_SUMS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_NORM] = ROLE(SQUARE_SUMS),
+    [SW_OP_UPDATE] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
+    [SW_OP_UPDATE_ON_DEVICE] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
+    [SW_OP_GATHER] = ROLE(WEIGHTS) | ROLE(ROWS),
+    [SW_OP_UPLOAD] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_DOWNLOAD] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_READ] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_WRITE] = ROLE(FROM) | ROLE(TO),
+};
+
+/* Roles that an op may have several operands of: one per micro-batch, per unit or per rank. The engine takes those of
+ * micro-batches and units by their index, so the indices must rise. */
+static const unsigned repeated[SW_OP_KINDS] = {
+    [SW_OP_UPLOAD_TOKENS] = ROLE(TO),  [SW_OP_GATHER] = ROLE(ROWS), [SW_OP_NORM] = ROLE(SQUARE_SUMS),
+    [SW_OP_SHARE] = ROLE(SQUARE_SUMS), [SW_OP_ROUND] = ROLE(FROM),
+};
+
+/* Bytes of the ranks' chunks of a number that lie in a bucket before those of `rank`. */
+static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, int rank) {
+    int64_t grains = 0;
+    for (int r = 0; r < rank; r++)
+        grains += sw_plan_shard_chunk(plan, op->unit, r, op->chunk).grains;
+    return sw_plan_typed_bytes(plan, grains);
+}
+
+static struct extent of_grains(const struct sw_slot *slot, struct sw_span at) {
+    return (struct extent){(at.first_grain - slot->first_grain) * slot->grain_bytes, at.grains * slot->grain_bytes};
+}
+
+static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t offset_bytes, int64_t bytes) {
+    const int64_t start = piece * slot->piece_bytes, end = sw_min_i64(start + slot->piece_bytes, slot->bytes);
+    return (struct extent){start + offset_bytes, bytes > 0 ? bytes : end - start - offset_bytes};
+}
+
+/* Where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks before;
+ * square sums lie by grain in the piece of their unit. */
+static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    if (access->content == SW_CONTENT_SUMS)
+        return op->first_grain * (int64_t)sizeof(double);
+    for (int rank = 0; access->slot == plan->index->buckets && rank < sw_plan_ranks(plan); rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
+        if (at.grains > 0 && at.first_grain == op->first_grain)
+            return bytes_before(plan, op, rank);
+    }
+    return 0;
+}
+
+static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    const struct sw_slot *slot = &plan->slot[access->slot];
+    if (slot->grain_bytes > 0)
+        return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
+    const bool counted = sw_plan_grain_bytes(plan, access->content) > 0;
+    return of_piece(slot, access->first, counted ? offset_in_piece(plan, op, access) : 0, op->bytes);
+}
+
+/* An op on a bucket reads and writes all ranks' chunks of it; what it leaves of a reduction is this rank's. */
+static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
+                               int before) {
+    const struct sw_slot *slot = &plan->slot[access->slot];
+    const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk);
+    const bool result = op->kind == SW_OP_REDUCE && access->write;
+    if (result && slot->grain_bytes > 0)
+        return of_grains(slot, own);
+    if (result && op->wide)
+        return of_piece(slot, access->first, 0, own.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+    if (result)
+        return of_piece(slot, access->first, bytes_before(plan, op, plan->spec.rank),
+                        sw_plan_typed_bytes(plan, own.grains));
+    for (int rank = 0; slot->grain_bytes > 0 && rank < sw_plan_ranks(plan); rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
+        if (at.grains > 0 && before-- == 0)
+            return of_grains(slot, at);
+    }
+    return of_piece(slot, access->first, 0, bytes_before(plan, op, sw_plan_ranks(plan)));
+}
+
+static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    const struct sw_slot *slot = &plan->slot[access->slot];
+    const bool exchange = op->kind == SW_OP_REDUCE || op->kind == SW_OP_ALL_GATHER;
+    const bool shard = exchange && (op->kind == SW_OP_REDUCE) == access->write;
+    if (op->grains > 0 && slot->grain_bytes > 0)
+        return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
+    if (op->grains > 0)
+        return of_piece(slot, access->first, offset_in_piece(plan, op, access),
+                        op->grains * sw_plan_grain_bytes(plan, access->content));
+    if (shard)
+        return of_grains(slot, sw_plan_shard(plan, op->unit));
+    if (slot->grain_bytes > 0)
+        return (struct extent){0, plan->spec.units->unit[access->unit].grains * slot->grain_bytes};
+    return of_piece(slot, access->first, 0, 0);
+}
+
+/* before: operands of the same role that the op has before this one. */
+static struct extent expected(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
+                              int before) {
+    switch (op->kind) {
+    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_UPLOAD:
+    case SW_OP_DOWNLOAD:
+    case SW_OP_READ:
+    case SW_OP_WRITE: return of_transfer(plan, op, access);
+    default: return op->bucket ? of_bucket(plan, op, access, before) : of_op(plan, op, access);
+    }
+}
+
+static sw_status refuse(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
+                        const char *what) {
+    return sw_fail(
+        SW_ERR_INTERNAL, "plan check: %s of unit %d micro %d chunk %d has an operand in slot %d (%s) that %s",
+        sw_op_name(op->kind), op->unit, op->micro, op->chunk, access->slot, plan->slot[access->slot].name, what);
+}
+
+static sw_status check_operand(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
+                               int before) {
+    const struct sw_slot *slot = &plan->slot[access->slot];
+    const int64_t end = sw_min_i64((int64_t)(access->first + access->count) * slot->piece_bytes, slot->bytes);
+    if (access->offset_bytes < access->first * slot->piece_bytes || access->offset_bytes + access->bytes > end)
+        return refuse(plan, op, access, "is not within the pieces of its access");
+    const struct extent extent = expected(plan, op, access, before);
+    if (access->offset_bytes != extent.offset_bytes || access->bytes != extent.bytes)
+        return refuse(plan, op, access, "is not where its content lies");
+    return SW_OK;
+}
+
+static sw_status check_op(const struct sw_plan *plan, const struct sw_program *program, const struct sw_op *op) {
+    int32_t last_index[SW_ROLES] = {0};
+    int count[SW_ROLES] = {0};
+    unsigned seen = 0;
+    for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
+        const struct sw_access *access = &program->access[a];
+        const unsigned bit = 1u << access->role;
+        if (access->slot < 0 || access->slot >= plan->slot_count || access->content >= SW_CONTENTS)
+            return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d uses slot %d, which the plan has not",
+                           sw_op_name(op->kind), op->unit, access->slot);
+        if (access->role != sw_role_of(op, access))
+            return refuse(plan, op, access, "has another role than its content");
+        if (access->role == SW_ROLE_NONE)
+            continue;
+        const bool again = count[access->role] > 0, rises = access->first_index > last_index[access->role];
+        if (again && ((repeated[op->kind] & bit) == 0 || (op->kind != SW_OP_ROUND && !rises)))
+            return refuse(plan, op, access, "has the role of another");
+        seen |= bit;
+        last_index[access->role] = access->first_index;
+        SW_TRY(check_operand(plan, op, access, count[access->role]++));
+    }
+    if ((needed[op->kind] & ~seen) != 0)
+        return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d lacks an operand", sw_op_name(op->kind), op->unit);
+    return SW_OK;
+}
+
+sw_status sw_program_check_operands(const struct sw_plan *plan, const struct sw_program *program) {
+    for (int32_t i = 0; i < program->op_count; i++)
+        SW_TRY(check_op(plan, program, &program->op[i]));
+    return SW_OK;
+}
