@@ -32,7 +32,8 @@ static sw_status begin_units(struct sw_engine *engine) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
     if (ops->begin == NULL)
         return SW_OK;
-    SW_TRY(ops->begin(ops->context, engine->setup_stream, sw_engine_piece(engine, engine->plan->index->work, 0)));
+    SW_TRY(ops->begin(ops->context, engine->setup_stream,
+                      sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_WORK), 0)));
     return sw_stream_synchronize(engine->setup_stream);
 }
 
@@ -47,8 +48,8 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
     engine->bounds = calloc((size_t)ranks + 1, sizeof *engine->bounds);
     if (engine->bounds == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the engine");
-    return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, plan->index->staging, 0),
-                               plan->slot[plan->index->staging].bytes);
+    const int32_t staging = sw_plan_buffer(plan, SW_BUFFER_REDUCTIONS);
+    return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, staging, 0), plan->slot[staging].bytes);
 }
 
 /* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
@@ -121,7 +122,7 @@ void sw_engine_close(struct sw_engine *engine) {
 }
 
 void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro) {
-    return sw_engine_piece(engine, engine->plan->index->token_stage,
+    return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_TOKENS),
                            context * engine->plan->spec.micro_batches + micro);
 }
 

@@ -5,7 +5,7 @@
 
 #include "offload/engine/engine.h"
 #include "offload/engine/pace.h"
-#include "offload/plan/builder.h"
+#include "offload/plan/plan.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -55,10 +55,10 @@ static sw_status make_boxes(struct loader *self, int threads) {
     const struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
     const int64_t typed_bytes = typed_grain_bytes(plan);
-    char *records = sw_engine_piece(engine, plan->index->optimizer_ring, 0);
-    char *weights = sw_engine_piece(engine, plan->index->weights_ring, 0);
-    const int64_t room = sw_min_i64(ring_grains(plan, plan->index->optimizer_ring, SW_RECORD_BYTES),
-                                    ring_grains(plan, plan->index->weights_ring, typed_bytes));
+    char *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), 0);
+    char *weights = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), 0);
+    const int64_t room = sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), SW_RECORD_BYTES),
+                                    ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), typed_bytes));
     int64_t most = sw_max_i64(BOX_GRAINS, (int64_t)THREAD_GRAINS * threads);
     if (self->load->most_grains > 0)
         most = sw_min_i64(most, self->load->most_grains);
@@ -121,7 +121,7 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
     case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
     case SW_DEVICE:
-        return put_on_device(engine, home_of(engine, plan->index->weights[box->unit], box), box->rounded,
+        return put_on_device(engine, home_of(engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box), box->rounded,
                              box->grains * grain_bytes);
     default: return SW_OK; /* made at home */
     }
@@ -234,7 +234,7 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_plan *plan = self->engine->plan;
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
     struct fill fill = {.loader = self, .box = box};
-    box->rounded = on_host ? home_of(self->engine, plan->index->weights[box->unit], box) : box->weights;
+    box->rounded = on_host ? home_of(self->engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box) : box->weights;
     box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)
         SW_TRY(

@@ -87,7 +87,8 @@ sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, stru
     const struct sw_plan *plan = engine->plan;
     const bool sums = op->content == SW_CONTENT_SUMS;
     const int64_t bytes = sw_plan_share_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
-    double *records = sw_engine_piece(engine, plan->index->shared, 0), *mine = records + plan->spec.rank * doubles;
+    double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
+           *mine = records + plan->spec.rank * doubles;
     mine[SW_SHARE_LOSS] = sw_engine_own_loss(engine, context);
     mine[SW_SHARE_WISHES] = (double)atomic_load(&engine->wishes);
     if (sums)

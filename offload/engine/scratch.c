@@ -1,7 +1,6 @@
 #include "offload/engine/scratch.h"
 
 #include "core/size.h"
-#include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
 

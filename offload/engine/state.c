@@ -35,7 +35,7 @@ static sw_status transfer(struct sw_engine *engine, bool write, int generation, 
 }
 
 static float *record_stage(struct sw_engine *engine) {
-    return sw_engine_piece(engine, engine->plan->index->optimizer_ring, 0);
+    return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_OPTIMIZER), 0);
 }
 
 /* A chunk of rounded weights from the stage to where the unit's weights live. */
@@ -52,7 +52,7 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
     }
-    void *home = sw_engine_grain(engine, plan->index->weights[chunk->unit], chunk->first_grain);
+    void *home = sw_engine_grain(engine, sw_plan_resident(plan, SW_WEIGHTS, chunk->unit), chunk->first_grain);
     if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_HOST) {
         memcpy(home, stage, (size_t)bytes);
         return SW_OK;
@@ -62,7 +62,7 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
 }
 
 static void *weights_stage(struct sw_engine *engine) {
-    return sw_engine_piece(engine, engine->plan->index->weights_ring, 0);
+    return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_WEIGHTS), 0);
 }
 
 /* Rounded masters of a chunk to the stage, and to where the unit's weights live. */

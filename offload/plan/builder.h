@@ -121,9 +121,6 @@ void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct 
 /* A device slot for a unit that lives elsewhere. */
 int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 
-/* What a program does with the update that the step before left. */
-typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
-
 /* The update of a unit with the gradients of the step before, or its redo, which is written down in parts. */
 struct sw_unit_update {
     bool begun;

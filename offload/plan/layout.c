@@ -15,14 +15,6 @@ struct layout {
     sw_status status;
 };
 
-int64_t sw_plan_group(const struct sw_plan *plan) {
-    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
-}
-
-int64_t sw_plan_groups(const struct sw_plan *plan) {
-    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
-}
-
 static int32_t add_slot(struct layout *layout, struct sw_slot slot) {
     struct sw_plan *plan = layout->plan;
     if (layout->status != SW_OK)
@@ -112,25 +104,6 @@ static sw_status allocate_index(struct sw_plan *plan) {
 
 static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
     return layout->plan->placement[unit].tier[state];
-}
-
-bool sw_plan_table_streams(const struct sw_plan *plan) {
-    return plan->spec.units->tied && !sw_plan_is_whole_there(plan, 0);
-}
-
-bool sw_plan_saves(const struct sw_plan *plan) {
-    return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
-}
-
-/* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
-bool sw_plan_gathers(const struct sw_plan *plan) {
-    const struct sw_plan_spec *spec = &plan->spec;
-    const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
-    const sw_tier *tier = plan->placement[0].tier;
-    const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
-    return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
-           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
-           spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
 static void lay_weights(struct layout *layout) {

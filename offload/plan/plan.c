@@ -57,64 +57,6 @@ const char *sw_op_name(sw_op_kind kind) {
     return op_names[kind];
 }
 
-bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
-    const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
-    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
-}
-
-int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
-    while (!sw_plan_keeps_input(plan, unit))
-        unit--;
-    return unit;
-}
-
-int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
-}
-
-bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
-}
-
-bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
-}
-
-int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    const int32_t *const slots[SW_STATES] = {
-        [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
-    if (slots[state] == NULL || plan->placement[unit].tier[state] == SW_NVME)
-        return -1;
-    return slots[state][unit];
-}
-
-bool sw_plan_fits(const struct sw_plan *plan) {
-    return plan->tier_bytes[SW_DEVICE] <= plan->spec.budget_bytes[SW_DEVICE] &&
-           plan->tier_bytes[SW_HOST] <= plan->spec.budget_bytes[SW_HOST];
-}
-
-bool sw_program_repeats(sw_program_kind kind) {
-    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_UPDATE_SAVE || kind == SW_PROGRAM_REDO_SPECULATE ||
-           kind == SW_PROGRAM_LOSS || kind == SW_PROGRAM_LOGITS;
-}
-
-/* Ranks speculate on nothing: whether it pays is each one's own measurement. */
-bool sw_plan_may_speculate(const struct sw_plan *plan) {
-    return plan->commit_every_step && sw_plan_ranks(plan) == 1;
-}
-
-static bool has_program(const struct sw_plan *plan, sw_program_kind kind) {
-    switch (kind) {
-    case SW_PROGRAM_LOSS:
-    case SW_PROGRAM_LOGITS: return true;
-    case SW_PROGRAM_START:
-    case SW_PROGRAM_UPDATE:
-    case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
-    case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
-    default: return sw_plan_may_speculate(plan);
-    }
-}
-
 sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
     return sw_fail(
         SW_ERR_ARG,
@@ -149,7 +91,7 @@ sw_status sw_plan_complete(struct sw_plan *plan) {
         return sw_plan_refuse_ops(&plan->spec);
     for (int p = 0; p < SW_PROGRAMS; p++) {
         struct sw_program *program = &plan->program[p];
-        if (!has_program(plan, (sw_program_kind)p) || program->op_count > 0)
+        if (!sw_plan_has_program(plan, (sw_program_kind)p) || program->op_count > 0)
             continue;
         SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, program));
         ops += program->op_count;

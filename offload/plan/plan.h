@@ -219,6 +219,9 @@ typedef enum {
     SW_PROGRAMS
 } sw_program_kind;
 
+/* What a program does with the update that the step before left. */
+typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
+
 /* Which of a unit's intermediates are not kept from its forward pass, but computed again for its backward pass. */
 typedef enum {
     SW_RECOMPUTE_NOTHING,
@@ -323,35 +326,79 @@ sw_status sw_plan_check(const struct sw_plan *plan);
 /* A readable table of tiers, placement, lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
-/* Whether a unit's update runs on the device: always where its optimizer lives there, else by streams_update. */
-bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
+/* What follows asks about a plan and changes nothing (predicates.c, shards.c). */
 
-/* Slot that holds a unit's state where it lives, or -1 where that is NVMe. */
-int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* When what is trained is committed, in words. */
-const char *sw_plan_commits(const struct sw_plan *plan);
+/* Returns the number of ranks, at least 1. */
+int sw_plan_ranks(const struct sw_plan *plan);
+/* Returns the micro-batches of the largest group, and the number of groups. */
+int64_t sw_plan_group(const struct sw_plan *plan);
+int64_t sw_plan_groups(const struct sw_plan *plan);
+/* Tells whether each rank has but a shard of a state. */
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
+/* Tells whether weights are gathered from the ranks that have updated them, and whether each rank then keeps the whole.
+ */
+bool sw_plan_gathers_weights(const struct sw_plan *plan);
+bool sw_plan_joins_weights(const struct sw_plan *plan);
+/* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
+ * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
+bool sw_plan_reduces_groups(const struct sw_plan *plan);
+/* Tells whether a unit's update runs on the device: always where its optimizer lives there, else by streams_update. */
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
-/* Whether it has programs whose updates start in the backward pass. */
+/* Tells whether the plan has programs whose updates start in the backward pass. */
 bool sw_plan_may_speculate(const struct sw_plan *plan);
-/* Bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
+/* Tells whether a unit's input is kept for the backward pass. */
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
+/* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+/* Returns the pages of SW_BUFFER_ALIGN_BYTES that one micro-batch's input of a unit takes: the grains in which the
+ * store keeps it. */
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
+
+/* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
+int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Slots that the engine also uses outside of ops. */
+typedef enum {
+    SW_BUFFER_TOKENS,     /* host: tokens of two steps; pieces: micro-batches of the one, then of the other */
+    SW_BUFFER_WORK,       /* device: scratch of the compute lane */
+    SW_BUFFER_REDUCTIONS, /* device: what reductions between ranks pass through */
+    SW_BUFFER_SUMMARIES,  /* host: what every rank tells the others of a step */
+    SW_BUFFER_OPTIMIZER,  /* host ring: optimizer state */
+    SW_BUFFER_WEIGHTS,    /* host ring: weights */
+    SW_BUFFERS
+} sw_buffer;
+/* Returns the slot of a buffer, or -1 where the plan needs none: of a rank alone the two between ranks. */
+int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which);
+
+/* Returns when what is trained is committed, in words. */
+const char *sw_plan_commits(const struct sw_plan *plan);
+/* Returns the bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
-/* Bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer. Labels and
- * superblocks are left out: less than a mebibyte and a thousandth of the rest. */
+/* Returns the bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer.
+ * Labels and superblocks are left out: less than a mebibyte and a thousandth of the rest. */
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
-/* Memory through which reductions between so many ranks pass: enough that their messages are large. */
+/* Returns the memory through which reductions between so many ranks pass: enough that their messages are large. */
 int64_t sw_plan_staging_bytes(int ranks);
-/* What this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
+/* Returns the bytes of grains in the compute type. */
+int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
+
+/* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* Chunks of a whole unit. */
+/* Returns the number of chunks of a whole unit. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
-/* Chunks of what this rank has of a state, and the grains of one. */
+/* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
-/* Whether the input of a unit is kept for the backward pass; the unit whose kept input a unit's backward reads, itself
- * where it is kept; and the pages of SW_BUFFER_ALIGN_BYTES that it takes: the grains in which the store keeps it. */
-bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
-int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
-int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
+/* Returns a rank's shard of a unit, and a chunk of it, which may have no grains. */
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
+struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
+/* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
+int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
+
+/* What each rank tells the others of a step, in doubles: its losses, its wishes and, unit by unit, the sums of squares
+ * of its shard. sw_plan_share_bytes returns the bytes of it, with those sums or without. */
+enum { SW_SHARE_LOSS, SW_SHARE_WISHES, SW_SHARE_SUMS };
+int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums);
 
 #endif

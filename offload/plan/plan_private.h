@@ -50,56 +50,31 @@ struct sw_plan_index {
     int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
 };
 
-/* Micro-batches of the largest group, and number of groups. */
-int64_t sw_plan_group(const struct sw_plan *plan);
-int64_t sw_plan_groups(const struct sw_plan *plan);
-
-/* At least 1. */
-int sw_plan_ranks(const struct sw_plan *plan);
-/* Whether ranks have but a shard of a state. */
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
-/* Whether weights are gathered from the ranks that have updated them, and whether then each keeps the whole. */
-bool sw_plan_gathers_weights(const struct sw_plan *plan);
-bool sw_plan_joins_weights(const struct sw_plan *plan);
-/* Whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its shard
- * from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
-bool sw_plan_reduces_groups(const struct sw_plan *plan);
-/* Whether a unit's whole weights live on the device. */
+/* Tells whether a unit's whole weights live on the device. */
 bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit);
 /* What memory of a tier holds of a unit's state: gradients that live on the device are whole before they are reduced.
  */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
-/* Bytes of grains in the compute type. */
-int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
-/* A rank's shard of a unit. */
-struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
-/* This rank's shard of a unit; its chunks, and those of any rank. A bucket has the chunk of one number of all ranks. */
+/* Returns this rank's shard of a unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
-struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
-int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
-/* Chunk of a whole unit. */
+/* Returns a chunk of a whole unit. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 
-/* The record that each rank shares: its losses, its wishes and, unit by unit, the sums of squares of its shard, in
- * doubles; and its bytes. */
-enum { SW_SHARE_LOSS, SW_SHARE_WISHES, SW_SHARE_SUMS };
-int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums);
-
-/* Whether a unit's records pass through the device for their update. */
+/* Tells whether a unit's optimizer state passes through the device for its update. */
 bool sw_plan_streams(const struct sw_plan *plan, int64_t unit);
-
-/* Whether rows of the embedding are gathered on the host. */
+/* Tells whether the host gathers the embedding's rows that a step's tokens name, and only these go to the device. */
 bool sw_plan_gathers(const struct sw_plan *plan);
-
-/* Whether the embedding's weights have the table slot. */
+/* Tells whether a tied embedding's weights live elsewhere and have the table slot on the device. */
 bool sw_plan_table_streams(const struct sw_plan *plan);
+/* Tells whether the plan has this program. */
+bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind);
 
 /* Lays out all slots for plan->placement and plan->recompute and sets tier_bytes. Replaces an earlier layout. */
 sw_status sw_plan_layout(struct sw_plan *plan);
 
-/* Whether the layout is within the budgets. */
+/* Tells whether the layout is within the budgets. */
 bool sw_plan_fits(const struct sw_plan *plan);
 
 /* Fills plan->placement, plan->recompute and the lengths of rings, within the budgets (place.c). SW_ERR_BUDGET says by

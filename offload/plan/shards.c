@@ -10,34 +10,6 @@ int64_t sw_plan_staging_bytes(int ranks) {
     return sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(ranks));
 }
 
-int sw_plan_ranks(const struct sw_plan *plan) {
-    return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
-}
-
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
-    static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
-                                              [SW_GRADS] = SW_ZERO_OPTIMIZER,
-                                              [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
-                                              [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
-    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
-}
-
-bool sw_plan_gathers_weights(const struct sw_plan *plan) {
-    return sw_plan_is_sharded(plan, SW_OPTIMIZER);
-}
-
-bool sw_plan_joins_weights(const struct sw_plan *plan) {
-    return sw_plan_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
-}
-
-bool sw_plan_reduces_groups(const struct sw_plan *plan) {
-    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
-}
-
-bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
-}
-
 static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].grains;
 }

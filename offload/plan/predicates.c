@@ -1,0 +1,125 @@
+/* What can be asked of a plan. Every other file asks here and works nothing of it out by itself. */
+#include "core/size.h"
+#include "offload/plan/plan_private.h"
+
+int sw_plan_ranks(const struct sw_plan *plan) {
+    return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
+}
+
+int64_t sw_plan_group(const struct sw_plan *plan) {
+    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
+}
+
+int64_t sw_plan_groups(const struct sw_plan *plan) {
+    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
+}
+
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
+    static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
+                                              [SW_GRADS] = SW_ZERO_OPTIMIZER,
+                                              [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
+                                              [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
+}
+
+bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+}
+
+bool sw_plan_gathers_weights(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_OPTIMIZER);
+}
+
+bool sw_plan_joins_weights(const struct sw_plan *plan) {
+    return sw_plan_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+}
+
+bool sw_plan_reduces_groups(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
+}
+
+bool sw_plan_table_streams(const struct sw_plan *plan) {
+    return plan->spec.units->tied && !sw_plan_is_whole_there(plan, 0);
+}
+
+/* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
+bool sw_plan_gathers(const struct sw_plan *plan) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+    const sw_tier *tier = plan->placement[0].tier;
+    const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
+    return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
+           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
+           spec->gathered_bytes <= whole_bytes / spec->micro_batches;
+}
+
+bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
+}
+
+bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
+}
+
+bool sw_plan_saves(const struct sw_plan *plan) {
+    return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
+}
+
+/* Ranks speculate on nothing: whether it pays is each one's own measurement. */
+bool sw_plan_may_speculate(const struct sw_plan *plan) {
+    return plan->commit_every_step && sw_plan_ranks(plan) == 1;
+}
+
+bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
+    switch (kind) {
+    case SW_PROGRAM_LOSS:
+    case SW_PROGRAM_LOGITS: return true;
+    case SW_PROGRAM_START:
+    case SW_PROGRAM_UPDATE:
+    case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
+    case SW_PROGRAM_UPDATE_SAVE: return sw_plan_saves(plan);
+    default: return sw_plan_may_speculate(plan);
+    }
+}
+
+bool sw_program_repeats(sw_program_kind kind) {
+    return kind == SW_PROGRAM_UPDATE || kind == SW_PROGRAM_UPDATE_SAVE || kind == SW_PROGRAM_REDO_SPECULATE ||
+           kind == SW_PROGRAM_LOSS || kind == SW_PROGRAM_LOGITS;
+}
+
+bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
+    const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
+    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+}
+
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
+    while (!sw_plan_keeps_input(plan, unit))
+        unit--;
+    return unit;
+}
+
+int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+}
+
+bool sw_plan_fits(const struct sw_plan *plan) {
+    return plan->tier_bytes[SW_DEVICE] <= plan->spec.budget_bytes[SW_DEVICE] &&
+           plan->tier_bytes[SW_HOST] <= plan->spec.budget_bytes[SW_HOST];
+}
+
+int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    const int32_t *const slots[SW_STATES] = {
+        [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
+    if (slots[state] == NULL || plan->placement[unit].tier[state] == SW_NVME)
+        return -1;
+    return slots[state][unit];
+}
+
+int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
+    const int32_t slots[SW_BUFFERS] = {
+        [SW_BUFFER_TOKENS] = plan->index->token_stage,       [SW_BUFFER_WORK] = plan->index->work,
+        [SW_BUFFER_REDUCTIONS] = plan->index->staging,       [SW_BUFFER_SUMMARIES] = plan->index->shared,
+        [SW_BUFFER_OPTIMIZER] = plan->index->optimizer_ring, [SW_BUFFER_WEIGHTS] = plan->index->weights_ring,
+    };
+    return slots[which];
+}
