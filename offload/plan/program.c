@@ -204,7 +204,8 @@ static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const st
     else if (!on_device)
         acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
     if (anew) {
-        sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
+        struct sw_op *op = sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
+        op->grains = b->plan->spec.units->unit[unit].grains;
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !is_table(b, unit)) {
         emit_acc_transfer(b, unit, acc, true);

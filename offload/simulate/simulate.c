@@ -131,8 +131,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_REDUCE: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER:
     case SW_OP_SHARE: return of_comm(r, r->gather, bytes);
-    case SW_OP_ZERO:
-        return of_rate(r->zero, (double)s->plan->spec.units->unit[op->unit].elems * (double)sizeof(float), r->cores);
+    case SW_OP_ZERO: return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
     case SW_OP_FORWARD: return of_compute(r, r->forward_s[op->unit]);
     case SW_OP_LOSS:
     case SW_OP_LOGITS: return of_compute(r, r->forward_s[op->unit]);
