@@ -151,7 +151,7 @@ static void find_least(struct sw_step_bench *b) {
     const struct sw_least_shape shape = {
         .units = sw_model_get_units(b->planned.model),
         .placement = b->planned.plan->placement,
-        .streams_update = b->planned.plan->streams_update,
+        .streams_update = b->planned.plan->spec.streams_update,
         .boundary_bytes = sw_model_bytes(b->planned.model).boundary,
         .shares_input = sw_model_bytes(b->planned.model).shares_input,
         .type = sw_settings_type(settings),

@@ -102,24 +102,44 @@ sw_status sw_plan_complete(struct sw_plan *plan) {
     return SW_OK;
 }
 
-/* Arrays that the plan has of its own. */
-static sw_status copy_arrays(struct sw_plan *plan) {
+/* Copies an array of a spec into the plan's block, from *room on; NULL stays NULL. */
+static const void *keep_array(char **room, const void *array, size_t bytes) {
+    if (array == NULL)
+        return NULL;
+    char *kept = *room;
+    memcpy(kept, array, bytes);
+    *room += bytes;
+    return kept;
+}
+
+/* The plan's own copies of a spec's arrays, one entry per unit, in one block. Those of 8 bytes an entry come first. */
+static sw_status keep_spec_arrays(struct sw_plan *plan) {
+    enum { WIDE_ARRAYS = 5, FLAG_ARRAYS = 2 };
     struct sw_plan_spec *spec = &plan->spec;
-    const size_t count = (size_t)spec->units->count;
+    const size_t count = (size_t)spec->units->count, wide_bytes = count * sizeof(int64_t);
+    static_assert(sizeof(int64_t) == sizeof(double), "both have the same room");
+    char *room = plan->spec_arrays = calloc(1, WIDE_ARRAYS * wide_bytes + FLAG_ARRAYS * count * sizeof(bool));
+    if (room == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    spec->boundary_bytes = keep_array(&room, spec->boundary_bytes, wide_bytes);
+    spec->saved_bytes = keep_array(&room, spec->saved_bytes, wide_bytes);
+    spec->derived_bytes = keep_array(&room, spec->derived_bytes, wide_bytes);
+    spec->cache_bytes = keep_array(&room, spec->cache_bytes, wide_bytes);
+    spec->forward_flops = keep_array(&room, spec->forward_flops, wide_bytes);
+    spec->shares_input = keep_array(&room, spec->shares_input, count * sizeof(bool));
+    const bool *none = (const bool *)room;
+    const bool *streams = keep_array(&room, spec->streams_update, count * sizeof(bool));
+    spec->streams_update = streams != NULL ? streams : none;
+    return SW_OK;
+}
+
+static sw_status make_arrays(struct sw_plan *plan) {
+    const size_t count = (size_t)plan->spec.units->count;
     plan->placement = calloc(count, sizeof *plan->placement);
     plan->recompute = calloc(count, sizeof *plan->recompute);
-    plan->streams_update = calloc(count, sizeof *plan->streams_update);
-    plan->forward_flops = calloc(count, sizeof *plan->forward_flops);
     plan->index = calloc(1, sizeof *plan->index);
-    if (plan->placement == NULL || plan->recompute == NULL || plan->streams_update == NULL ||
-        plan->forward_flops == NULL || plan->index == NULL)
+    if (plan->placement == NULL || plan->recompute == NULL || plan->index == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-    if (spec->streams_update != NULL)
-        memcpy(plan->streams_update, spec->streams_update, count * sizeof *plan->streams_update);
-    if (spec->forward_flops != NULL)
-        memcpy(plan->forward_flops, spec->forward_flops, count * sizeof *plan->forward_flops);
-    spec->streams_update = NULL;
-    spec->forward_flops = spec->forward_flops == NULL ? NULL : plan->forward_flops;
     return SW_OK;
 }
 
@@ -142,9 +162,11 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
-    SW_TRY_GOTO(copy_arrays(plan), fail);
+    SW_TRY_GOTO(keep_spec_arrays(plan), fail);
+    SW_TRY_GOTO(make_arrays(plan), fail);
     plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(sw_plan_place(plan), fail);
+    plan->spec.lack = NULL; /* an answer to the caller, which the plan does not keep */
     *out = plan;
     return SW_OK;
 fail:
@@ -183,8 +205,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
     free(plan->index);
     free(plan->slot);
     free(plan->recompute);
-    free(plan->streams_update);
-    free(plan->forward_flops);
+    free(plan->spec_arrays);
     free(plan->placement);
     free(plan);
 }

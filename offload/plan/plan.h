@@ -294,8 +294,7 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
-    bool *streams_update;                /* of each unit, as specified */
-    double *forward_flops;               /* likewise; NULL: not known */
+    void *spec_arrays;                   /* the arrays that `spec` points to; its streams_update is never NULL */
     int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */

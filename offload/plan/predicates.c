@@ -54,11 +54,11 @@ bool sw_plan_gathers(const struct sw_plan *plan) {
 }
 
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->streams_update[unit];
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.streams_update[unit];
 }
 
 bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[unit];
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.streams_update[unit];
 }
 
 bool sw_plan_saves(const struct sw_plan *plan) {

@@ -105,7 +105,7 @@ static sw_status try_shares(struct search *s) {
 static sw_status try_runs(struct search *s) {
     const int64_t units = s->spec.units->count;
     for (int64_t u = 0; u < units; u++)
-        s->streams[u] = s->best->streams_update[u];
+        s->streams[u] = s->best->spec.streams_update[u];
     for (int64_t span = sw_div_up(units, 2);; span = sw_div_up(span, 2)) {
         for (int64_t first = 0; first < units && s->tried < MOST_TRIED && s->ops < MOST_OPS; first += span) {
             const int64_t end = sw_min_i64(units, first + span);
@@ -151,7 +151,7 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
 static sw_status take_own(struct search *s, int rank) {
     struct sw_plan *own;
     for (int64_t u = 0; u < s->spec.units->count; u++)
-        s->streams[u] = s->best->streams_update[u];
+        s->streams[u] = s->best->spec.streams_update[u];
     s->spec.rank = rank;
     SW_TRY(sw_plan_outline(&s->spec, &own));
     sw_plan_destroy(s->best);

@@ -84,7 +84,7 @@ static void count_moved(const struct sw_plan *plan, bool speculated, int64_t out
 static void find_least(const struct model *m, const struct sw_plan *plan, bool speculated, int64_t out[SW_LANES]) {
     sw_least_bytes(&(struct sw_least_shape){.units = m->units,
                                             .placement = plan->placement,
-                                            .streams_update = plan->streams_update,
+                                            .streams_update = plan->spec.streams_update,
                                             .boundary_bytes = m->boundary_bytes,
                                             .shares_input = m->shares_input,
                                             .type = SW_BF16,
@@ -195,7 +195,7 @@ static void rows_of_an_untied_embedding(void **state) {
 static int64_t known_excess(const struct model *m, const struct sw_plan *plan, bool speculated, sw_lane lane) {
     const struct sw_unit_placement *at = plan->placement;
     const bool upload = lane == SW_LANE_UPLOAD, read = lane == SW_LANE_READ;
-    const bool streams = plan->streams_update[0] && at[0].tier[SW_OPTIMIZER] != SW_DEVICE;
+    const bool streams = plan->spec.streams_update[0] && at[0].tier[SW_OPTIMIZER] != SW_DEVICE;
     int64_t excess = 0;
     if (!m->units->tied && upload && at[0].tier[SW_WEIGHTS] != SW_DEVICE && streams && !speculated)
         excess += 2 * (TOKENS + SEQ) * HIDDEN;

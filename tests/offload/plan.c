@@ -128,7 +128,7 @@ static void need_weights(struct need *need, int64_t unit) {
 static void need_update(struct need *need, int64_t unit) {
     const sw_tier weights = tier_of(need, SW_WEIGHTS, unit), grads = tier_of(need, SW_GRADS, unit);
     const sw_tier optimizer = tier_of(need, SW_OPTIMIZER, unit);
-    const bool streams = optimizer != SW_DEVICE && need->plan->streams_update[unit];
+    const bool streams = optimizer != SW_DEVICE && need->plan->spec.streams_update[unit];
     const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
     need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE, SW_CONTENT_NONE, unit, 0, 1);
@@ -371,7 +371,7 @@ static bool is_mixed(const struct sw_plan *plan) {
 /* Whether records of some unit pass through the device. */
 static bool streams_any(const struct sw_plan *plan) {
     for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
-        if (plan->streams_update[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
+        if (plan->spec.streams_update[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
             return true;
     return false;
 }
@@ -494,8 +494,36 @@ static void waits_reach_two_steps_back(void **state) {
     free(program.wait);
 }
 
+/* What a plan was made from may change or go once it is outlined. */
+static void plans_own_their_spec(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan, *other;
+        const struct sw_plan_spec spec = plans_random_spec(&random, PLANS_MOST_UNITS, 4, &units);
+        assert_int_equal(sw_plan_create(&spec, &plan), SW_OK);
+        assert_int_equal(sw_plan_outline(&spec, &other), SW_OK);
+        for (int64_t u = 0; u < units->count; u++) {
+            random.boundary_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = -1;
+            random.shares_input[u] = !random.shares_input[u];
+        }
+        assert_int_equal(sw_plan_complete(other), SW_OK);
+        assert_int_equal(sw_plan_check(other), SW_OK);
+        for (int p = 0; p < SW_PROGRAMS; p++) {
+            assert_int_equal(plan->program[p].op_count, other->program[p].op_count);
+            for (int32_t i = 0; i < plan->program[p].op_count; i++)
+                assert_int_equal(plan->program[p].op[i].bytes, other->program[p].op[i].bytes);
+        }
+        sw_plan_destroy(plan);
+        sw_plan_destroy(other);
+        sw_units_destroy(units);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_own_their_spec),
         cmocka_unit_test(random_plans_are_sound),
         cmocka_unit_test(inference_refuses_weights_on_nvme),
         cmocka_unit_test(waits_reach_two_steps_back),

@@ -410,7 +410,7 @@ static void count_choice(const struct sw_plan *plan, const struct sw_update_pric
     int64_t open = 0, streams = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         open += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE;
-        streams += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE && plan->streams_update[u];
+        streams += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.streams_update[u];
     }
     chosen->no_choice += !prices->known;
     chosen->no_room += prices->known && isinf(prices->device_s);

@@ -30,23 +30,23 @@ struct pricing {
 };
 
 /* Makes the outline, with the floating-point operations of each unit for its ops. */
-static sw_status outline_plan(struct sw_plan_spec *spec, const struct sw_settings *settings,
+static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_settings *settings,
                               const struct pricing *pricing, struct sw_plan **out) {
-    double *flops = calloc((size_t)spec->units->count, sizeof *flops);
-    bool *streams = calloc((size_t)spec->units->count, sizeof *streams);
+    const int64_t count = given->units->count;
+    struct sw_plan_spec spec = *given;
+    double *flops = calloc((size_t)count, sizeof *flops);
+    bool *streams = calloc((size_t)count, sizeof *streams);
     sw_status status = SW_OK;
     if (flops == NULL || streams == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
-    for (int64_t u = 0; u < spec->units->count; u++) {
-        flops[u] = forward_flops(spec->units, u, settings);
+    for (int64_t u = 0; u < count; u++) {
+        flops[u] = forward_flops(spec.units, u, settings);
         streams[u] = settings->update == SW_UPDATE_DEVICE;
     }
-    spec->forward_flops = flops;
-    spec->streams_update = streams;
-    status = pricing == NULL ? sw_plan_outline(spec, out)
-                             : sw_plan_outline_by_price(spec, pricing->rates, pricing->prices, out);
-    if (status == SW_OK)
-        (*out)->spec.lack = NULL;
+    spec.forward_flops = flops;
+    spec.streams_update = streams;
+    status = pricing == NULL ? sw_plan_outline(&spec, out)
+                             : sw_plan_outline_by_price(&spec, pricing->rates, pricing->prices, out);
 end:
     free(flops);
     free(streams);
