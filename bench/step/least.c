@@ -31,7 +31,7 @@ static int visits_of(const struct sw_least_shape *shape, int64_t unit) {
 }
 
 static bool streams(const struct sw_least_shape *shape, int64_t unit) {
-    return shape->streams_update != NULL && shape->streams_update[unit] &&
+    return shape->update_on_device != NULL && shape->update_on_device[unit] &&
            shape->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
 }
 
@@ -81,7 +81,7 @@ static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t
 
 static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {
     const sw_tier tier = shape->placement[unit].tier[SW_ACTS];
-    const int64_t all_bytes = shape->micro_batches * shape->boundary_bytes[unit - 1];
+    const int64_t all_bytes = shape->micro_batches * shape->output_bytes[unit - 1];
     if (tier == SW_DEVICE)
         return;
     bytes[SW_LANE_DOWNLOAD] += all_bytes;

@@ -53,7 +53,7 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     b->resident_settings = b->planned.settings;
     b->resident_settings.place = everything_there;
     b->resident_settings.trace = NULL;
-    b->resident_settings.recompute = SW_RECOMPUTE_NONE;
+    b->resident_settings.recompute = SW_OPTION_RECOMPUTE_NONE;
     b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
     SW_TRY(sw_ranks_gate(&b->ranks, sw_settings_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
     SW_TRY(sw_machine_read(&machine));
@@ -151,8 +151,8 @@ static void find_least(struct sw_step_bench *b) {
     const struct sw_least_shape shape = {
         .units = sw_model_get_units(b->planned.model),
         .placement = b->planned.plan->placement,
-        .streams_update = b->planned.plan->spec.streams_update,
-        .boundary_bytes = sw_model_bytes(b->planned.model).boundary,
+        .update_on_device = b->planned.plan->spec.update_on_device,
+        .output_bytes = sw_model_bytes(b->planned.model).boundary,
         .shares_input = sw_model_bytes(b->planned.model).shares_input,
         .type = sw_settings_type(settings),
         .micro_batches = sw_settings_micro_batches(settings),

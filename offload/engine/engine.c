@@ -269,8 +269,8 @@ bool sw_engine_has_failed(struct sw_engine *engine) {
     return failed;
 }
 
-void sw_engine_wish(struct sw_engine *engine, unsigned wishes) {
-    atomic_store(&engine->wishes, wishes);
+void sw_engine_request(struct sw_engine *engine, unsigned requests) {
+    atomic_store(&engine->requests, requests);
 }
 
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {

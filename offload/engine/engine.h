@@ -99,7 +99,7 @@ struct sw_step_result {
     int64_t step;
     double loss_sum;                      /* over loss_tokens, of all ranks */
     int64_t loss_tokens;                  /* of the input */
-    unsigned wishes;                      /* of any rank, at the end of the step; 0 for a rank alone */
+    unsigned requests;                    /* of any rank, at the end of the step; 0 for a rank alone */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
     bool by_plan;                         /* of a commit's text: it is made while the step after runs */
@@ -175,9 +175,9 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 /* Tells whether a lane has failed, so that only sw_engine_close is left. */
 bool sw_engine_has_failed(struct sw_engine *engine);
 
-/* Bits that all ranks are to know of, with the next steps that end (the result's wishes), in place of those of before.
- * By any thread. */
-void sw_engine_wish(struct sw_engine *engine, unsigned wishes);
+/* Bits that all ranks are to know of, with the next steps that end (the result's requests), in place of those of
+ * before. By any thread. */
+void sw_engine_request(struct sw_engine *engine, unsigned requests);
 
 /* Applies the update that the last training step left, if it did; before tokens of another program are put in place. */
 sw_status sw_engine_settle(struct sw_engine *engine);
@@ -190,8 +190,8 @@ sw_status sw_engine_save(struct sw_engine *engine);
 
 /* State as it is: records (master|m|v by grain) and rounded gradients of the last step, widened to fp32. Grains that
  * this rank has (sw_plan_span). */
-sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                 float *out);
+sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                   float *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);
 
 /* Replays a plan's I/O: from now on steps read, write, commit and wait as planned, and neither compute nor copy nor

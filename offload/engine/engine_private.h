@@ -76,7 +76,7 @@ struct sw_engine {
     int committed_generation;
     struct pending_update pending;
     int64_t *bounds;       /* of the ranks' parts, for the comm lane */
-    atomic_uint wishes;    /* of this rank, for all */
+    atomic_uint requests;  /* of this rank, for all */
     sw_waiting waiting;    /* what the last step begun has left to the next program */
     bool working_is_newer; /* units on NVMe have their newest state in the generation that is not committed */
     int64_t step;          /* last one begun */

@@ -44,7 +44,7 @@ static void note_end(const struct sw_engine *engine, const struct step_context *
  * a transfer nor the norm, which the commit needs. */
 bool sw_lane_skips(const struct sw_engine *engine, const struct sw_op *op) {
     const bool unneeded = op->redo && !engine->pending.redo;
-    return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_NORM);
+    return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_COMPUTE_NORM);
 }
 
 int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step) {

@@ -76,8 +76,8 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     switch (op->kind) {
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
     case SW_OP_BACKWARD: return run_backward(ops, &call);
-    case SW_OP_HEAD: return ops->head(ops->context, &call);
-    case SW_OP_LOSS: return ops->loss(ops->context, &call);
+    case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_COMPUTE_LOSS: return ops->loss(ops->context, &call);
     default: return ops->logits(ops->context, &call);
     }
 }
@@ -232,24 +232,24 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     switch (op->kind) {
     case SW_OP_FORWARD:
     case SW_OP_BACKWARD:
-    case SW_OP_HEAD:
-    case SW_OP_LOSS:
-    case SW_OP_LOGITS: return run_unit(engine, lane, op, context);
+    case SW_OP_FORWARD_BACKWARD_HEAD:
+    case SW_OP_COMPUTE_LOSS:
+    case SW_OP_COMPUTE_LOGITS: return run_unit(engine, lane, op, context);
     case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
-    case SW_OP_GATHER: return run_gather(engine, op, context);
-    case SW_OP_ZERO: return run_zero(engine, lane, op);
-    case SW_OP_FINISH: return run_finish(engine, lane, op);
-    case SW_OP_ROUND: return sw_engine_round(engine, lane, op);
-    case SW_OP_ADD: return run_add(engine, lane, op);
-    case SW_OP_SQUARE_SUMS: return run_square_sums(engine, lane, op);
-    case SW_OP_REDUCE: return sw_engine_reduce(engine, op);
+    case SW_OP_GATHER_ROWS: return run_gather(engine, op, context);
+    case SW_OP_ZERO_ACCUMULATOR: return run_zero(engine, lane, op);
+    case SW_OP_ROUND_GRADIENTS: return run_finish(engine, lane, op);
+    case SW_OP_ROUND_OWN_GRADIENTS: return sw_engine_round(engine, lane, op);
+    case SW_OP_ADD_TO_ACCUMULATOR: return run_add(engine, lane, op);
+    case SW_OP_SUM_SQUARES: return run_square_sums(engine, lane, op);
+    case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
-    case SW_OP_SHARE: return sw_engine_share(engine, op, context);
-    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_EXCHANGE_SUMMARY: return sw_engine_share(engine, op, context);
+    case SW_OP_DOWNLOAD_SQUARE_SUMS:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
-    case SW_OP_NORM: return run_norm(engine, op, context);
-    case SW_OP_UPDATE:
+    case SW_OP_COMPUTE_NORM: return run_norm(engine, op, context);
+    case SW_OP_UPDATE_ON_HOST:
     case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
     case SW_OP_COMMIT: return run_commit(engine, context);
     default: return sw_fail(SW_ERR_INTERNAL, "the op %s does not run on a thread", sw_op_name(op->kind));
@@ -279,7 +279,7 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
                                             const struct step_context *context) {
     static const sw_store_kind kinds[SW_CONTENTS] = {
         [SW_CONTENT_OPTIMIZER] = SW_STORE_OPTIMIZER, [SW_CONTENT_GRADS] = SW_STORE_GRADS,
-        [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BOUNDARY] = SW_STORE_ACTS,
+        [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BLOCK_OUTPUT] = SW_STORE_ACTS,
         [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,
     };
     const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;

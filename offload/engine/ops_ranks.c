@@ -85,24 +85,24 @@ static void move_sums(struct sw_engine *engine, const struct sw_op *op, int rank
 
 sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const struct sw_plan *plan = engine->plan;
-    const bool sums = op->content == SW_CONTENT_SUMS;
-    const int64_t bytes = sw_plan_share_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
+    const bool sums = op->content == SW_CONTENT_SQUARE_SUMS;
+    const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
     double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
            *mine = records + plan->spec.rank * doubles;
-    mine[SW_SHARE_LOSS] = sw_engine_own_loss(engine, context);
-    mine[SW_SHARE_WISHES] = (double)atomic_load(&engine->wishes);
+    mine[SW_SUMMARY_LOSS] = sw_engine_own_loss(engine, context);
+    mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
     if (sums)
-        move_sums(engine, op, plan->spec.rank, mine + SW_SHARE_SUMS, true);
+        move_sums(engine, op, plan->spec.rank, mine + SW_SUMMARY_SQUARE_SUMS, true);
     SW_TRY(sw_comm_share_records(engine->spec.comm, "share", records, bytes));
-    unsigned wishes = 0;
+    unsigned requests = 0;
     context->shared_loss = 0.0;
     for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
         double *record = records + rank * doubles;
-        context->shared_loss += record[SW_SHARE_LOSS];
-        wishes |= (unsigned)record[SW_SHARE_WISHES];
+        context->shared_loss += record[SW_SUMMARY_LOSS];
+        requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
         if (sums && rank != plan->spec.rank)
-            move_sums(engine, op, rank, record + SW_SHARE_SUMS, false);
+            move_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS, false);
     }
-    context->result.wishes = wishes;
+    context->result.requests = requests;
     return SW_OK;
 }

@@ -152,7 +152,7 @@ static int64_t record_bytes(const struct sw_plan *plan) {
 sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     const struct sw_plan *plan = engine->plan;
-    const bool joins = sw_plan_joins_weights(plan);
+    const bool joins = sw_plan_keeps_whole_weights(plan);
     struct sw_long_work progress = sw_long_work_begin("reading the state", record_bytes(plan));
     int64_t read_bytes = 0;
     static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
@@ -230,8 +230,8 @@ sw_status sw_engine_save(struct sw_engine *engine) {
     return sw_engine_commit(engine);
 }
 
-sw_status sw_engine_read_records(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                 float *out) {
+sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
+                                   float *out) {
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
     const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;

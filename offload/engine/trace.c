@@ -138,17 +138,17 @@ static const char *content_name(sw_content content) {
         [SW_CONTENT_TOKENS] = "tokens",
         [SW_CONTENT_WEIGHTS] = "weights",
         [SW_CONTENT_ROWS] = "rows",
-        [SW_CONTENT_BOUNDARY] = "activations",
-        [SW_CONTENT_BOUNDARY_GRAD] = "activation gradients",
+        [SW_CONTENT_BLOCK_OUTPUT] = "activations",
+        [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
         [SW_CONTENT_SAVED] = "intermediates",
         [SW_CONTENT_WORK] = "scratch",
         [SW_CONTENT_ACC] = "accumulators",
         [SW_CONTENT_GRADS] = "gradients",
         [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
-        [SW_CONTENT_SUMS] = "sums",
+        [SW_CONTENT_SQUARE_SUMS] = "sums",
         [SW_CONTENT_NORM] = "norm",
         [SW_CONTENT_OPTIMIZER] = "optimizer",
-        [SW_CONTENT_CACHE] = "cache",
+        [SW_CONTENT_KV_CACHE] = "cache",
     };
     return names[content];
 }
@@ -174,7 +174,7 @@ static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE 
     fputs(sw_op_name(op->kind), out);
     if (is_transfer(op->kind) && content_name(op->content) != NULL)
         fprintf(out, " %s", content_name(op->content));
-    if (op->kind != SW_OP_HEAD)
+    if (op->kind != SW_OP_FORWARD_BACKWARD_HEAD)
         write_unit(plan, op->unit, out);
     if (op->chunk >= 0)
         fprintf(out, " c%d", op->chunk);

@@ -97,7 +97,7 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
     const int64_t start = place.piece * slot->piece_bytes, grain_bytes = sw_plan_grain_bytes(b->plan, content);
     const bool counted = op->grains > 0 && grain_bytes > 0;
     struct extent extent = {start + place.offset_bytes, place.bytes};
-    if (counted && content == SW_CONTENT_SUMS)
+    if (counted && content == SW_CONTENT_SQUARE_SUMS)
         extent.offset_bytes += op->first_grain * grain_bytes;
     if (counted && extent.bytes == 0)
         extent.bytes = op->grains * grain_bytes;
@@ -124,7 +124,7 @@ static void access_place(struct sw_builder *b, bool write, struct sw_place place
         return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];
     if (place.own)
-        what.stage |= SW_STAGE_OWN;
+        what.stage |= SW_VERSION_OWN;
     if (place.piece == SW_BY_GRAINS)
         access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
     else
@@ -151,7 +151,7 @@ void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what 
 
 void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
     sw_build_write(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit},
-                   (struct sw_what){SW_CONTENT_SUMS, -1, unit, chunk + 1, 0, 0});
+                   (struct sw_what){SW_CONTENT_SQUARE_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
 static void access_unit(struct sw_builder *b, bool write, int32_t slot, struct sw_what what) {
@@ -225,7 +225,7 @@ void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_pla
                        int64_t micro, int64_t bytes) {
     const size_t m = find_move(b, from, to);
     struct sw_op *op = sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro);
-    if (what.content == SW_CONTENT_BOUNDARY && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
+    if (what.content == SW_CONTENT_BLOCK_OUTPUT && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
         /* The store counts an input of a unit in pages, those of one micro-batch after those of another. */
         const struct sw_place home = moves[m].from == SW_NVME ? from : to;
         op->grains = sw_plan_input_pages(b->plan, b->plan->slot[home.slot].unit);

@@ -78,11 +78,11 @@ static bool is_state(sw_content content) {
 
 /* What an access expects, or leaves. A speculation that stands is what the step after would have made of it. */
 static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
-    const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_STAGE_SPECULATIVE) != 0;
+    const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_VERSION_SPECULATIVE) != 0;
     return (struct piece_view){.content = access->content,
                                .unit = access->unit,
                                .index = index,
-                               .stage = stands ? access->stage & ~SW_STAGE_SPECULATIVE : access->stage,
+                               .stage = stands ? access->stage & ~SW_VERSION_SPECULATIVE : access->stage,
                                .made_in_step = made_in(c, access, step) + stands};
 }
 
@@ -102,7 +102,7 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
         [SW_LANE_WRITE] = {SW_HOST, SW_NVME},       [SW_LANE_UPDATE] = {SW_HOST, SW_HOST},
         [SW_LANE_COMM] = {SW_DEVICE, SW_DEVICE},
     };
-    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT || op->kind == SW_OP_SHARE)
+    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT || op->kind == SW_OP_EXCHANGE_SUMMARY)
         return true;
     return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
 }
@@ -110,8 +110,8 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
 /* Sums of a group's gradients are fp32 and gradients are not: only these two ops know the difference. A rename of all
  * accesses alike would pass as the content of a piece. */
 static bool deals_in(const struct sw_op *op, const struct sw_access *access) {
-    const bool leaves_sum = op->kind == SW_OP_REDUCE && op->wide && access->write;
-    const bool takes_sum = op->kind == SW_OP_ADD && access->content != SW_CONTENT_ACC;
+    const bool leaves_sum = op->kind == SW_OP_REDUCE_GRADIENTS && op->wide && access->write;
+    const bool takes_sum = op->kind == SW_OP_ADD_TO_ACCUMULATOR && access->content != SW_CONTENT_ACC;
     return (access->content == SW_CONTENT_BUCKET_SUM) == (leaves_sum || takes_sum);
 }
 

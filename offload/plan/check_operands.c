@@ -12,22 +12,23 @@ struct extent {
 /* Roles that an op of a kind cannot do without. */
 static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
-    [SW_OP_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
-    [SW_OP_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
-    [SW_OP_ZERO] = ROLE(TO),
-    [SW_OP_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
+    [SW_OP_COMPUTE_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
+    [SW_OP_ZERO_ACCUMULATOR] = ROLE(TO),
+    [SW_OP_FORWARD_BACKWARD_HEAD] =
+        ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_FINISH] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
-    [SW_OP_ROUND] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_REDUCE] = ROLE(FROM),
-    [SW_OP_ADD] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_SQUARE_SUMS] = ROLE(FROM) | ROLE(SQUARE_SUMS),
+    [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
+    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_REDUCE_GRADIENTS] = ROLE(FROM),
+    [SW_OP_ADD_TO_ACCUMULATOR] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_SUM_SQUARES] = ROLE(FROM) | ROLE(SQUARE_SUMS),
     [SW_OP_ALL_GATHER] = ROLE(TO),
-    [SW_OP_DOWNLOAD_SUMS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_NORM] = ROLE(SQUARE_SUMS),
-    [SW_OP_UPDATE] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
+    [SW_OP_DOWNLOAD_SQUARE_SUMS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS),
+    [SW_OP_UPDATE_ON_HOST] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
     [SW_OP_UPDATE_ON_DEVICE] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
-    [SW_OP_GATHER] = ROLE(WEIGHTS) | ROLE(ROWS),
+    [SW_OP_GATHER_ROWS] = ROLE(WEIGHTS) | ROLE(ROWS),
     [SW_OP_UPLOAD] = ROLE(FROM) | ROLE(TO),
     [SW_OP_DOWNLOAD] = ROLE(FROM) | ROLE(TO),
     [SW_OP_READ] = ROLE(FROM) | ROLE(TO),
@@ -37,8 +38,9 @@ static const unsigned needed[SW_OP_KINDS] = {
 /* Roles that an op may have several operands of: one per micro-batch, per unit or per rank. The engine takes those of
  * micro-batches and units by their index, so the indices must rise. */
 static const unsigned repeated[SW_OP_KINDS] = {
-    [SW_OP_UPLOAD_TOKENS] = ROLE(TO),  [SW_OP_GATHER] = ROLE(ROWS), [SW_OP_NORM] = ROLE(SQUARE_SUMS),
-    [SW_OP_SHARE] = ROLE(SQUARE_SUMS), [SW_OP_ROUND] = ROLE(FROM),
+    [SW_OP_UPLOAD_TOKENS] = ROLE(TO),         [SW_OP_GATHER_ROWS] = ROLE(ROWS),
+    [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS), [SW_OP_EXCHANGE_SUMMARY] = ROLE(SQUARE_SUMS),
+    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM),
 };
 
 /* Bytes of the ranks' chunks of a number that lie in a bucket before those of `rank`. */
@@ -61,7 +63,7 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
 /* Where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks before;
  * square sums lie by grain in the piece of their unit. */
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
-    if (access->content == SW_CONTENT_SUMS)
+    if (access->content == SW_CONTENT_SQUARE_SUMS)
         return op->first_grain * (int64_t)sizeof(double);
     for (int rank = 0; access->slot == plan->index->buckets && rank < sw_plan_ranks(plan); rank++) {
         const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
@@ -84,7 +86,7 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk);
-    const bool result = op->kind == SW_OP_REDUCE && access->write;
+    const bool result = op->kind == SW_OP_REDUCE_GRADIENTS && access->write;
     if (result && slot->grain_bytes > 0)
         return of_grains(slot, own);
     if (result && op->wide)
@@ -102,8 +104,8 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
 
 static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const struct sw_slot *slot = &plan->slot[access->slot];
-    const bool exchange = op->kind == SW_OP_REDUCE || op->kind == SW_OP_ALL_GATHER;
-    const bool shard = exchange && (op->kind == SW_OP_REDUCE) == access->write;
+    const bool exchange = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_ALL_GATHER;
+    const bool shard = exchange && (op->kind == SW_OP_REDUCE_GRADIENTS) == access->write;
     if (op->grains > 0 && slot->grain_bytes > 0)
         return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
     if (op->grains > 0)
@@ -120,7 +122,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
 static struct extent expected(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                               int before) {
     switch (op->kind) {
-    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_DOWNLOAD_SQUARE_SUMS:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD:
     case SW_OP_READ:
@@ -163,7 +165,7 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
         if (access->role == SW_ROLE_NONE)
             continue;
         const bool again = count[access->role] > 0, rises = access->first_index > last_index[access->role];
-        if (again && ((repeated[op->kind] & bit) == 0 || (op->kind != SW_OP_ROUND && !rises)))
+        if (again && ((repeated[op->kind] & bit) == 0 || (op->kind != SW_OP_ROUND_OWN_GRADIENTS && !rises)))
             return refuse(plan, op, access, "has the role of another");
         seen |= bit;
         last_index[access->role] = access->first_index;

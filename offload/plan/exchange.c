@@ -7,7 +7,7 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-/* Of gradients: this rank's, before they are reduced. Reduced ones that are not whole yet have SW_STAGE_OWN. */
+/* Of gradients: this rank's, before they are reduced. Reduced ones that are not whole yet have SW_VERSION_OWN. */
 enum { STAGE_LOCAL = 4 };
 
 static struct sw_what grads_of(int64_t unit, int64_t index, int stage) {
@@ -35,7 +35,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = what.content;
     op->bytes = gathered_bytes(b, own.grains);
-    what.stage = resident ? 0 : SW_STAGE_OWN;
+    what.stage = resident ? 0 : SW_VERSION_OWN;
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
     what.stage = 0;
@@ -44,7 +44,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
 
 /* Sums of squares of a chunk of the own shard. */
 static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place at, struct sw_what what) {
-    struct sw_op *op = sw_build_chunk_op(b, SW_OP_SQUARE_SUMS, SW_LANE_COMPUTE, chunk);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_SUM_SQUARES, SW_LANE_COMPUTE, chunk);
     op->bytes = sw_build_typed_bytes(b, chunk);
     sw_build_read(b, at, what);
     sw_build_note_sums(b, chunk->unit, chunk->number);
@@ -70,15 +70,15 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
     const int32_t home = b->index->grads[unit];
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE;
-    const int reduced = whole ? SW_STAGE_OWN : 0;
+    const int reduced = whole ? SW_VERSION_OWN : 0;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
-        struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND, SW_LANE_COMPUTE, &chunk);
+        struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
         sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, stage, 0, 0});
         sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, STAGE_LOCAL));
     }
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, unit, -1);
     op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
     sw_build_read_unit(b, home, grads_of(unit, 0, STAGE_LOCAL));
     if (own.grains > 0)
@@ -103,7 +103,7 @@ struct bucket {
 
 static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t stage) {
     struct bucket bucket = {.unit = unit, .number = number, .at = sw_build_ring(b, RING_BUCKETS)};
-    struct sw_op *op = sw_build_op(b, SW_OP_ROUND, SW_LANE_COMPUTE, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
     op->chunk = (int32_t)number;
     op->bucket = true;
     for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
@@ -142,7 +142,7 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     op->bucket = true;
     op->content = SW_CONTENT_GRADS;
     op->bytes = gathered_bytes(b, bucket->own.at.grains);
-    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_STAGE_OWN));
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_VERSION_OWN));
     sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
     struct sw_place from = bucket->at;
     for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
@@ -159,8 +159,8 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     const int32_t home = b->index->grads[bucket->unit];
     const bool lives_here = b->plan->slot[home].tier == SW_DEVICE;
     const struct sw_place to = lives_here ? (struct sw_place){.slot = home, .piece = SW_BY_GRAINS} : bucket->mine;
-    const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_STAGE_OWN : 0);
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
+    const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_VERSION_OWN : 0);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
     op->bucket = true;
     op->first_grain = bucket->own.at.first_grain;
@@ -187,7 +187,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
     const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE, SW_LANE_COMM, bucket->unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
     op->bucket = op->wide = true;
     sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM);
@@ -196,7 +196,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     sw_build_write(b, sum, reduced);
     if (own->at.grains == 0)
         return;
-    op = sw_build_chunk_op(b, SW_OP_ADD, SW_LANE_COMPUTE, own);
+    op = sw_build_chunk_op(b, SW_OP_ADD_TO_ACCUMULATOR, SW_LANE_COMPUTE, own);
     op->bytes = 3 * own->at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     sw_build_read(b, sum, reduced);
     sw_build_read(b, to, shard_acc_of(own->unit, own->number, groups_before));
@@ -206,7 +206,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
 void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before) {
     const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
     if (groups_before == 0 && shard.at.grains > 0) {
-        sw_build_chunk_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, &shard);
+        sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, &shard);
         sw_build_write(b, (struct sw_place){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
                        shard_acc_of(unit, 0, 0));
     }

@@ -3,7 +3,7 @@
 #include "offload/plan/builder.h"
 
 int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
-    if (unit == 0 && sw_plan_table_streams(b->plan)) {
+    if (unit == 0 && sw_plan_fetches_table(b->plan)) {
         b->table_held = true;
         return b->index->table_slot;
     }
@@ -14,9 +14,9 @@ int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
 
 /* Where a unit's weights of this step already are on the device, or -1. */
 static int32_t held(const struct sw_builder *b, int64_t unit) {
-    if (sw_plan_is_whole_there(b->plan, unit))
+    if (sw_plan_has_whole_on_device(b->plan, unit))
         return b->index->weights[unit];
-    if (unit == 0 && sw_plan_table_streams(b->plan))
+    if (unit == 0 && sw_plan_fetches_table(b->plan))
         return b->table_held ? b->index->table_slot : -1;
     for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
         if (b->unit_slot_holds[k] == unit)
@@ -25,7 +25,7 @@ static int32_t held(const struct sw_builder *b, int64_t unit) {
 }
 
 void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place weights, struct sw_what what) {
-    sw_build_chunk_op(b, SW_OP_GATHER, SW_LANE_UPDATE, chunk);
+    sw_build_chunk_op(b, SW_OP_GATHER_ROWS, SW_LANE_UPDATE, chunk);
     sw_build_read(b, weights, what);
     for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
         const struct sw_place rows = {.slot = b->index->rows, .piece = m};
@@ -78,7 +78,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
 }
 
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit) {
-    if (unit == 0 && sw_plan_gathers(b->plan)) {
+    if (unit == 0 && sw_plan_gathers_rows(b->plan)) {
         gather_all(b);
         return -1;
     }

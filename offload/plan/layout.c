@@ -115,7 +115,7 @@ static void lay_weights(struct layout *layout) {
     for (int64_t u = 0; u < units->count; u++) {
         const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
         index->weights[u] = add_state(layout, SW_WEIGHTS, tier, u, grain_bytes, SW_CONTENT_WEIGHTS);
-        if (!sw_plan_is_whole_there(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers(plan))))
+        if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
             largest = sw_max_i64(largest, units->unit[u].grains);
     }
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
@@ -123,12 +123,12 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
-    const bool gathers = sw_plan_gathers(plan);
+    const bool gathers = sw_plan_gathers_rows(plan);
     index->rows =
         add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
     index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, BOUNDARY_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
-    index->table_slot = sw_plan_table_streams(plan)
+    index->table_slot = sw_plan_fetches_table(plan)
                             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
                                        plan->commit_every_step ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
                             : UNUSED;
@@ -146,7 +146,7 @@ static void lay_boundaries(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
-    const int64_t bytes = largest(spec->boundary_bytes, 0, head); /* of what is shared */
+    const int64_t bytes = largest(spec->output_bytes, 0, head); /* of what is shared */
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
@@ -154,13 +154,13 @@ static void lay_boundaries(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE;
         away |= kept && tier != SW_DEVICE;
         nvme |= kept && tier == SW_NVME;
-        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->boundary_bytes[u - 1], group);
+        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->output_bytes[u - 1], group);
         if (index->boundary[u] >= 0)
             plan->slot[index->boundary[u]].unit = (int32_t)u;
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     index->boundary[head] =
-        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->boundary_bytes[head - 1], group);
+        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->output_bytes[head - 1], group);
     index->boundary_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
     index->boundary_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
     index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
@@ -204,7 +204,7 @@ static void lay_caches(struct layout *layout) {
                                                                               .tier = SW_DEVICE,
                                                                               .unit = (int32_t)u,
                                                                               .resident = true,
-                                                                              .content = SW_CONTENT_CACHE,
+                                                                              .content = SW_CONTENT_KV_CACHE,
                                                                               .piece_bytes = bytes,
                                                                               .bytes = bytes,
                                                                               .pieces = 1});
@@ -278,7 +278,7 @@ static void lay_exchange(struct layout *layout) {
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
-    index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_share_bytes(plan, true), 1);
+    index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_summary_bytes(plan, true), 1);
 }
 
 /* Which ways chunks of a unit go, over all units. */
@@ -302,8 +302,8 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
         t.grads_up |= grads != SW_DEVICE && on_device;
         t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
-        t.records_up |= sw_plan_streams(layout->plan, u);
-        const bool joins = sw_plan_joins_weights(layout->plan);
+        t.records_up |= sw_plan_streams_optimizer(layout->plan, u);
+        const bool joins = sw_plan_keeps_whole_weights(layout->plan);
         t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
         t.weights_down |= on_device && weights != SW_DEVICE && !joins;
     }

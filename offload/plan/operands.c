@@ -13,53 +13,55 @@ static const role_table roles[SW_OP_KINDS] = {
     [SW_OP_FORWARD] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
                        [SW_CONTENT_ROWS][READ] = SW_ROLE_ROWS,
                        [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
-                       [SW_CONTENT_BOUNDARY] = {SW_ROLE_INPUT, SW_ROLE_OUTPUT},
+                       [SW_CONTENT_BLOCK_OUTPUT] = {SW_ROLE_INPUT, SW_ROLE_OUTPUT},
                        [SW_CONTENT_SAVED][WRITE] = SW_ROLE_SAVED,
                        [SW_CONTENT_DERIVED][WRITE] = SW_ROLE_DERIVED,
                        [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK,
-                       [SW_CONTENT_CACHE][WRITE] = SW_ROLE_CACHE},
-    [SW_OP_LOSS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
-                    [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
-                    [SW_CONTENT_BOUNDARY][READ] = SW_ROLE_INPUT,
-                    [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
-    [SW_OP_LOGITS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
-                      [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
-                      [SW_CONTENT_BOUNDARY][READ] = SW_ROLE_INPUT,
-                      [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
-    [SW_OP_ZERO] = {[SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
-    [SW_OP_HEAD] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
-                    [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
-                    [SW_CONTENT_BOUNDARY][READ] = SW_ROLE_INPUT,
-                    [SW_CONTENT_BOUNDARY_GRAD][WRITE] = SW_ROLE_OUTPUT_GRAD,
-                    [SW_CONTENT_ACC][WRITE] = SW_ROLE_ACC,
-                    [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
+                       [SW_CONTENT_KV_CACHE][WRITE] = SW_ROLE_CACHE},
+    [SW_OP_COMPUTE_LOSS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
+                            [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
+                            [SW_CONTENT_BLOCK_OUTPUT][READ] = SW_ROLE_INPUT,
+                            [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
+    [SW_OP_COMPUTE_LOGITS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
+                              [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
+                              [SW_CONTENT_BLOCK_OUTPUT][READ] = SW_ROLE_INPUT,
+                              [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
+    [SW_OP_ZERO_ACCUMULATOR] = {[SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
+    [SW_OP_FORWARD_BACKWARD_HEAD] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
+                                     [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
+                                     [SW_CONTENT_BLOCK_OUTPUT][READ] = SW_ROLE_INPUT,
+                                     [SW_CONTENT_BLOCK_OUTPUT_GRAD][WRITE] = SW_ROLE_OUTPUT_GRAD,
+                                     [SW_CONTENT_ACC][WRITE] = SW_ROLE_ACC,
+                                     [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
     [SW_OP_BACKWARD] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
                         [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
-                        [SW_CONTENT_BOUNDARY][READ] = SW_ROLE_INPUT,
+                        [SW_CONTENT_BLOCK_OUTPUT][READ] = SW_ROLE_INPUT,
                         [SW_CONTENT_SAVED] = {SW_ROLE_SAVED, SW_ROLE_SAVED},
                         [SW_CONTENT_DERIVED] = {SW_ROLE_DERIVED, SW_ROLE_DERIVED},
-                        [SW_CONTENT_BOUNDARY_GRAD][READ] = SW_ROLE_OUTPUT_GRAD,
+                        [SW_CONTENT_BLOCK_OUTPUT_GRAD][READ] = SW_ROLE_OUTPUT_GRAD,
                         [SW_CONTENT_ACC][WRITE] = SW_ROLE_ACC,
                         [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
-    [SW_OP_FINISH] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM,
-                      [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO,
-                      [SW_CONTENT_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
-    [SW_OP_ROUND] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM, [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO},
-    [SW_OP_REDUCE] = {[SW_CONTENT_GRADS] = {SW_ROLE_FROM, SW_ROLE_TO}, [SW_CONTENT_BUCKET_SUM][WRITE] = SW_ROLE_TO},
-    [SW_OP_ADD] = {[SW_CONTENT_BUCKET_SUM][READ] = SW_ROLE_FROM, [SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
-    [SW_OP_SQUARE_SUMS] = {[SW_CONTENT_GRADS][READ] = SW_ROLE_FROM, [SW_CONTENT_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
+    [SW_OP_ROUND_GRADIENTS] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM,
+                               [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO,
+                               [SW_CONTENT_SQUARE_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
+    [SW_OP_ROUND_OWN_GRADIENTS] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM, [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO},
+    [SW_OP_REDUCE_GRADIENTS] =
+        {[SW_CONTENT_GRADS] = {SW_ROLE_FROM, SW_ROLE_TO}, [SW_CONTENT_BUCKET_SUM][WRITE] = SW_ROLE_TO},
+    [SW_OP_ADD_TO_ACCUMULATOR] = {[SW_CONTENT_BUCKET_SUM][READ] = SW_ROLE_FROM, [SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
+    [SW_OP_SUM_SQUARES] =
+        {[SW_CONTENT_GRADS][READ] = SW_ROLE_FROM, [SW_CONTENT_SQUARE_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
     [SW_OP_ALL_GATHER] =
         {[SW_CONTENT_WEIGHTS] = {SW_ROLE_FROM, SW_ROLE_TO}, [SW_CONTENT_GRADS] = {SW_ROLE_FROM, SW_ROLE_TO}},
-    [SW_OP_SHARE] = {[SW_CONTENT_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
-    [SW_OP_DOWNLOAD_SUMS] = {[SW_CONTENT_SUMS] = {SW_ROLE_FROM, SW_ROLE_TO}},
-    [SW_OP_NORM] = {[SW_CONTENT_SUMS][READ] = SW_ROLE_SQUARE_SUMS},
-    [SW_OP_UPDATE] = {[SW_CONTENT_GRADS][READ] = SW_ROLE_GRADS,
-                      [SW_CONTENT_OPTIMIZER][WRITE] = SW_ROLE_OPTIMIZER,
-                      [SW_CONTENT_WEIGHTS][WRITE] = SW_ROLE_WEIGHTS},
+    [SW_OP_EXCHANGE_SUMMARY] = {[SW_CONTENT_SQUARE_SUMS][WRITE] = SW_ROLE_SQUARE_SUMS},
+    [SW_OP_DOWNLOAD_SQUARE_SUMS] = {[SW_CONTENT_SQUARE_SUMS] = {SW_ROLE_FROM, SW_ROLE_TO}},
+    [SW_OP_COMPUTE_NORM] = {[SW_CONTENT_SQUARE_SUMS][READ] = SW_ROLE_SQUARE_SUMS},
+    [SW_OP_UPDATE_ON_HOST] = {[SW_CONTENT_GRADS][READ] = SW_ROLE_GRADS,
+                              [SW_CONTENT_OPTIMIZER][WRITE] = SW_ROLE_OPTIMIZER,
+                              [SW_CONTENT_WEIGHTS][WRITE] = SW_ROLE_WEIGHTS},
     [SW_OP_UPDATE_ON_DEVICE] = {[SW_CONTENT_GRADS][READ] = SW_ROLE_GRADS,
                                 [SW_CONTENT_OPTIMIZER][WRITE] = SW_ROLE_OPTIMIZER,
                                 [SW_CONTENT_WEIGHTS][WRITE] = SW_ROLE_WEIGHTS},
-    [SW_OP_GATHER] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS, [SW_CONTENT_ROWS][WRITE] = SW_ROLE_ROWS},
+    [SW_OP_GATHER_ROWS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS, [SW_CONTENT_ROWS][WRITE] = SW_ROLE_ROWS},
 };
 
 static bool is_transfer(sw_op_kind kind) {
@@ -72,7 +74,7 @@ sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
         return access->write ? SW_ROLE_TO : SW_ROLE_FROM;
     const sw_role role = (sw_role)roles[op->kind][access->content][access->write ? WRITE : READ];
     /* The head of a tied model also deals with the embedding's. */
-    const bool other = op->kind <= SW_OP_HEAD && access->unit != op->unit;
+    const bool other = op->kind <= SW_OP_FORWARD_BACKWARD_HEAD && access->unit != op->unit;
     if (other && role == SW_ROLE_WEIGHTS)
         return SW_ROLE_TABLE;
     return other && role == SW_ROLE_ACC ? SW_ROLE_TABLE_ACC : role;
@@ -84,7 +86,7 @@ int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
     case SW_CONTENT_GRADS: return sw_plan_typed_bytes(plan, 1);
     case SW_CONTENT_ACC:
     case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-    case SW_CONTENT_SUMS: return sizeof(double);
+    case SW_CONTENT_SQUARE_SUMS: return sizeof(double);
     case SW_CONTENT_OPTIMIZER: return SW_RECORD_BYTES;
     default: return 0;
     }

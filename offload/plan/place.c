@@ -15,7 +15,7 @@ enum { MOST_KINDS = 32 };
 /* Bytes of a unit's state, for shares. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     if (state == SW_ACTS)
-        return sw_plan_keeps_input(plan, unit) ? plan->spec.boundary_bytes[unit - 1] : 0;
+        return sw_plan_keeps_input(plan, unit) ? plan->spec.output_bytes[unit - 1] : 0;
     return plan->spec.units->unit[unit].grains;
 }
 
@@ -104,9 +104,9 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
         return false;
     const bool kept = sw_plan_keeps_input(plan, a);
     return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
-           (!kept || spec->boundary_bytes[a - 1] == spec->boundary_bytes[b - 1]) &&
+           (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
            spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
-           plan->recompute[a] == plan->recompute[b] && plan->streams_update[a] == plan->streams_update[b] &&
+           plan->recompute[a] == plan->recompute[b] && plan->update_on_device[a] == plan->update_on_device[b] &&
            memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
 }
 
@@ -324,7 +324,7 @@ static int64_t most_ring_chunks(const struct sw_plan *plan) {
 static int64_t most_stream_chunks(const struct sw_plan *plan) {
     int64_t most = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        if (plan->spec.train && sw_plan_streams(plan, u))
+        if (plan->spec.train && sw_plan_streams_optimizer(plan, u))
             most = sw_max_i64(most, sw_div_up(sw_plan_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
     return sw_min_i64(SW_RING_CHUNKS_MOST, most);
 }

@@ -12,23 +12,23 @@ static const char *const lane_names[SW_LANES] = {"compute", "upload", "download"
 static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_UPLOAD_TOKENS] = "tokens",
     [SW_OP_FORWARD] = "forward",
-    [SW_OP_LOSS] = "loss",
-    [SW_OP_LOGITS] = "logits",
-    [SW_OP_ZERO] = "zero",
-    [SW_OP_HEAD] = "head",
+    [SW_OP_COMPUTE_LOSS] = "loss",
+    [SW_OP_COMPUTE_LOGITS] = "logits",
+    [SW_OP_ZERO_ACCUMULATOR] = "zero",
+    [SW_OP_FORWARD_BACKWARD_HEAD] = "head",
     [SW_OP_BACKWARD] = "backward",
-    [SW_OP_FINISH] = "finish",
-    [SW_OP_ROUND] = "round",
-    [SW_OP_REDUCE] = "reduce",
-    [SW_OP_ADD] = "add",
-    [SW_OP_SQUARE_SUMS] = "square sums",
+    [SW_OP_ROUND_GRADIENTS] = "finish",
+    [SW_OP_ROUND_OWN_GRADIENTS] = "round",
+    [SW_OP_REDUCE_GRADIENTS] = "reduce",
+    [SW_OP_ADD_TO_ACCUMULATOR] = "add",
+    [SW_OP_SUM_SQUARES] = "square sums",
     [SW_OP_ALL_GATHER] = "all-gather",
-    [SW_OP_SHARE] = "share",
-    [SW_OP_DOWNLOAD_SUMS] = "sums",
-    [SW_OP_NORM] = "norm",
-    [SW_OP_UPDATE] = "update",
+    [SW_OP_EXCHANGE_SUMMARY] = "share",
+    [SW_OP_DOWNLOAD_SQUARE_SUMS] = "sums",
+    [SW_OP_COMPUTE_NORM] = "norm",
+    [SW_OP_UPDATE_ON_HOST] = "update",
     [SW_OP_UPDATE_ON_DEVICE] = "update on device",
-    [SW_OP_GATHER] = "gather",
+    [SW_OP_GATHER_ROWS] = "gather",
     [SW_OP_UPLOAD] = "upload",
     [SW_OP_DOWNLOAD] = "download",
     [SW_OP_READ] = "read",
@@ -121,15 +121,15 @@ static sw_status keep_spec_arrays(struct sw_plan *plan) {
     char *room = plan->spec_arrays = calloc(1, WIDE_ARRAYS * wide_bytes + FLAG_ARRAYS * count * sizeof(bool));
     if (room == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-    spec->boundary_bytes = keep_array(&room, spec->boundary_bytes, wide_bytes);
+    spec->output_bytes = keep_array(&room, spec->output_bytes, wide_bytes);
     spec->saved_bytes = keep_array(&room, spec->saved_bytes, wide_bytes);
     spec->derived_bytes = keep_array(&room, spec->derived_bytes, wide_bytes);
     spec->cache_bytes = keep_array(&room, spec->cache_bytes, wide_bytes);
     spec->forward_flops = keep_array(&room, spec->forward_flops, wide_bytes);
     spec->shares_input = keep_array(&room, spec->shares_input, count * sizeof(bool));
     const bool *none = (const bool *)room;
-    const bool *streams = keep_array(&room, spec->streams_update, count * sizeof(bool));
-    spec->streams_update = streams != NULL ? streams : none;
+    const bool *streams = keep_array(&room, spec->update_on_device, count * sizeof(bool));
+    spec->update_on_device = streams != NULL ? streams : none;
     return SW_OK;
 }
 

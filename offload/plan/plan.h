@@ -36,29 +36,32 @@ bool sw_lane_is_io(sw_lane lane);
 bool sw_lane_is_of_device(sw_lane lane);
 
 typedef enum __attribute__((packed)) {
-    SW_OP_UPLOAD_TOKENS, /* the step's inputs and targets to the device */
-    SW_OP_FORWARD,       /* unit forward of one micro-batch */
-    SW_OP_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
-    SW_OP_LOGITS,        /* head forward of one row */
-    SW_OP_ZERO,          /* a unit's gradient accumulator */
-    SW_OP_HEAD,          /* head forward and backward of one micro-batch, fused */
-    SW_OP_BACKWARD,      /* unit backward of one micro-batch, after what is computed again for it */
-    SW_OP_FINISH,        /* accumulator chunk → rounded gradient chunk, with its sums of squares */
-    SW_OP_ROUND,         /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank alone */
-    SW_OP_REDUCE,        /* the ranks' gradients are added, and each gets its shard */
-    SW_OP_ADD,           /* a chunk of what the ranks' gradients of a group add up to, to the sharded accumulator */
-    SW_OP_SQUARE_SUMS,   /* of a chunk of reduced gradients, by grain */
-    SW_OP_ALL_GATHER,    /* every rank's shard of weights or gradients to all */
-    SW_OP_SHARE,         /* what every rank knows of the step, to all: its sums of squares, its losses, its wishes */
-    SW_OP_DOWNLOAD_SUMS, /* a unit's sums of squares */
-    SW_OP_NORM,          /* global norm, clip coefficient, finite or not */
-    SW_OP_UPDATE,        /* of a chunk, on the host */
-    SW_OP_UPDATE_ON_DEVICE, /* on the compute lane */
-    SW_OP_GATHER,           /* of a chunk, on the host: the rows that the step's tokens name */
-    SW_OP_UPLOAD,           /* a piece from host to device; `content` says of what */
-    SW_OP_DOWNLOAD,         /* device to host */
-    SW_OP_READ,             /* NVMe to host */
-    SW_OP_WRITE,            /* host to NVMe */
+    SW_OP_UPLOAD_TOKENS,         /* the step's inputs and targets to the device */
+    SW_OP_FORWARD,               /* unit forward of one micro-batch */
+    SW_OP_COMPUTE_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
+    SW_OP_COMPUTE_LOGITS,        /* head forward of one row */
+    SW_OP_ZERO_ACCUMULATOR,      /* a unit's gradient accumulator */
+    SW_OP_FORWARD_BACKWARD_HEAD, /* head forward and backward of one micro-batch, fused */
+    SW_OP_BACKWARD,              /* unit backward of one micro-batch, after what is computed again for it */
+    SW_OP_ROUND_GRADIENTS,       /* accumulator chunk → rounded gradient chunk, with its sums of squares */
+    SW_OP_ROUND_OWN_GRADIENTS,   /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank
+                                    alone */
+    SW_OP_REDUCE_GRADIENTS,      /* the ranks' gradients are added, and each gets its shard */
+    SW_OP_ADD_TO_ACCUMULATOR, /* a chunk of what the ranks' gradients of a group add up to, to the sharded accumulator
+                               */
+    SW_OP_SUM_SQUARES,        /* of a chunk of reduced gradients, by grain */
+    SW_OP_ALL_GATHER,         /* every rank's shard of weights or gradients to all */
+    SW_OP_EXCHANGE_SUMMARY, /* what every rank knows of the step, to all: its sums of squares, its losses, its requests
+                             */
+    SW_OP_DOWNLOAD_SQUARE_SUMS, /* a unit's sums of squares */
+    SW_OP_COMPUTE_NORM,         /* global norm, clip coefficient, finite or not */
+    SW_OP_UPDATE_ON_HOST,       /* of a chunk, on the host */
+    SW_OP_UPDATE_ON_DEVICE,     /* on the compute lane */
+    SW_OP_GATHER_ROWS,          /* of a chunk, on the host: the rows that the step's tokens name */
+    SW_OP_UPLOAD,               /* a piece from host to device; `content` says of what */
+    SW_OP_DOWNLOAD,             /* device to host */
+    SW_OP_READ,                 /* NVMe to host */
+    SW_OP_WRITE,                /* host to NVMe */
     SW_OP_COMMIT,
     SW_OP_KINDS
 } sw_op_kind;
@@ -67,20 +70,20 @@ const char *sw_op_name(sw_op_kind kind);
 typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,
-    SW_CONTENT_WEIGHTS,       /* unit, chunk */
-    SW_CONTENT_ROWS,          /* of the embedding, micro-batch; stage counts the chunks gathered from */
-    SW_CONTENT_BOUNDARY,      /* output of a unit, micro-batch */
-    SW_CONTENT_BOUNDARY_GRAD, /* gradient at the output of a unit, micro-batch */
-    SW_CONTENT_SAVED,         /* intermediates of a unit, micro-batch */
-    SW_CONTENT_DERIVED,       /* likewise, those that follow from the saved ones and the input */
-    SW_CONTENT_WORK,          /* scratch, nothing survives the op */
-    SW_CONTENT_ACC,           /* accumulator of a unit, chunk; stage counts the micro-batches added */
-    SW_CONTENT_GRADS,         /* unit, chunk */
-    SW_CONTENT_BUCKET_SUM,    /* unit, chunk: what all ranks' gradients of a group add up to, in fp32 */
-    SW_CONTENT_SUMS,          /* unit, chunk */
+    SW_CONTENT_WEIGHTS,           /* unit, chunk */
+    SW_CONTENT_ROWS,              /* of the embedding, micro-batch; stage counts the chunks gathered from */
+    SW_CONTENT_BLOCK_OUTPUT,      /* output of a unit, micro-batch */
+    SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the output of a unit, micro-batch */
+    SW_CONTENT_SAVED,             /* intermediates of a unit, micro-batch */
+    SW_CONTENT_DERIVED,           /* likewise, those that follow from the saved ones and the input */
+    SW_CONTENT_WORK,              /* scratch, nothing survives the op */
+    SW_CONTENT_ACC,               /* accumulator of a unit, chunk; stage counts the micro-batches added */
+    SW_CONTENT_GRADS,             /* unit, chunk */
+    SW_CONTENT_BUCKET_SUM,        /* unit, chunk: what all ranks' gradients of a group add up to, in fp32 */
+    SW_CONTENT_SQUARE_SUMS,       /* unit, chunk */
     SW_CONTENT_NORM,
     SW_CONTENT_OPTIMIZER, /* unit, chunk */
-    SW_CONTENT_CACHE,     /* unit */
+    SW_CONTENT_KV_CACHE,  /* unit */
     SW_CONTENT_COMMIT,    /* that this rank has committed */
     SW_CONTENTS
 } sw_content;
@@ -262,9 +265,9 @@ struct sw_plan_spec {
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
     int64_t token_bytes; /* inputs, targets and what else is said of them, of one micro-batch */
     /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
-    const int64_t *boundary_bytes; /* its output; the head has none */
-    const int64_t *saved_bytes;    /* its intermediates; embedding and head have none */
-    const int64_t *derived_bytes;  /* likewise, those that follow from the saved ones and the input */
+    const int64_t *output_bytes;  /* its output; the head has none */
+    const int64_t *saved_bytes;   /* its intermediates; embedding and head have none */
+    const int64_t *derived_bytes; /* likewise, those that follow from the saved ones and the input */
     /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
     const bool *shares_input;
     /* What the logits program's passes leave in each unit for those after them, on the device; 0: nothing. NULL: none
@@ -278,7 +281,7 @@ struct sw_plan_spec {
     sw_recompute recompute; /* else, of all */
     /* Of each unit: its update runs on the device even where its optimizer lives elsewhere; records, and gradients that
      * are not there, then stream through the device in chunks. Copied by sw_plan_create. NULL: none does. */
-    const bool *streams_update;
+    const bool *update_on_device;
     bool one_generation; /* of the optimizer in the store: only a clean end commits */
     int64_t chunk_grains;
     int64_t ring_chunks; /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
@@ -294,7 +297,7 @@ struct sw_plan_spec {
 struct sw_plan {
     struct sw_plan_spec spec;
     sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
-    void *spec_arrays;                   /* the arrays that `spec` points to; its streams_update is never NULL */
+    void *spec_arrays;                   /* the arrays that `spec` points to; its update_on_device is never NULL */
     int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
@@ -336,12 +339,13 @@ int64_t sw_plan_groups(const struct sw_plan *plan);
 bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
 /* Tells whether weights are gathered from the ranks that have updated them, and whether each rank then keeps the whole.
  */
-bool sw_plan_gathers_weights(const struct sw_plan *plan);
-bool sw_plan_joins_weights(const struct sw_plan *plan);
+bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan);
-/* Tells whether a unit's update runs on the device: always where its optimizer lives there, else by streams_update. */
+/* Tells whether a unit's update runs on the device: always where its optimizer lives there, else by update_on_device.
+ */
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
@@ -395,9 +399,9 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 
-/* What each rank tells the others of a step, in doubles: its losses, its wishes and, unit by unit, the sums of squares
- * of its shard. sw_plan_share_bytes returns the bytes of it, with those sums or without. */
-enum { SW_SHARE_LOSS, SW_SHARE_WISHES, SW_SHARE_SUMS };
-int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums);
+/* What each rank tells the others of a step, in doubles: its losses, its requests and, unit by unit, the sums of
+ * squares of its shard. sw_plan_summary_bytes returns the bytes of it, with those sums or without. */
+enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
+int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);
 
 #endif

@@ -7,7 +7,7 @@
 enum { UNIT_SLOTS_MAX = 16 };
 
 /* A bit of the stage of weights and gradients: of what will be whole, this rank's shard is there. */
-enum { SW_STAGE_SPECULATIVE = 1, SW_STAGE_OWN = 2 };
+enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2 };
 
 /* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */
 enum { SW_BUCKETS = 3 };
@@ -51,7 +51,7 @@ struct sw_plan_index {
 };
 
 /* Tells whether a unit's whole weights live on the device. */
-bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit);
+bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
 /* What memory of a tier holds of a unit's state: gradients that live on the device are whole before they are reduced.
  */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
@@ -63,11 +63,11 @@ int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 
 /* Tells whether a unit's optimizer state passes through the device for its update. */
-bool sw_plan_streams(const struct sw_plan *plan, int64_t unit);
+bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the host gathers the embedding's rows that a step's tokens name, and only these go to the device. */
-bool sw_plan_gathers(const struct sw_plan *plan);
+bool sw_plan_gathers_rows(const struct sw_plan *plan);
 /* Tells whether a tied embedding's weights live elsewhere and have the table slot on the device. */
-bool sw_plan_table_streams(const struct sw_plan *plan);
+bool sw_plan_fetches_table(const struct sw_plan *plan);
 /* Tells whether the plan has this program. */
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind);
 

@@ -22,28 +22,28 @@ bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
 }
 
-bool sw_plan_is_whole_there(const struct sw_plan *plan, int64_t unit) {
+bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
     return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
-bool sw_plan_gathers_weights(const struct sw_plan *plan) {
+bool sw_plan_all_gathers_weights(const struct sw_plan *plan) {
     return sw_plan_is_sharded(plan, SW_OPTIMIZER);
 }
 
-bool sw_plan_joins_weights(const struct sw_plan *plan) {
-    return sw_plan_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
+    return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
 bool sw_plan_reduces_groups(const struct sw_plan *plan) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
 }
 
-bool sw_plan_table_streams(const struct sw_plan *plan) {
-    return plan->spec.units->tied && !sw_plan_is_whole_there(plan, 0);
+bool sw_plan_fetches_table(const struct sw_plan *plan) {
+    return plan->spec.units->tied && !sw_plan_has_whole_on_device(plan, 0);
 }
 
 /* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
-bool sw_plan_gathers(const struct sw_plan *plan) {
+bool sw_plan_gathers_rows(const struct sw_plan *plan) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
     const sw_tier *tier = plan->placement[0].tier;
@@ -54,11 +54,11 @@ bool sw_plan_gathers(const struct sw_plan *plan) {
 }
 
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.streams_update[unit];
+    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit];
 }
 
-bool sw_plan_streams(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.streams_update[unit];
+bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.update_on_device[unit];
 }
 
 bool sw_plan_saves(const struct sw_plan *plan) {
@@ -99,7 +99,7 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(plan->spec.boundary_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+    return sw_div_up(plan->spec.output_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
 }
 
 bool sw_plan_fits(const struct sw_plan *plan) {

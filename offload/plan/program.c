@@ -44,8 +44,8 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
     const struct sw_place cache = {.slot = b->index->cache[unit]};
     if (cache.slot < 0)
         return;
-    sw_build_read(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 1, 0});
-    sw_build_write(b, cache, (struct sw_what){SW_CONTENT_CACHE, unit, 0, 0, 0, 0});
+    sw_build_read(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 1, 0});
+    sw_build_write(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 0, 0});
 }
 
 /* A unit's intermediates of one micro-batch, made by the last op or read by it: those of a kind, which the unit keeps
@@ -73,7 +73,7 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
 }
 
 static struct sw_what boundary_of(int64_t unit, int64_t micro) {
-    return (struct sw_what){SW_CONTENT_BOUNDARY, unit, micro, 0, 0, 0};
+    return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
 }
 
 /* A group of micro-batches on its way through the units. */
@@ -98,7 +98,7 @@ static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t 
 /* A boundary whose home is not the device leaves for it. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_place from) {
     const int32_t home = b->index->boundary[unit + 1];
-    const int64_t bytes = b->plan->spec.boundary_bytes[unit];
+    const int64_t bytes = b->plan->spec.output_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
     const struct sw_place to = {.slot = home, .piece = within};
@@ -204,7 +204,7 @@ static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const st
     else if (!on_device)
         acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
     if (anew) {
-        struct sw_op *op = sw_build_op(b, SW_OP_ZERO, SW_LANE_COMPUTE, unit, -1);
+        struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, unit, -1);
         op->grains = b->plan->spec.units->unit[unit].grains;
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !is_table(b, unit)) {
@@ -242,7 +242,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
     struct accumulator own = begin_acc(b, head, group, 1);
     const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
     for (int64_t w = 0; w < group->count; w++) {
-        struct sw_op *op = sw_build_op(b, SW_OP_HEAD, SW_LANE_COMPUTE, head, group->first + w);
+        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, SW_LANE_COMPUTE, head, group->first + w);
         op->flops = (1 + BACKWARD_FLOPS) * forward_flops(b, head);
         read_head(b, group, w, weights, table_slot);
         sw_build_read_norm(b); /* it decides the loss scale */
@@ -250,7 +250,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
         if (tied)
             accumulate(b, 0, &table);
         sw_build_write(b, (struct sw_place){.slot = b->index->boundary_grad, .piece = w},
-                       (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, head - 1, group->first + w, 0, 0, 0});
+                       (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, head - 1, group->first + w, 0, 0, 0});
     }
     end_acc(b, head, group, own);
     return table;
@@ -261,7 +261,7 @@ static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t w
     const struct sw_place home = {.slot = b->index->boundary[unit], .piece = within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const struct sw_what what = boundary_of(unit - 1, micro);
-    const int64_t bytes = b->plan->spec.boundary_bytes[unit - 1];
+    const int64_t bytes = b->plan->spec.output_bytes[unit - 1];
     struct sw_place from = home;
     if (tier == SW_DEVICE)
         return home;
@@ -289,9 +289,9 @@ static void emit_backward(struct sw_builder *b, const struct group *group, int64
         sw_build_read(b, in, boundary_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
-    sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, unit, micro, 0, 0, 0});
+    sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
     if (unit > 0)
-        sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BOUNDARY_GRAD, unit - 1, micro, 0, 0, 0});
+        sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit - 1, micro, 0, 0, 0});
     accumulate(b, unit, acc);
     touch_work(b);
 }
@@ -323,9 +323,9 @@ static void emit_update(struct sw_builder *b, struct group *group, int64_t unit,
  * nor piece of a ring that they wait for. */
 static void begin_ahead(struct sw_builder *b, struct group *group, int64_t unit, sw_waiting waiting) {
     int64_t next = unit + 1;
-    while (next < head_of(b) && !sw_plan_streams(b->plan, next))
+    while (next < head_of(b) && !sw_plan_streams_optimizer(b->plan, next))
         next++;
-    if (!group->ahead.begun && sw_plan_streams(b->plan, next) &&
+    if (!group->ahead.begun && sw_plan_streams_optimizer(b->plan, next) &&
         (next == unit + 1 || sw_build_update_is_apart(b, next)))
         group->ahead = sw_build_update_begin(b, next, waiting, true);
 }
@@ -333,7 +333,7 @@ static void begin_ahead(struct sw_builder *b, struct group *group, int64_t unit,
 /* The first group's way forward, each unit once it is updated. Ranks update one unit ahead, so that it is gathered
  * while the one before computes. */
 static void emit_updated_forward(struct sw_builder *b, struct group *group, sw_waiting waiting) {
-    const int64_t lead = sw_plan_gathers_weights(b->plan) ? 1 : 0;
+    const int64_t lead = sw_plan_all_gathers_weights(b->plan) ? 1 : 0;
     int64_t updated = 0;
     for (int64_t u = 0; u <= head_of(b); u++) {
         for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
@@ -437,10 +437,10 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
     switch (kind) {
     case SW_PROGRAM_FLUSH_UPDATE: emit_flush(b, SW_WAITING_UPDATE); break;
     case SW_PROGRAM_FLUSH_REDO: emit_flush(b, SW_WAITING_REDO); break;
-    case SW_PROGRAM_LOSS: emit_inference(b, &group, SW_OP_LOSS, plan->spec.micro_batches); break;
+    case SW_PROGRAM_LOSS: emit_inference(b, &group, SW_OP_COMPUTE_LOSS, plan->spec.micro_batches); break;
     case SW_PROGRAM_LOGITS:
         group.caches = true;
-        emit_inference(b, &group, SW_OP_LOGITS, 1);
+        emit_inference(b, &group, SW_OP_COMPUTE_LOGITS, 1);
         break;
     default:
         group.train = true;

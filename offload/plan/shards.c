@@ -71,8 +71,8 @@ int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
     return sw_div_up(sw_shard_most_grains(unit_grains(plan, unit), sw_plan_ranks(plan)), plan->spec.chunk_grains);
 }
 
-int64_t sw_plan_share_bytes(const struct sw_plan *plan, bool sums) {
-    int64_t doubles = SW_SHARE_SUMS;
+int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
+    int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
         doubles += sw_shard_most_grains(unit_grains(plan, u), sw_plan_ranks(plan));
     return doubles * (int64_t)sizeof(double);

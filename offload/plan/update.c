@@ -3,7 +3,7 @@
 #include "offload/plan/builder.h"
 
 /* Stages of the optimizer and of weights: a speculative update's results may yet be replaced. */
-enum { STAGE_FINAL = 0, STAGE_SPECULATIVE = SW_STAGE_SPECULATIVE };
+enum { STAGE_FINAL = 0, STAGE_SPECULATIVE = SW_VERSION_SPECULATIVE };
 
 /* Of sums of squares: those of all ranks are there. */
 enum { STAGE_SHARED = -1 };
@@ -133,7 +133,7 @@ static struct sw_place grads_of_update(struct sw_builder *b, const struct sw_chu
 
 static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_place records,
                       struct sw_place weights) {
-    struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE,
+    struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST,
                                          on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
     struct sw_what before = records_what(b, u, false), after = records_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
@@ -150,11 +150,11 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
 /* Where shards become whole weights: in their home on the device, or in the device slot from which they then go home.
  */
 static bool gathers_at_home(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_joins_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
 
 static bool gathers_away(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_joins_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
 static struct sw_place home_of_weights(const struct sw_builder *b, int64_t unit) {
@@ -162,7 +162,7 @@ static struct sw_place home_of_weights(const struct sw_builder *b, int64_t unit)
 }
 
 static struct sw_place slot_of_weights(const struct sw_builder *b, int32_t slot) {
-    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_gathers_weights(b->plan)};
+    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
 }
 
 /* New weights from where the update left them to where they live and to the device slot that waits for them. */
@@ -213,7 +213,7 @@ static void save_records(struct sw_builder *b, const struct chunk_update *u, str
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const int64_t unit = u->chunk.unit;
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
-    const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams(b->plan, unit);
+    const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams_optimizer(b->plan, unit);
     const struct sw_place home = home_of(b->index->optimizer[unit]);
     const int64_t record_bytes = u->chunk.at.grains * SW_RECORD_BYTES;
     struct sw_place records = home;
@@ -242,8 +242,8 @@ struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, 
     const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE, joins = gathers_away(b, unit);
     /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
      * tied table, which has a slot of its own, where the speculation has left them. */
-    const bool gathers = unit == 0 && sw_plan_gathers(b->plan);
-    const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_table_streams(b->plan)));
+    const bool gathers = unit == 0 && sw_plan_gathers_rows(b->plan);
+    const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_fetches_table(b->plan)));
     return (struct sw_unit_update){.unit = unit,
                                    .begun = true,
                                    .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),
@@ -275,7 +275,7 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
     const int64_t unit = update->unit;
     if (gathers_at_home(b, unit))
         sw_build_all_gather(b, unit, b->index->weights[unit], b->index->weights[unit]);
-    else if (update->slot >= 0 && sw_plan_gathers_weights(b->plan))
+    else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan))
         sw_build_all_gather(b, unit, update->slot, update->slot);
     for (int64_t c = 0; gathers_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
@@ -298,7 +298,7 @@ static struct sw_place finish_chunk(struct sw_builder *b, const struct sw_chunk 
     const struct sw_place on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
     const struct sw_what grads = grads_what(chunk, 0);
     const int64_t bytes = sw_build_typed_bytes(b, chunk);
-    struct sw_op *op = sw_build_chunk_op(b, SW_OP_FINISH, SW_LANE_COMPUTE, chunk);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, SW_LANE_COMPUTE, chunk);
     op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
     sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, stage, 0, 0});
     sw_build_write(b, on_device, grads);
@@ -317,7 +317,7 @@ static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_
     const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
     for (int64_t c = 0; c < chunks; c++) {
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
-        u.slot = unit == 0 && sw_plan_table_streams(b->plan) ? b->index->table_slot : -1;
+        u.slot = unit == 0 && sw_plan_fetches_table(b->plan) ? b->index->table_slot : -1;
         u.grads = finish_chunk(b, &u.chunk, acc, stage);
         if (!speculate)
             continue;
@@ -331,12 +331,12 @@ void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
     const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
     if (chunks == 0)
         return;
-    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SUMS, SW_LANE_DOWNLOAD, unit, -1);
-    const struct sw_what sums = {SW_CONTENT_SUMS, -1, unit, chunks, 0, 0};
+    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_LANE_DOWNLOAD, unit, -1);
+    const struct sw_what sums = {SW_CONTENT_SQUARE_SUMS, -1, unit, chunks, 0, 0};
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     op->first_grain = own.first_grain;
     op->grains = own.grains;
-    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SUMS);
+    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS);
     sw_build_read(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit}, sums);
     sw_build_write(b, (struct sw_place){.slot = b->index->sums_host, .piece = unit}, sums);
 }
@@ -352,7 +352,7 @@ void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
 
 /* Whose sums of squares the host has. */
 static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool shared) {
-    return (struct sw_what){.content = SW_CONTENT_SUMS,
+    return (struct sw_what){.content = SW_CONTENT_SQUARE_SUMS,
                             .unit = -1,
                             .index = unit,
                             .stage = shared ? STAGE_SHARED : sw_plan_shard_chunks(b->plan, unit)};
@@ -360,7 +360,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
 
 void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_ranks(b->plan) > 1;
-    sw_build_op(b, SW_OP_NORM, SW_LANE_UPDATE, -1, -1);
+    sw_build_op(b, SW_OP_COMPUTE_NORM, SW_LANE_UPDATE, -1, -1);
     for (int64_t u = 0; u < b->plan->spec.units->count; u++)
         sw_build_read(b, (struct sw_place){.slot = b->index->sums_host, .piece = u}, sums_of(b, u, shared));
     sw_build_write(b, (struct sw_place){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
@@ -401,10 +401,10 @@ void sw_build_commit(struct sw_builder *b) {
 /* A step counts as committed when all ranks have it: until they know that of each other, nothing overwrites the one
  * before. */
 void sw_build_share(struct sw_builder *b, bool sums) {
-    struct sw_op *op = sw_build_op(b, SW_OP_SHARE, SW_LANE_COMM, -1, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, SW_LANE_COMM, -1, -1);
     const struct sw_place shared = {.slot = b->index->shared}, work = {.slot = b->index->work};
-    op->content = sums ? SW_CONTENT_SUMS : SW_CONTENT_NONE;
-    op->bytes = (sw_plan_ranks(b->plan) - 1) * sw_plan_share_bytes(b->plan, sums);
+    op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
+    op->bytes = (sw_plan_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
     if (b->commits) {
         sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
         read_committed(b);

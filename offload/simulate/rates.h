@@ -13,7 +13,7 @@ struct sw_rates {
     double cores;         /* that compute, update, copies and I/O share */
     double compute_cores; /* that an op of the compute lane keeps busy; 0 on a GPU */
     struct sw_rate upload, download;
-    struct sw_rate update;           /* on the host, by its memory traffic: op bytes of SW_OP_UPDATE */
+    struct sw_rate update;           /* on the host, by its memory traffic: op bytes of SW_OP_UPDATE_ON_HOST */
     struct sw_rate update_on_device; /* the same on the device */
     struct sw_rate finish, zero;     /* accumulator to gradient, by op bytes; clearing one, by its bytes */
     struct sw_rate read, write;      /* of the store, alone */

@@ -118,24 +118,25 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     switch (op->kind) {
     case SW_OP_UPLOAD_TOKENS:
     case SW_OP_UPLOAD: return of_rate(r->upload, bytes, r->cores);
-    case SW_OP_DOWNLOAD_SUMS:
+    case SW_OP_DOWNLOAD_SQUARE_SUMS:
     case SW_OP_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
     case SW_OP_READ: return of_drive(r, r->read, bytes, lane_was_idle);
     case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
-    case SW_OP_UPDATE: return of_rate(r->update, bytes, r->cores);
+    case SW_OP_UPDATE_ON_HOST: return of_rate(r->update, bytes, r->cores);
     case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, bytes, r->cores);
-    case SW_OP_FINISH:
-    case SW_OP_ROUND:
-    case SW_OP_ADD:
-    case SW_OP_SQUARE_SUMS: return of_rate(r->finish, bytes, r->cores);
-    case SW_OP_REDUCE: return of_comm(r, r->reduce, bytes);
+    case SW_OP_ROUND_GRADIENTS:
+    case SW_OP_ROUND_OWN_GRADIENTS:
+    case SW_OP_ADD_TO_ACCUMULATOR:
+    case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER:
-    case SW_OP_SHARE: return of_comm(r, r->gather, bytes);
-    case SW_OP_ZERO: return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
+    case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
+    case SW_OP_ZERO_ACCUMULATOR:
+        return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
     case SW_OP_FORWARD: return of_compute(r, r->forward_s[op->unit]);
-    case SW_OP_LOSS:
-    case SW_OP_LOGITS: return of_compute(r, r->forward_s[op->unit]);
-    case SW_OP_HEAD: return of_compute(r, r->backward_s[op->unit]);
+    case SW_OP_COMPUTE_LOSS:
+    case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
+    case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, r->backward_s[op->unit]);
     case SW_OP_BACKWARD: return of_backward(s, op);
     case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
     default: return (struct price){0}; /* the norm: a sum over grains */

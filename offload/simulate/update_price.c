@@ -12,7 +12,7 @@ enum { MOST_TRIED = 40, MOST_OPS = 1500000, EVENLY = 8 };
 #define LEAST_SAVED 0.005
 
 struct search {
-    struct sw_plan_spec spec; /* its streams_update is the one that is tried */
+    struct sw_plan_spec spec; /* its update_on_device is the one that is tried */
     const struct sw_rates *rates;
     bool *streams;
     int tried;
@@ -105,7 +105,7 @@ static sw_status try_shares(struct search *s) {
 static sw_status try_runs(struct search *s) {
     const int64_t units = s->spec.units->count;
     for (int64_t u = 0; u < units; u++)
-        s->streams[u] = s->best->spec.streams_update[u];
+        s->streams[u] = s->best->spec.update_on_device[u];
     for (int64_t span = sw_div_up(units, 2);; span = sw_div_up(span, 2)) {
         for (int64_t first = 0; first < units && s->tried < MOST_TRIED && s->ops < MOST_OPS; first += span) {
             const int64_t end = sw_min_i64(units, first + span);
@@ -151,7 +151,7 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
 static sw_status take_own(struct search *s, int rank) {
     struct sw_plan *own;
     for (int64_t u = 0; u < s->spec.units->count; u++)
-        s->streams[u] = s->best->spec.streams_update[u];
+        s->streams[u] = s->best->spec.update_on_device[u];
     s->spec.rank = rank;
     SW_TRY(sw_plan_outline(&s->spec, &own));
     sw_plan_destroy(s->best);
@@ -168,7 +168,7 @@ sw_status sw_plan_outline_by_price(const struct sw_plan_spec *spec, const struct
     s.streams = calloc((size_t)spec->units->count, sizeof *s.streams);
     if (s.streams == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to price a plan");
-    s.spec.streams_update = s.streams;
+    s.spec.update_on_device = s.streams;
     sw_status status = search(&s, out_prices);
     if (status == SW_OK && spec->rank > 0)
         status = take_own(&s, spec->rank);

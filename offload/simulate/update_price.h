@@ -18,7 +18,7 @@ struct sw_update_prices {
 /* Whether some unit's update could run on either side. */
 bool sw_plan_has_update_choice(const struct sw_plan *plan);
 
-/* As sw_plan_outline, with the cheapest streams_update; that of the specification is ignored. */
+/* As sw_plan_outline, with the cheapest update_on_device; that of the specification is ignored. */
 sw_status sw_plan_outline_by_price(const struct sw_plan_spec *spec, const struct sw_rates *rates,
                                    struct sw_update_prices *out_prices, struct sw_plan **out);
 

@@ -20,7 +20,7 @@ static const char *const tiers[SW_TIERS] = {"device", "host", "nvme"};
 
 struct model {
     struct sw_units *units;
-    int64_t boundary_bytes[UNITS], saved_bytes[UNITS];
+    int64_t output_bytes[UNITS], saved_bytes[UNITS];
     bool shares_input[UNITS];
 };
 
@@ -38,7 +38,7 @@ static void make_model(struct model *m, bool tied, bool shares_inputs) {
     for (int64_t u = 1; u < UNITS; u++) {
         const int64_t elems = (u + 1 < UNITS ? BLOCK_GRAINS : tied ? 1 : VOCAB / 16) * SW_GRAIN_ELEMS;
         must(sw_unit_add_tensor(&m->units->unit[u], "matrix", 1, &elems, true), "matrix");
-        m->boundary_bytes[u - 1] = m->saved_bytes[u] = BOUNDARY_BYTES;
+        m->output_bytes[u - 1] = m->saved_bytes[u] = BOUNDARY_BYTES;
     }
     m->saved_bytes[UNITS - 1] = 0;
     m->shares_input[3] = shares_inputs;
@@ -54,7 +54,7 @@ static struct sw_plan *make_plan(const struct model *m, const char *place, bool 
                                 .micro_batches = MICROS,
                                 .group = MICROS,
                                 .token_bytes = 4096,
-                                .boundary_bytes = m->boundary_bytes,
+                                .output_bytes = m->output_bytes,
                                 .saved_bytes = m->saved_bytes,
                                 .derived_bytes = m->saved_bytes,
                                 .shares_input = m->shares_input,
@@ -64,7 +64,7 @@ static struct sw_plan *make_plan(const struct model *m, const char *place, bool 
                                 .chunk_grains = 4,
                                 .ring_chunks = 4,
                                 .unit_slots = 2,
-                                .streams_update = streams ? all : NULL,
+                                .update_on_device = streams ? all : NULL,
                                 .budget_bytes = {INT64_MAX, INT64_MAX, 0}};
     struct sw_plan *plan;
     must(sw_placement_parse(place, &spec.place), place);
@@ -77,15 +77,15 @@ static void count_moved(const struct sw_plan *plan, bool speculated, int64_t out
     const struct sw_program *program = &plan->program[speculated ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE];
     memset(out, 0, SW_LANES * sizeof *out);
     for (int32_t i = 0; i < program->op_count; i++)
-        if (!program->op[i].redo && program->op[i].kind != SW_OP_DOWNLOAD_SUMS)
+        if (!program->op[i].redo && program->op[i].kind != SW_OP_DOWNLOAD_SQUARE_SUMS)
             out[program->op[i].lane] += program->op[i].bytes;
 }
 
 static void find_least(const struct model *m, const struct sw_plan *plan, bool speculated, int64_t out[SW_LANES]) {
     sw_least_bytes(&(struct sw_least_shape){.units = m->units,
                                             .placement = plan->placement,
-                                            .streams_update = plan->spec.streams_update,
-                                            .boundary_bytes = m->boundary_bytes,
+                                            .update_on_device = plan->spec.update_on_device,
+                                            .output_bytes = m->output_bytes,
                                             .shares_input = m->shares_input,
                                             .type = SW_BF16,
                                             .micro_batches = MICROS,
@@ -195,7 +195,7 @@ static void rows_of_an_untied_embedding(void **state) {
 static int64_t known_excess(const struct model *m, const struct sw_plan *plan, bool speculated, sw_lane lane) {
     const struct sw_unit_placement *at = plan->placement;
     const bool upload = lane == SW_LANE_UPLOAD, read = lane == SW_LANE_READ;
-    const bool streams = plan->spec.streams_update[0] && at[0].tier[SW_OPTIMIZER] != SW_DEVICE;
+    const bool streams = plan->spec.update_on_device[0] && at[0].tier[SW_OPTIMIZER] != SW_DEVICE;
     int64_t excess = 0;
     if (!m->units->tied && upload && at[0].tier[SW_WEIGHTS] != SW_DEVICE && streams && !speculated)
         excess += 2 * (TOKENS + SEQ) * HIDDEN;

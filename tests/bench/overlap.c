@@ -36,7 +36,7 @@ static void make_plan(struct course *c) {
                                 .micro_batches = 1,
                                 .group = 1,
                                 .token_bytes = 4096,
-                                .boundary_bytes = bytes,
+                                .output_bytes = bytes,
                                 .saved_bytes = bytes,
                                 .derived_bytes = bytes,
                                 .work_bytes = 4096,

@@ -157,7 +157,7 @@ static sw_status train(const struct crash_case *crash, struct crash_shared *shar
     /* Always, so that kills also hit updates that are redone. */
     spec.speculation = SW_SPECULATE_ALWAYS;
     /* One child updates on the host what another has updated on the device, as deaths have it. */
-    spec.streams_update = atomic_load(&shared->done) % 2 == 0 ? UINT64_MAX : 0;
+    spec.update_on_device = atomic_load(&shared->done) % 2 == 0 ? UINT64_MAX : 0;
     SW_TRY(open_or_make(&spec, shared, &harness));
     SW_TRY_GOTO(check_opened(crash, shared, harness.first_step), end);
     SW_TRY_GOTO(check_state(&harness, shared, harness.first_step), end);

@@ -87,7 +87,7 @@ static sw_status open_plan(struct harness *h) {
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
         .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,
         .token_bytes = bytes.token,
-        .boundary_bytes = bytes.boundary,
+        .output_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
         .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,
@@ -106,8 +106,8 @@ static sw_status open_plan(struct harness *h) {
     if (streams == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's plan");
     for (int64_t u = 0; u < spec.units->count; u++)
-        streams[u] = h->spec.streams_update >> (u % STREAMS_BITS) & 1;
-    spec.streams_update = streams;
+        streams[u] = h->spec.update_on_device >> (u % STREAMS_BITS) & 1;
+    spec.update_on_device = streams;
     const sw_status status = sw_plan_create(&spec, &h->plan);
     free(streams);
     return status == SW_OK ? sw_plan_check(h->plan) : status;
@@ -299,7 +299,7 @@ static sw_status read_all(struct harness *h, sw_state state, read_function read,
 }
 
 sw_status harness_read_records(struct harness *h, float *records) {
-    return read_all(h, SW_OPTIMIZER, sw_engine_read_records, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
+    return read_all(h, SW_OPTIMIZER, sw_engine_read_optimizer, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
 }
 
 sw_status harness_read_grads(struct harness *h, float *grads) {

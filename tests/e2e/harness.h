@@ -16,7 +16,7 @@ struct harness_spec {
     int64_t
         device_bytes; /* a budget within which as little as fits is recomputed; 0: without limit, as `recompute` says */
     /* Bit u % 64: the update of unit u runs on the device wherever its optimizer lives. */
-    uint64_t streams_update;
+    uint64_t update_on_device;
     int64_t group;      /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;

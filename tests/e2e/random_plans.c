@@ -69,7 +69,7 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
     spec.one_generation = draw(counter, 4) == 0;
     /* None, all, or those of a random pattern. */
     const uint64_t patterns[] = {0, UINT64_MAX, draw(counter, UINT32_MAX)};
-    spec.streams_update = patterns[draw(counter, 3)];
+    spec.update_on_device = patterns[draw(counter, 3)];
     const bool ahead = draw(counter, 2) == 1;
     must(same_train(&spec, ahead, &trace));
     const char *difference = same_difference(reference, &trace);
@@ -77,7 +77,7 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
         fail_msg(
             "%s, updates on the device %#llx, %lld tiles, groups of %lld, chunks of %lld, rings of %lld, %lld unit "
             "slots, speculation %d, %d generations: %s differ",
-            place, (unsigned long long)spec.streams_update, (long long)spec.shape.tiles, (long long)spec.group,
+            place, (unsigned long long)spec.update_on_device, (long long)spec.shape.tiles, (long long)spec.group,
             (long long)spec.chunk_grains, (long long)spec.ring_chunks, (long long)spec.unit_slots,
             (int)spec.speculation, spec.one_generation ? 1 : 2, difference);
     same_free(&trace);

@@ -90,7 +90,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     spec.ring_chunks = 1 + variant % 3;
     spec.recompute = (sw_recompute)(variant % SW_RECOMPUTES);
     spec.directory = job->directory;
-    spec.streams_update = variant % 4 == 3 ? 0x5555555555555555 : 0;
+    spec.update_on_device = variant % 4 == 3 ? 0x5555555555555555 : 0;
     const bool grouped = variant % 3 == GROUPED_VARIANT;
     const int order = !grouped ? BY_LAYER : zero < SW_ZERO_GRADS ? BY_GROUP : REDUCED_BY_GROUP;
     spec.group = grouped ? GROUP : 0;

@@ -105,7 +105,7 @@ static void compare_updates_on_the_device(sw_dtype type, const char *directory, 
         char place[2 * PLACE_CHARS];
         struct harness_spec spec = same_spec(type);
         const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
-        spec.streams_update = streams[variant % 2];
+        spec.update_on_device = streams[variant % 2];
         snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s",
                  sw_tier_name((sw_tier)((grads + optimizer + variant % 2) % SW_TIERS)), sw_tier_name((sw_tier)grads),
                  optimizers[optimizer]);
@@ -285,7 +285,7 @@ static void train_in_parts(const struct harness_spec *base, const char *const pl
         spec.place = places[part];
         spec.resume = part > 0;
         spec.recompute = (sw_recompute)(part % SW_RECOMPUTES);
-        spec.streams_update = streams[part];
+        spec.update_on_device = streams[part];
         must(harness_open(&spec, &harness));
         assert_int_equal(harness.first_step, part == 0 ? 0 : stops[part - 1]);
         must(same_run(&harness, harness.first_step + 1, stops[part], part % 2 == 0, trace));
@@ -368,7 +368,7 @@ static void a_step_that_is_not_finite_is_skipped_everywhere(void **state) {
         struct same_trace trace = {0};
         struct harness_spec spec = same_spec(SW_BF16);
         spec.place = place_text(place, variant / 2 / SW_TIERS, variant / 2 % SW_TIERS);
-        spec.streams_update = variant % 2 == 1 ? UINT64_MAX : 0;
+        spec.update_on_device = variant % 2 == 1 ? UINT64_MAX : 0;
         spec.infinite_step = INFINITE_STEP;
         spec.directory = directory;
         run_skipping(&spec, &trace);

@@ -35,7 +35,7 @@ static void the_named_sizes_are_the_least(void **state) {
         spec.chunk_grains = spec.ring_chunks = 1;
         spec.work_bytes = SW_KIB;
         for (int64_t u = 0; u < units->count; u++)
-            random.boundary_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = SW_KIB;
+            random.output_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = SW_KIB;
         spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
         assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
         bool named[SW_NVME];
@@ -73,7 +73,7 @@ static void draw_any_budgets(struct plans_random *random, struct sw_plan_spec *s
     int64_t grains = 0, activation_bytes = 0;
     for (int64_t u = 0; u < units->count; u++) {
         grains += units->unit[u].grains;
-        activation_bytes += spec->boundary_bytes[u] + spec->saved_bytes[u] + spec->derived_bytes[u];
+        activation_bytes += spec->output_bytes[u] + spec->saved_bytes[u] + spec->derived_bytes[u];
     }
     const int64_t state_bytes = grains * (SW_RECORD_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
                                 activation_bytes * spec->micro_batches + spec->work_bytes;
@@ -157,7 +157,7 @@ static double seconds_to_place(int64_t count) {
                                 .micro_batches = 1,
                                 .group = 1,
                                 .token_bytes = SW_KIB,
-                                .boundary_bytes = bytes,
+                                .output_bytes = bytes,
                                 .saved_bytes = bytes,
                                 .derived_bytes = bytes,
                                 .work_bytes = SW_KIB,

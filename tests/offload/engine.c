@@ -111,7 +111,7 @@ static float *read_state(struct toy *toy, size_t *out_bytes) {
     assert_non_null(state);
     for (int64_t u = 0; u < TOY_UNITS; u++) {
         const int64_t grains = toy->units->unit[u].grains;
-        must(sw_engine_read_records(toy->engine, u, 0, grains, (float *)(state + at * SW_RECORD_BYTES)));
+        must(sw_engine_read_optimizer(toy->engine, u, 0, grains, (float *)(state + at * SW_RECORD_BYTES)));
         at += (size_t)grains;
     }
     *out_bytes = records * SW_RECORD_BYTES;
@@ -197,7 +197,7 @@ static void calls_have_the_right_order_and_operands(void **state) {
         spec.unit_slots = 2 + (tier[1] + 2 * tier[2] + tier[3]) % 3;
         spec.shares_input = (tier[0] + tier[3]) % 2 == 1;
         spec.speculation = (sw_speculation)((tier[0] + 2 * tier[1] + tier[3]) % 3);
-        spec.streams_update = (unsigned)(tier[0] + tier[1] + 2 * tier[2] + variant) * 5 % (1 << TOY_UNITS);
+        spec.update_on_device = (unsigned)(tier[0] + tier[1] + 2 * tier[2] + variant) * 5 % (1 << TOY_UNITS);
         must(toy_open(&spec, &toy));
         check_gradients(&toy, train(&toy, STEPS, variant / 2 % 2 == 1));
         check_calls(&toy);
@@ -247,7 +247,7 @@ static void speculation_changes_no_bit(void **state) {
             spec.speculation = (sw_speculation)(variant / 2 % 3);
             /* On the device those of no unit; of all, or of every second one. */
             static const unsigned streams[] = {0xf, 0x5, 0xa};
-            spec.streams_update = variant % 2 == 0 ? 0 : streams[e % 3];
+            spec.update_on_device = variant % 2 == 0 ? 0 : streams[e % 3];
             spec.clip_every = every[e][0];
             spec.overflow_every = every[e][1];
             must(toy_open(&spec, &toy));

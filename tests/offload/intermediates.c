@@ -87,7 +87,7 @@ struct sizes {
 };
 
 static void expect(const struct sizes *sizes, int64_t pages, const char *expected) {
-    static const int64_t boundary_bytes[UNITS] = {8, 8, 8, 8, 8, 8, 0};
+    static const int64_t output_bytes[UNITS] = {8, 8, 8, 8, 8, 8, 0};
     struct sw_units *units;
     struct sw_plan *plan;
     must(sw_units_create(UNITS, &units), 0);
@@ -101,7 +101,7 @@ static void expect(const struct sizes *sizes, int64_t pages, const char *expecte
         .micro_batches = 3,
         .group = 1,
         .token_bytes = 8,
-        .boundary_bytes = boundary_bytes,
+        .output_bytes = output_bytes,
         .saved_bytes = sizes->saved,
         .derived_bytes = sizes->derived,
         .forward_flops = sizes->flops,

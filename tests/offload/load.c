@@ -76,7 +76,7 @@ static void check_state(struct toy *toy, float base) {
     must(sw_store_lane_open(toy->store, 1, &lane));
     for (int64_t u = 0; u < TOY_UNITS; u++)
         for (int64_t g = 0; g < toy->units->unit[u].grains; g++) {
-            must(sw_engine_read_records(toy->engine, u, g, 1, record));
+            must(sw_engine_read_optimizer(toy->engine, u, g, 1, record));
             check_record(record, u, g, base);
             memset(record, 1, SW_RECORD_BYTES);
             must(sw_store_transfer(

@@ -258,9 +258,9 @@ static bool add_unsummed(struct sw_plan *plan) {
         for (int32_t i = 0; i < program->op_count; i++) {
             const struct sw_op *op = &program->op[i];
             struct sw_access *first = &program->access[op->first_access];
-            if (op->kind == SW_OP_REDUCE && op->wide)
+            if (op->kind == SW_OP_REDUCE_GRADIENTS && op->wide)
                 bucket = first;
-            if (op->kind != SW_OP_ADD || bucket == NULL)
+            if (op->kind != SW_OP_ADD_TO_ACCUMULATOR || bucket == NULL)
                 continue;
             *first = *bucket;
             found = true;

@@ -112,7 +112,7 @@ static void need_weights(struct need *need, int64_t unit) {
     const sw_tier tier = tier_of(need, SW_WEIGHTS, unit);
     if (unit == 0 && gathers(need)) {
         if (!need->rows) {
-            need_unit(need, SW_OP_GATHER, SW_CONTENT_NONE, unit, 0, 1);
+            need_unit(need, SW_OP_GATHER_ROWS, SW_CONTENT_NONE, unit, 0, 1);
             need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, typed_grain(need), tier == SW_NVME);
         }
         need->rows = true;
@@ -128,10 +128,10 @@ static void need_weights(struct need *need, int64_t unit) {
 static void need_update(struct need *need, int64_t unit) {
     const sw_tier weights = tier_of(need, SW_WEIGHTS, unit), grads = tier_of(need, SW_GRADS, unit);
     const sw_tier optimizer = tier_of(need, SW_OPTIMIZER, unit);
-    const bool streams = optimizer != SW_DEVICE && need->plan->spec.streams_update[unit];
+    const bool streams = optimizer != SW_DEVICE && need->plan->spec.update_on_device[unit];
     const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
-    need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE, SW_CONTENT_NONE, unit, 0, 1);
+    need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, SW_CONTENT_NONE, unit, 0, 1);
     need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
     need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
@@ -140,7 +140,7 @@ static void need_update(struct need *need, int64_t unit) {
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
     const bool gathered = unit == 0 && gathers(need);
-    need_unit(need, SW_OP_GATHER, SW_CONTENT_NONE, unit, 0, gathered);
+    need_unit(need, SW_OP_GATHER_ROWS, SW_CONTENT_NONE, unit, 0, gathered);
     need->rows |= gathered;
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, typed, !here && !gathered);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, typed, here && weights != SW_DEVICE);
@@ -154,9 +154,9 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
     const bool away = tier != SW_DEVICE, table = unit == 0 && need->plan->spec.units->tied;
     const int64_t grain = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t times = between != SW_DEVICE && !table ? groups - 1 : 0;
-    add_work(&need->work, SW_OP_ZERO, SW_CONTENT_NONE, 1, 0);
-    add_work(&need->work, SW_OP_DOWNLOAD_SUMS, SW_CONTENT_NONE, 1, 0);
-    need_unit(need, SW_OP_FINISH, SW_CONTENT_NONE, unit, 0, 1);
+    add_work(&need->work, SW_OP_ZERO_ACCUMULATOR, SW_CONTENT_NONE, 1, 0);
+    add_work(&need->work, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_CONTENT_NONE, 1, 0);
+    need_unit(need, SW_OP_ROUND_GRADIENTS, SW_CONTENT_NONE, unit, 0, 1);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed_grain(need), away);
     need_unit(need, SW_OP_WRITE, SW_CONTENT_GRADS, unit, typed_grain(need), tier == SW_NVME);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_ACC, unit, grain, times);
@@ -170,17 +170,17 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
 static void need_boundaries(struct need *need, int64_t unit) {
     const struct sw_plan_spec *spec = &need->plan->spec;
     const sw_tier tier = tier_of(need, SW_ACTS, unit);
-    const int64_t micros = spec->micro_batches, bytes = micros * spec->boundary_bytes[unit - 1];
+    const int64_t micros = spec->micro_batches, bytes = micros * spec->output_bytes[unit - 1];
     const int64_t away = tier != SW_DEVICE, nvme = tier == SW_NVME;
     int64_t readers = 1;
     if (spec->shares_input[unit])
         return;
     while (unit + readers < spec->units->count - 1 && spec->shares_input[unit + readers])
         readers++;
-    add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BOUNDARY, away * micros, away * bytes);
-    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BOUNDARY, readers * away * micros, readers * away * bytes);
-    add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BOUNDARY, nvme * micros, nvme * bytes);
-    add_work(&need->work, SW_OP_READ, SW_CONTENT_BOUNDARY, readers * nvme * micros, readers * nvme * bytes);
+    add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BLOCK_OUTPUT, away * micros, away * bytes);
+    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BLOCK_OUTPUT, readers * away * micros, readers * away * bytes);
+    add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BLOCK_OUTPUT, nvme * micros, nvme * bytes);
+    add_work(&need->work, SW_OP_READ, SW_CONTENT_BLOCK_OUTPUT, readers * nvme * micros, readers * nvme * bytes);
 }
 
 static void need_group(struct need *need, bool updates) {
@@ -215,8 +215,8 @@ static struct work needed_work(const struct sw_plan *plan) {
              need.rows * micros * plan->spec.gathered_bytes);
     add_work(&need.work, SW_OP_FORWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
     add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
-    add_work(&need.work, SW_OP_HEAD, SW_CONTENT_NONE, micros, 0);
-    add_work(&need.work, SW_OP_NORM, SW_CONTENT_NONE, 1, 0);
+    add_work(&need.work, SW_OP_FORWARD_BACKWARD_HEAD, SW_CONTENT_NONE, micros, 0);
+    add_work(&need.work, SW_OP_COMPUTE_NORM, SW_CONTENT_NONE, 1, 0);
     add_work(&need.work, SW_OP_COMMIT, SW_CONTENT_NONE, commits, 0);
     return need.work;
 }
@@ -238,7 +238,7 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = 0; u < units->count; u++) {
         const bool kept = u > 0 && u + 1 < units->count && !plan->spec.shares_input[u];
-        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.boundary_bytes[u - 1] : 0;
+        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.output_bytes[u - 1] : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;
@@ -266,11 +266,11 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
 /* Bytes of what an access holds, where units have it in sizes of their own. */
 static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access *access) {
     switch (access->content) {
-    case SW_CONTENT_BOUNDARY:
-    case SW_CONTENT_BOUNDARY_GRAD: return plan->spec.boundary_bytes[access->unit];
+    case SW_CONTENT_BLOCK_OUTPUT:
+    case SW_CONTENT_BLOCK_OUTPUT_GRAD: return plan->spec.output_bytes[access->unit];
     case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
     case SW_CONTENT_DERIVED: return plan->spec.derived_bytes[access->unit];
-    case SW_CONTENT_CACHE: return plan->spec.cache_bytes[access->unit];
+    case SW_CONTENT_KV_CACHE: return plan->spec.cache_bytes[access->unit];
     default: return 0;
     }
 }
@@ -298,7 +298,7 @@ static void check_caches(const struct sw_plan *plan, uint64_t seed) {
         for (int p = 0; p < SW_PROGRAMS; p++)
             for (int32_t a = 0; a < plan->program[p].access_count; a++)
                 touches[p] +=
-                    plan->program[p].access[a].content == SW_CONTENT_CACHE && plan->program[p].access[a].unit == u;
+                    plan->program[p].access[a].content == SW_CONTENT_KV_CACHE && plan->program[p].access[a].unit == u;
         if (touches[SW_PROGRAM_LOGITS] != 2 * has || touches[SW_PROGRAM_LOSS] != 0)
             fail_msg("seed %llu: unit %lld touches its cache %d times for logits, %d for a loss",
                      (unsigned long long)seed, (long long)u, touches[SW_PROGRAM_LOGITS], touches[SW_PROGRAM_LOSS]);
@@ -310,7 +310,7 @@ static void check_norms(const struct sw_plan *plan, uint64_t seed) {
     for (int p = 0; p < SW_PROGRAMS; p++)
         for (int32_t i = 0; i < plan->program[p].op_count; i++) {
             const struct sw_op *op = &plan->program[p].op[i];
-            bool reads = op->kind != SW_OP_UPDATE && op->kind != SW_OP_UPDATE_ON_DEVICE;
+            bool reads = op->kind != SW_OP_UPDATE_ON_HOST && op->kind != SW_OP_UPDATE_ON_DEVICE;
             for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++)
                 reads |= plan->program[p].access[a].content == SW_CONTENT_NORM && plan->program[p].access[a].age == 1;
             if (!reads)
@@ -371,7 +371,7 @@ static bool is_mixed(const struct sw_plan *plan) {
 /* Whether records of some unit pass through the device. */
 static bool streams_any(const struct sw_plan *plan) {
     for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
-        if (plan->spec.streams_update[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
+        if (plan->spec.update_on_device[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
             return true;
     return false;
 }
@@ -505,7 +505,7 @@ static void plans_own_their_spec(void **state) {
         assert_int_equal(sw_plan_create(&spec, &plan), SW_OK);
         assert_int_equal(sw_plan_outline(&spec, &other), SW_OK);
         for (int64_t u = 0; u < units->count; u++) {
-            random.boundary_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = -1;
+            random.output_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = -1;
             random.shares_input[u] = !random.shares_input[u];
         }
         assert_int_equal(sw_plan_complete(other), SW_OK);

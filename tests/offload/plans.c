@@ -64,8 +64,8 @@ static void draw_inference(struct plans_random *random, struct sw_plan_spec *spe
 static const bool *draw_streams(struct plans_random *random, int64_t units) {
     const int64_t choice = plans_draw(random, 0, 3);
     for (int64_t u = 0; u < units; u++)
-        random->streams_update[u] = choice == 0 || plans_draw(random, 0, 1) == 1;
-    return choice < 2 ? random->streams_update : NULL;
+        random->update_on_device[u] = choice == 0 || plans_draw(random, 0, 1) == 1;
+    return choice < 2 ? random->update_on_device : NULL;
 }
 
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
@@ -79,7 +79,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     units->tied = plans_draw(random, 0, 1) == 1;
     require(sw_units_seal(units));
     for (int64_t u = 0; u < units->count; u++) {
-        random->boundary_bytes[u] = plans_draw(random, 1, 1 << 20);
+        random->output_bytes[u] = plans_draw(random, 1, 1 << 20);
         random->saved_bytes[u] = plans_draw(random, 1, 1 << 22);
         random->derived_bytes[u] = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, 1 << 22) : 0;
         random->shares_input[u] = u > 1 && plans_draw(random, 0, 3) == 0;
@@ -90,7 +90,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .train = plans_draw(random, 0, 31) > 0,
         .micro_batches = plans_draw(random, 1, 6),
         .token_bytes = 8 * plans_draw(random, 1, 4096),
-        .boundary_bytes = random->boundary_bytes,
+        .output_bytes = random->output_bytes,
         .saved_bytes = random->saved_bytes,
         .derived_bytes = random->derived_bytes,
         .shares_input = random->shares_input,
@@ -116,7 +116,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         spec.place.share[SW_OPTIMIZER][SW_NVME] = 1.0;
     }
     spec.one_generation = plans_draw(random, 0, 7) == 0;
-    spec.streams_update = draw_streams(random, units->count);
+    spec.update_on_device = draw_streams(random, units->count);
     return spec;
 }
 

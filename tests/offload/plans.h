@@ -8,9 +8,9 @@
 enum { PLANS_MOST_UNITS = 64 };
 struct plans_random {
     uint64_t seed, counter;
-    int64_t boundary_bytes[PLANS_MOST_UNITS], saved_bytes[PLANS_MOST_UNITS], derived_bytes[PLANS_MOST_UNITS];
+    int64_t output_bytes[PLANS_MOST_UNITS], saved_bytes[PLANS_MOST_UNITS], derived_bytes[PLANS_MOST_UNITS];
     int64_t cache_bytes[PLANS_MOST_UNITS];
-    bool shares_input[PLANS_MOST_UNITS], streams_update[PLANS_MOST_UNITS];
+    bool shares_input[PLANS_MOST_UNITS], update_on_device[PLANS_MOST_UNITS];
 };
 /* Uniform in [least, most]. */
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);

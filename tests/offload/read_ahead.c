@@ -30,7 +30,7 @@ static void records_are_read_ahead_of_gradients(void **state) {
         .micro_batches = 1,
         .group = 1,
         .token_bytes = 8,
-        .boundary_bytes = (const int64_t[UNITS]){8, 8, 8},
+        .output_bytes = (const int64_t[UNITS]){8, 8, 8},
         .saved_bytes = (const int64_t[UNITS]){8, 8, 8},
         .derived_bytes = (const int64_t[UNITS]){0},
         .work_bytes = 8,

@@ -77,7 +77,7 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
-                const bool updates = op->kind == SW_OP_UPDATE || op->kind == SW_OP_UPDATE_ON_DEVICE;
+                const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
                 for (int64_t g = 0; updates && op->unit == u && g < op->grains; g++)
                     times[op->first_grain + g]++;
             }
@@ -100,7 +100,7 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
-                reduced += op->kind == SW_OP_REDUCE && op->unit == u ? op->bytes : 0;
+                reduced += op->kind == SW_OP_REDUCE_GRADIENTS && op->unit == u ? op->bytes : 0;
                 gathered += op->kind == SW_OP_ALL_GATHER && op->unit == u ? op->bytes : 0;
             }
         }
@@ -145,7 +145,7 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
     double expected_s = 0.0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE ? 1e9 : 2e9);
+        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
     }
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)

@@ -48,7 +48,7 @@ static struct sw_plan *plan_three_units(struct sw_units *units, const char *plac
                                 .micro_batches = 2,
                                 .group = 2,
                                 .token_bytes = 4096,
-                                .boundary_bytes = bytes,
+                                .output_bytes = bytes,
                                 .saved_bytes = bytes,
                                 .derived_bytes = bytes,
                                 .work_bytes = 4096,

@@ -102,17 +102,17 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
         s = bytes / r->upload.bytes_per_s;
     else if (op->lane == SW_LANE_DOWNLOAD)
         s = bytes / r->download.bytes_per_s;
-    else if (op->kind == SW_OP_UPDATE)
+    else if (op->kind == SW_OP_UPDATE_ON_HOST)
         s = bytes / r->update.bytes_per_s;
     else if (op->kind == SW_OP_UPDATE_ON_DEVICE)
         s = bytes / r->update_on_device.bytes_per_s;
-    else if (op->kind == SW_OP_FINISH)
+    else if (op->kind == SW_OP_ROUND_GRADIENTS)
         s = bytes / r->finish.bytes_per_s;
-    else if (op->kind == SW_OP_ZERO)
+    else if (op->kind == SW_OP_ZERO_ACCUMULATOR)
         s = 4.0 * (double)plan->spec.units->unit[op->unit].elems / r->zero.bytes_per_s;
     else if (op->kind == SW_OP_FORWARD)
         s = r->forward_s[op->unit];
-    else if (op->kind == SW_OP_HEAD)
+    else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD)
         s = r->backward_s[op->unit];
     else if (op->kind == SW_OP_BACKWARD)
         s = r->backward_s[op->unit] + again_s(plan, r, op->unit);
@@ -394,7 +394,7 @@ static void predicts_every_plan(void **state) {
 /* Budgets that hold the plan with updates on the host, and often little more. */
 static void draw_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
     struct sw_plan *on_host;
-    spec->streams_update = NULL;
+    spec->update_on_device = NULL;
     must(sw_plan_create(spec, &on_host), random->seed);
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         spec->budget_bytes[t] = on_host->tier_bytes[t] + plans_draw(random, 0, 3) * SW_RECORD_BYTES;
@@ -410,7 +410,7 @@ static void count_choice(const struct sw_plan *plan, const struct sw_update_pric
     int64_t open = 0, streams = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         open += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE;
-        streams += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.streams_update[u];
+        streams += plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.update_on_device[u];
     }
     chosen->no_choice += !prices->known;
     chosen->no_room += prices->known && isinf(prices->device_s);

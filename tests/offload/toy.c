@@ -228,7 +228,7 @@ static sw_status make_plan(struct toy *toy) {
         .train = true,
         .micro_batches = TOY_MICROS,
         .token_bytes = TOY_BYTES,
-        .boundary_bytes = unit_bytes,
+        .output_bytes = unit_bytes,
         .saved_bytes = unit_bytes,
         .derived_bytes = unit_bytes,
         .shares_input = toy->spec.shares_input ? last_block : NULL,
@@ -242,8 +242,8 @@ static sw_status make_plan(struct toy *toy) {
     };
     bool streams[TOY_UNITS];
     for (int u = 0; u < TOY_UNITS; u++)
-        streams[u] = toy->spec.streams_update >> u & 1;
-    spec.streams_update = streams;
+        streams[u] = toy->spec.update_on_device >> u & 1;
+    spec.update_on_device = streams;
     SW_TRY(sw_placement_parse(toy->spec.place, &spec.place));
     SW_TRY(sw_plan_create(&spec, &toy->plan));
     return sw_plan_check(toy->plan);

@@ -24,8 +24,8 @@ struct toy_spec {
     const char *directory; /* of the store; NULL: none */
     int64_t chunk_grains, ring_chunks, group, unit_slots;
     sw_recompute recompute;
-    unsigned streams_update; /* bit u: the update of unit u runs on the device wherever its optimizer lives */
-    bool shares_input;       /* the last block's backward reads what that of the one before reads */
+    unsigned update_on_device; /* bit u: the update of unit u runs on the device wherever its optimizer lives */
+    bool shares_input;         /* the last block's backward reads what that of the one before reads */
     sw_speculation speculation;
     int64_t clip_every, overflow_every; /* steps; 0: never */
     int64_t head_grains;

@@ -33,7 +33,7 @@ static struct sw_op step_ops[STEP_OPS] = {
     {.kind = SW_OP_FORWARD, .lane = SW_LANE_COMPUTE, .unit = 2, .micro = 1, .chunk = -1, .flops = 5000.0},
 };
 static struct sw_op flush_ops[FLUSH_OPS] = {
-    {.kind = SW_OP_UPDATE, .lane = SW_LANE_UPDATE, .redo = true, .unit = 2, .micro = -1, .chunk = 0},
+    {.kind = SW_OP_UPDATE_ON_HOST, .lane = SW_LANE_UPDATE, .redo = true, .unit = 2, .micro = -1, .chunk = 0},
 };
 static int32_t numbers[STEP_OPS] = {0, 1, 2};
 

@@ -11,17 +11,17 @@
 
 static sw_status list_sizes(struct sw_model *model) {
     const size_t count = (size_t)model->units->count;
-    model->boundary_bytes = calloc(count, sizeof *model->boundary_bytes);
+    model->output_bytes = calloc(count, sizeof *model->output_bytes);
     model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
     model->derived_bytes = calloc(count, sizeof *model->derived_bytes);
     model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
     model->shares_input = calloc(count, sizeof *model->shares_input);
-    if (model->boundary_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
+    if (model->output_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
         model->cache_bytes == NULL || model->shares_input == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
-        model->boundary_bytes[u] = sizes.boundary_bytes;
+        model->output_bytes[u] = sizes.output_bytes;
         model->saved_bytes[u] = sizes.saved_bytes;
         model->derived_bytes[u] = sizes.derived_bytes;
         model->cache_bytes[u] = sizes.cache_bytes;
@@ -85,7 +85,7 @@ void sw_model_destroy(struct sw_model *model) {
     sw_model_destroy(model->of_one);
     sw_units_destroy(model->units);
     free(model->rotation);
-    free(model->boundary_bytes);
+    free(model->output_bytes);
     free(model->saved_bytes);
     free(model->derived_bytes);
     free(model->cache_bytes);
@@ -108,7 +108,7 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
         .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
-        .boundary = model->boundary_bytes,
+        .boundary = model->output_bytes,
         .saved = model->saved_bytes,
         .derived = model->derived_bytes,
         .cache = model->cache_bytes,

@@ -95,8 +95,8 @@ struct sw_model {
     struct work_layout work;
     struct linear linear[LINEARS]; /* of a tile */
     int64_t scratch_bytes;
-    int64_t *boundary_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* of each unit ... */
-    bool *shares_input;                                                  /* ... likewise */
+    int64_t *output_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* of each unit ... */
+    bool *shares_input;                                                /* ... likewise */
 };
 
 /* The parts of a micro-batch's tokens, one after the other; without documents the last is left out. */
@@ -132,7 +132,7 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 /* Products, attention and areas of the shapes that a model has. Needs the units. */
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
-    int64_t boundary_bytes, saved_bytes, derived_bytes, cache_bytes;
+    int64_t output_bytes, saved_bytes, derived_bytes, cache_bytes;
     bool shares_input;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);

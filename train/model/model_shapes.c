@@ -219,10 +219,10 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
     if (unit + 1 == model->units->count)
         return (struct sw_unit_sizes){0};
     if (unit == 0)
-        return (struct sw_unit_sizes){.boundary_bytes = hidden_bytes};
+        return (struct sw_unit_sizes){.output_bytes = hidden_bytes};
     const struct sw_tile tile = sw_tile_of(model->tiles, unit);
     return (struct sw_unit_sizes){
-        .boundary_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
+        .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,

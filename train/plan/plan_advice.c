@@ -32,8 +32,8 @@ static bool find_smaller(struct sw_settings settings, const struct sw_model *mod
     bool found = false;
     settings.micro_batch = 1;
     found = given.micro_batch > 1 && fits(&settings, model, shape, device);
-    if (!found && given.recompute != SW_RECOMPUTE_ALL) {
-        settings.recompute = SW_RECOMPUTE_ALL;
+    if (!found && given.recompute != SW_OPTION_RECOMPUTE_ALL) {
+        settings.recompute = SW_OPTION_RECOMPUTE_ALL;
         found = fits(&settings, model, shape, device);
     }
     while (!found && settings.seq / 2 >= LEAST_SEQ && settings.seq % 2 == 0) {

@@ -44,7 +44,7 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
         streams[u] = settings->update == SW_UPDATE_DEVICE;
     }
     spec.forward_flops = flops;
-    spec.streams_update = streams;
+    spec.update_on_device = streams;
     status = pricing == NULL ? sw_plan_outline(&spec, out)
                              : sw_plan_outline_by_price(&spec, pricing->rates, pricing->prices, out);
 end:
@@ -72,14 +72,14 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .micro_batches = sw_settings_micro_batches(settings),
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
-        .boundary_bytes = bytes.boundary,
+        .output_bytes = bytes.boundary,
         .saved_bytes = bytes.saved,
         .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
-        .recompute_auto = settings->recompute == SW_RECOMPUTE_AUTO,
-        .recompute = settings->recompute == SW_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
+        .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
+        .recompute = settings->recompute == SW_OPTION_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
         .one_generation = settings->durability == SW_DURABILITY_NONE,
         .chunk_grains = settings->chunk_grains,
         .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,

@@ -56,7 +56,7 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
     float *own = part_of(self, sw_ranks_rank(self->trainer->ranks));
     if (first >= end)
         return SW_OK;
-    SW_TRY(sw_engine_read_records(self->trainer->engine, request->unit, first, end - first, self->records));
+    SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
         memcpy(own + (g - request->first) * SW_GRAIN_ELEMS,
                self->records + (g - first) * SW_RECORD_STREAMS * SW_GRAIN_ELEMS, (size_t)MASTER_BYTES);

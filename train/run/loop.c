@@ -181,7 +181,7 @@ static unsigned requests_of(const struct loop *loop) {
     if (sw_ranks_count(loop->trainer->ranks) == 1)
         return own;
     const bool asks = sw_ranks_rank(loop->trainer->ranks) == 0 && !loop->save_is_due && save_time_is_over(loop);
-    sw_engine_wish(loop->trainer->engine, own | (asks ? REQUEST_SAVE : 0));
+    sw_engine_request(loop->trainer->engine, own | (asks ? REQUEST_SAVE : 0));
     return loop->heard;
 }
 
