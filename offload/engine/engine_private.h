@@ -116,7 +116,7 @@ double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_cont
 sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
-sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
+sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
 
 /* Runs an op that is no transfer of an I/O lane; on an asynchronous device, gives it to the lane's stream. */
 sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,

@@ -92,7 +92,7 @@ static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const s
     return SW_OK;
 }
 
-static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+static sw_status run_gather_rows(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
     const struct sw_access *rows = NULL;
     while ((rows = sw_engine_next_operand(engine, op, SW_ROLE_ROWS, rows)) != NULL)
@@ -107,24 +107,24 @@ static sw_status run_gather(struct sw_engine *engine, const struct sw_op *op, st
     return SW_OK;
 }
 
-static sw_status run_zero(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_zero_accumulator(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
     return sw_zero(lane->stream, sw_engine_address(engine, to), to->bytes);
 }
 
-static sw_status run_finish(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_round_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
                               sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO),
                               sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
 }
 
-static sw_status run_add(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_add_to_accumulator(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     float *acc = sw_engine_operand(engine, op, SW_ROLE_TO);
     return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc, sw_engine_operand(engine, op, SW_ROLE_FROM),
                   acc);
 }
 
-static sw_status run_square_sums(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_sum_squares(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     return sw_square_sums(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
                           sw_engine_operand(engine, op, SW_ROLE_FROM),
                           sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
@@ -146,7 +146,7 @@ static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, 
 }
 
 /* The global norm in unit and grain order, and what follows from it for the update. */
-static sw_status run_norm(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+static sw_status run_compute_norm(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const struct sw_units *units = engine->plan->spec.units;
     const struct sw_access *sums_of_unit = NULL;
     double total = 0.0;
@@ -236,19 +236,19 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS: return run_unit(engine, lane, op, context);
     case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
-    case SW_OP_GATHER_ROWS: return run_gather(engine, op, context);
-    case SW_OP_ZERO_ACCUMULATOR: return run_zero(engine, lane, op);
-    case SW_OP_ROUND_GRADIENTS: return run_finish(engine, lane, op);
+    case SW_OP_GATHER_ROWS: return run_gather_rows(engine, op, context);
+    case SW_OP_ZERO_ACCUMULATOR: return run_zero_accumulator(engine, lane, op);
+    case SW_OP_ROUND_GRADIENTS: return run_round_gradients(engine, lane, op);
     case SW_OP_ROUND_OWN_GRADIENTS: return sw_engine_round(engine, lane, op);
-    case SW_OP_ADD_TO_ACCUMULATOR: return run_add(engine, lane, op);
-    case SW_OP_SUM_SQUARES: return run_square_sums(engine, lane, op);
+    case SW_OP_ADD_TO_ACCUMULATOR: return run_add_to_accumulator(engine, lane, op);
+    case SW_OP_SUM_SQUARES: return run_sum_squares(engine, lane, op);
     case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
-    case SW_OP_EXCHANGE_SUMMARY: return sw_engine_share(engine, op, context);
+    case SW_OP_EXCHANGE_SUMMARY: return sw_engine_exchange_summary(engine, op, context);
     case SW_OP_DOWNLOAD_SQUARE_SUMS:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
-    case SW_OP_COMPUTE_NORM: return run_norm(engine, op, context);
+    case SW_OP_COMPUTE_NORM: return run_compute_norm(engine, op, context);
     case SW_OP_UPDATE_ON_HOST:
     case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
     case SW_OP_COMMIT: return run_commit(engine, context);

@@ -83,7 +83,7 @@ static void move_sums(struct sw_engine *engine, const struct sw_op *op, int rank
     }
 }
 
-sw_status sw_engine_share(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const struct sw_plan *plan = engine->plan;
     const bool sums = op->content == SW_CONTENT_SQUARE_SUMS;
     const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);

@@ -142,7 +142,7 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
 }
 
 /* Bytes of this rank's records. */
-static int64_t record_bytes(const struct sw_plan *plan) {
+static int64_t optimizer_bytes(const struct sw_plan *plan) {
     int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
@@ -153,7 +153,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     const struct sw_plan *plan = engine->plan;
     const bool joins = sw_plan_keeps_whole_weights(plan);
-    struct sw_long_work progress = sw_long_work_begin("reading the state", record_bytes(plan));
+    struct sw_long_work progress = sw_long_work_begin("reading the state", optimizer_bytes(plan));
     int64_t read_bytes = 0;
     static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
     for (int64_t u = 0; u < plan->spec.units->count; u++) {

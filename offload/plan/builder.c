@@ -66,7 +66,7 @@ struct extent {
     int64_t offset_bytes, bytes;
 };
 
-static void add_access(struct sw_builder *b, bool write, struct sw_place place, int64_t count, struct sw_what what,
+static void add_access(struct sw_builder *b, bool write, struct sw_operand place, int64_t count, struct sw_what what,
                        struct extent extent) {
     struct sw_program *program = b->program;
     assert(place.slot >= 0 && count > 0 && place.piece + count <= b->plan->slot[place.slot].pieces);
@@ -91,7 +91,7 @@ static void add_access(struct sw_builder *b, bool write, struct sw_place place, 
 }
 
 /* Sums of squares lie by grain in the piece of their unit; of all else, a piece holds the op's grains alone. */
-static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_place place,
+static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_operand place,
                                sw_content content) {
     const struct sw_slot *slot = &b->plan->slot[place.slot];
     const int64_t start = place.piece * slot->piece_bytes, grain_bytes = sw_plan_grain_bytes(b->plan, content);
@@ -115,11 +115,11 @@ static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct
     const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
     assert(at.grains > 0 && grain_bytes > 0);
     what.index = piece;
-    add_access(b, write, (struct sw_place){.slot = slot, .piece = piece}, last - piece + 1, what,
+    add_access(b, write, (struct sw_operand){.slot = slot, .piece = piece}, last - piece + 1, what,
                (struct extent){first * grain_bytes, at.grains * grain_bytes});
 }
 
-static void access_place(struct sw_builder *b, bool write, struct sw_place place, struct sw_what what) {
+static void access_place(struct sw_builder *b, bool write, struct sw_operand place, struct sw_what what) {
     if (b->status != SW_OK || b->enough)
         return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];
@@ -141,22 +141,22 @@ void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at
         access_grains(b, true, slot, at, what);
 }
 
-void sw_build_read(struct sw_builder *b, struct sw_place place, struct sw_what what) {
+void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
     access_place(b, false, place, what);
 }
 
-void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what what) {
+void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
     access_place(b, true, place, what);
 }
 
-void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
-    sw_build_write(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit},
+void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
+    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit},
                    (struct sw_what){SW_CONTENT_SQUARE_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
 static void access_unit(struct sw_builder *b, bool write, int32_t slot, struct sw_what what) {
     const int64_t grains = b->plan->spec.units->unit[what.unit].grains;
-    add_access(b, write, (struct sw_place){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what,
+    add_access(b, write, (struct sw_operand){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what,
                (struct extent){0, grains * b->plan->slot[slot].grain_bytes});
 }
 
@@ -168,21 +168,21 @@ void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what
     access_unit(b, true, slot, what);
 }
 
-struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
+struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
     const struct sw_plan_index *index = b->index;
     const int32_t slots[RINGS] = {
         [RING_GRADS_DOWN] = index->grads_down,     [RING_GRADS_OUT] = index->grads_out,
         [RING_GRADS_IN] = index->grads_in,         [RING_GRADS_UP] = index->grads_up,
-        [RING_RECORDS] = index->optimizer_ring,    [RING_RECORDS_UP] = index->optimizer_up,
+        [RING_OPTIMIZER] = index->optimizer_ring,  [RING_OPTIMIZER_UP] = index->optimizer_up,
         [RING_WEIGHTS] = index->weights_ring,      [RING_WEIGHTS_IN] = index->weights_in,
         [RING_WEIGHTS_DOWN] = index->weights_down, [RING_ROWS] = index->rows_ring,
-        [RING_BOUNDARY] = index->boundary_ring,    [RING_BOUNDARY_BACK] = index->boundary_back,
-        [RING_BOUNDARY_OUT] = index->boundary_out, [RING_BOUNDARY_IN] = index->boundary_in,
+        [RING_OUTPUT] = index->output_ring,        [RING_INPUT_BACK] = index->input_back,
+        [RING_INPUT_OUT] = index->input_out,       [RING_INPUT_IN] = index->input_in,
         [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
         [RING_BUCKETS] = index->buckets,           [RING_BUCKET_SUMS] = index->bucket_sums,
     };
     assert(slots[ring] >= 0);
-    return (struct sw_place){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
+    return (struct sw_operand){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
 }
 
 /* The op that moves bytes from one tier to another. */
@@ -198,7 +198,7 @@ static const struct {
 };
 
 /* What moves a piece: its kind and lane. */
-static size_t find_move(const struct sw_builder *b, struct sw_place from, struct sw_place to) {
+static size_t find_move(const struct sw_builder *b, struct sw_operand from, struct sw_operand to) {
     size_t m = 0;
     while (m < sizeof moves / sizeof moves[0] &&
            (moves[m].from != b->plan->slot[from.slot].tier || moves[m].to != b->plan->slot[to.slot].tier))
@@ -207,7 +207,7 @@ static size_t find_move(const struct sw_builder *b, struct sw_place from, struct
     return m;
 }
 
-static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_place from, struct sw_place to,
+static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_operand from, struct sw_operand to,
                           struct sw_what what, int64_t bytes) {
     op->content = what.content;
     op->bytes = bytes;
@@ -221,20 +221,20 @@ static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_plac
         sw_build_read_norm(b);
 }
 
-void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                        int64_t micro, int64_t bytes) {
     const size_t m = find_move(b, from, to);
     struct sw_op *op = sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro);
     if (what.content == SW_CONTENT_BLOCK_OUTPUT && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
         /* The store counts an input of a unit in pages, those of one micro-batch after those of another. */
-        const struct sw_place home = moves[m].from == SW_NVME ? from : to;
+        const struct sw_operand home = moves[m].from == SW_NVME ? from : to;
         op->grains = sw_plan_input_pages(b->plan, b->plan->slot[home.slot].unit);
         op->first_grain = home.piece * op->grains;
     }
     describe_move(b, op, from, to, what, bytes);
 }
 
-void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                    const struct sw_chunk *chunk, int64_t bytes) {
     const size_t m = find_move(b, from, to);
     describe_move(b, sw_build_chunk_op(b, moves[m].kind, moves[m].lane, chunk), from, to, what, bytes);

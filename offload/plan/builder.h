@@ -11,16 +11,16 @@ enum sw_ring {
     RING_GRADS_OUT,
     RING_GRADS_IN,
     RING_GRADS_UP,
-    RING_RECORDS,
-    RING_RECORDS_UP,
+    RING_OPTIMIZER,
+    RING_OPTIMIZER_UP,
     RING_WEIGHTS,
     RING_WEIGHTS_IN,
     RING_WEIGHTS_DOWN,
     RING_ROWS,
-    RING_BOUNDARY,
-    RING_BOUNDARY_BACK,
-    RING_BOUNDARY_OUT,
-    RING_BOUNDARY_IN,
+    RING_OUTPUT,
+    RING_INPUT_BACK,
+    RING_INPUT_OUT,
+    RING_INPUT_IN,
     RING_ACC_OUT,
     RING_ACC_IN,
     RING_BUCKETS,
@@ -30,7 +30,7 @@ enum sw_ring {
 
 /* A piece of a slot, or the part of it that begins offset_bytes in. */
 enum { SW_BY_GRAINS = -1 }; /* in place of a piece: those that hold the op's grains */
-struct sw_place {
+struct sw_operand {
     int32_t slot;
     int64_t piece;
     int64_t offset_bytes;
@@ -38,7 +38,7 @@ struct sw_place {
     bool own;      /* it gets, or has, this rank's part of what the ranks make whole */
 };
 
-/* Of a unit's state, by its number among those of what this rank has. */
+/* A chunk of a unit's state, by its number among the chunks that this rank has. */
 struct sw_chunk {
     int64_t unit, number;
     struct sw_span at;
@@ -85,40 +85,41 @@ struct sw_builder {
     sw_status status;
 };
 
-/* Hands on what has been written down since. */
+/* Hands the ops that were written down since the last time to `take`. */
 void sw_build_hand_on(struct sw_builder *b);
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro);
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk);
-/* The access of one piece by the last op. */
-void sw_build_read(struct sw_builder *b, struct sw_place place, struct sw_what what);
-void sw_build_write(struct sw_builder *b, struct sw_place place, struct sw_what what);
-/* Of the pieces that hold these grains of a unit's state. */
+/* Adds to the last op that it reads, or writes, one piece. */
+void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what);
+void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what);
+/* Like these two, of the pieces that hold these grains of a unit's state. */
 void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
 void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
-/* Of all chunks of a unit. */
+/* Like these two, of all chunks of a unit. */
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 
-/* The next piece of a ring. */
-struct sw_place sw_build_ring(struct sw_builder *b, enum sw_ring ring);
+/* Takes the next piece of a ring. */
+struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring);
 
 /* Moves a piece, of a micro-batch or a chunk, between two tiers: kind and lane follow from the tiers. */
-void sw_build_transfer(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                        int64_t micro, int64_t bytes);
-void sw_build_move(struct sw_builder *b, struct sw_place from, struct sw_place to, struct sw_what what,
+void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                    const struct sw_chunk *chunk, int64_t bytes);
 
-/* Bytes of a chunk in the compute type. */
+/* Returns the bytes of a chunk in the compute type. */
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (fetch.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
 /* The rows that a micro-batch needs of an embedding that is gathered, on the device; they have been fetched. */
-struct sw_place sw_build_rows(struct sw_builder *b, int64_t micro);
+struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro);
 /* Gathers them, of all micro-batches, from a chunk of weights on the host. */
-void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place weights, struct sw_what what);
-/* A device slot for a unit that lives elsewhere. */
+void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
+                     struct sw_what what);
+/* Takes a device slot for a unit that lives elsewhere. */
 int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 
 /* The update of a unit with the gradients of the step before, or its redo, which is written down in parts. */
@@ -128,35 +129,35 @@ struct sw_unit_update {
     bool redo, gathers;         /* rows are gathered from its new weights */
     int32_t slot;               /* device slot that its new weights also go to, or -1 */
 };
-/* Whether what a unit's update takes is its own, so that it may begin before other units' updates: no piece of a ring
- * that these take in their turn, nor a device slot for its weights. */
+/* Tells whether a unit's update may begin before other units' updates: it takes no piece of a ring that these take in
+ * their turn, and no device slot for its weights. */
 bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit);
 /* feed: its new weights also go to where sw_build_fetch will find them. */
 struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
-/* The chunks up to `end`. */
+/* Writes down the chunks before `end`. */
 void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end);
 /* After the last one: where each rank has updated its shard, all get the whole. */
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update);
 void sw_build_commit(struct sw_builder *b);
 
 /* A finished gradient goes to where gradients live and, where the program speculates, into the update at once. */
-void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
+void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
 void sw_build_norm(struct sw_builder *b);
-/* The sums of a chunk of gradients are noted by the last op. */
-void sw_build_note_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
-/* Those of a unit go to the host. */
-void sw_build_download_sums(struct sw_builder *b, int64_t unit);
+/* Adds to the last op that it leaves the square sums of a chunk of gradients. */
+void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
+/* Copies the square sums of a unit to the host. */
+void sw_build_download_square_sums(struct sw_builder *b, int64_t unit);
 
 /* Between ranks (exchange.c): each rank's own gradients become the shard of their sum; the shards in a slot of this
  * rank become the whole unit in another, or in the same; what is known of the step goes to all, once it is committed
  * where it commits. */
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage);
-/* The sums of squares of the last reduced shard, where they are still to be taken. */
+/* Takes the square sums of the shard that was reduced last, if nobody has. */
 void sw_build_sums_of_shard(struct sw_builder *b);
 /* The same of one group's, added to the accumulator of the shard. */
 void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before);
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
-void sw_build_share(struct sw_builder *b, bool sums);
+void sw_build_exchange_summary(struct sw_builder *b, bool sums);
 
 /* The last access of the norm: what the step before found, which decides about redoing. */
 void sw_build_read_norm(struct sw_builder *b);

@@ -43,11 +43,11 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
 }
 
 /* Sums of squares of a chunk of the own shard. */
-static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place at, struct sw_what what) {
+static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand at, struct sw_what what) {
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_SUM_SQUARES, SW_LANE_COMPUTE, chunk);
     op->bytes = sw_build_typed_bytes(b, chunk);
     sw_build_read(b, at, what);
-    sw_build_note_sums(b, chunk->unit, chunk->number);
+    sw_build_note_square_sums(b, chunk->unit, chunk->number);
 }
 
 /* Of a shard that stays on the device they are not taken at once: the compute lane would wait for the exchange, which
@@ -56,12 +56,12 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
     const int64_t unit = b->sums_unit;
     if (unit < 0)
         return;
-    const struct sw_place home = {.slot = b->index->grads[unit], .piece = SW_BY_GRAINS};
+    const struct sw_operand home = {.slot = b->index->grads[unit], .piece = SW_BY_GRAINS};
     for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
         square_sums(b, &chunk, home, grads_of(unit, c, 0));
     }
-    sw_build_download_sums(b, unit);
+    sw_build_download_square_sums(b, unit);
     b->sums_unit = -1;
 }
 
@@ -98,7 +98,7 @@ struct bucket {
     int64_t unit, number;
     int64_t grains;      /* of all ranks */
     struct sw_chunk own; /* no grains: this rank has none in it */
-    struct sw_place at, mine /* of it */;
+    struct sw_operand at, mine /* of it */;
 };
 
 static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t stage) {
@@ -125,10 +125,10 @@ static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t nu
 }
 
 /* To where the gradients live, if that is not the device. */
-static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place from) {
-    const struct sw_place home = {.slot = b->index->grads[chunk->unit], .piece = SW_BY_GRAINS};
+static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand from) {
+    const struct sw_operand home = {.slot = b->index->grads[chunk->unit], .piece = SW_BY_GRAINS};
     const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
-    const struct sw_place on_host = nvme ? sw_build_ring(b, RING_GRADS_OUT) : home;
+    const struct sw_operand on_host = nvme ? sw_build_ring(b, RING_GRADS_OUT) : home;
     const struct sw_what what = grads_of(chunk->unit, chunk->number, 0);
     sw_build_move(b, from, on_host, what, chunk, sw_build_typed_bytes(b, chunk));
     if (nvme)
@@ -144,7 +144,7 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     op->bytes = gathered_bytes(b, bucket->own.at.grains);
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_VERSION_OWN));
     sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
-    struct sw_place from = bucket->at;
+    struct sw_operand from = bucket->at;
     for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
         const struct sw_chunk chunk = {bucket->unit, bucket->number,
                                        sw_plan_shard_chunk(b->plan, bucket->unit, rank, bucket->number)};
@@ -158,7 +158,7 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE, mine = bucket->own.at.grains > 0;
     const int32_t home = b->index->grads[bucket->unit];
     const bool lives_here = b->plan->slot[home].tier == SW_DEVICE;
-    const struct sw_place to = lives_here ? (struct sw_place){.slot = home, .piece = SW_BY_GRAINS} : bucket->mine;
+    const struct sw_operand to = lives_here ? (struct sw_operand){.slot = home, .piece = SW_BY_GRAINS} : bucket->mine;
     const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_VERSION_OWN : 0);
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
@@ -184,8 +184,8 @@ static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) 
 /* What all ranks' chunks of a number add up to goes to the accumulator of the shard. */
 static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
     const struct sw_chunk *own = &bucket->own;
-    struct sw_place sum = sw_build_ring(b, RING_BUCKET_SUMS);
-    const struct sw_place to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
+    struct sw_operand sum = sw_build_ring(b, RING_BUCKET_SUMS);
+    const struct sw_operand to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
@@ -207,7 +207,7 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
     const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
     if (groups_before == 0 && shard.at.grains > 0) {
         sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, &shard);
-        sw_build_write(b, (struct sw_place){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
                        shard_acc_of(unit, 0, 0));
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
@@ -230,5 +230,5 @@ void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t st
         reduce_bucket(b, &bucket);
     }
     if (!here)
-        sw_build_download_sums(b, unit);
+        sw_build_download_square_sums(b, unit);
 }

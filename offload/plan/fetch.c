@@ -24,11 +24,12 @@ static int32_t held(const struct sw_builder *b, int64_t unit) {
     return -1;
 }
 
-void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_place weights, struct sw_what what) {
+void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
+                     struct sw_what what) {
     sw_build_chunk_op(b, SW_OP_GATHER_ROWS, SW_LANE_UPDATE, chunk);
     sw_build_read(b, weights, what);
     for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
-        const struct sw_place rows = {.slot = b->index->rows, .piece = m};
+        const struct sw_operand rows = {.slot = b->index->rows, .piece = m};
         if (chunk->number > 0)
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number, 0, 0});
         sw_build_write(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number + 1, 0, 0});
@@ -36,20 +37,20 @@ void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct 
     b->rows_held = true;
 }
 
-struct sw_place sw_build_rows(struct sw_builder *b, int64_t micro) {
-    const struct sw_place to = sw_build_ring(b, RING_ROWS);
+struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
+    const struct sw_operand to = sw_build_ring(b, RING_ROWS);
     const struct sw_what what = {SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0};
-    sw_build_transfer(b, (struct sw_place){.slot = b->index->rows, .piece = micro}, to, what, micro,
+    sw_build_transfer(b, (struct sw_operand){.slot = b->index->rows, .piece = micro}, to, what, micro,
                       b->plan->spec.gathered_bytes);
     return to;
 }
 
 /* Weights on the host, where they live or are staged. */
-static struct sw_place fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
-    const struct sw_place home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
+static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
+    const struct sw_operand home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
-    const struct sw_place stage = sw_build_ring(b, RING_WEIGHTS_IN);
+    const struct sw_operand stage = sw_build_ring(b, RING_WEIGHTS_IN);
     sw_build_move(b, home, stage, what, chunk, sw_build_typed_bytes(b, chunk));
     return stage;
 }
@@ -70,7 +71,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
         const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
-        const struct sw_place to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
+        const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
         sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_typed_bytes(b, &chunk));
     }
     if (sharded)

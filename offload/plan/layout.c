@@ -7,7 +7,7 @@
 
 /* Boundaries beyond one group that the device keeps between two units, so that the next is computed while the last
  * leaves. */
-enum { BOUNDARY_SPARE = 2, UNUSED = -1 };
+enum { INPUT_SPARE = 2, UNUSED = -1 };
 
 struct layout {
     struct sw_plan *plan;
@@ -88,9 +88,8 @@ static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, in
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
-                          &index->saved_optimizer, &index->acc,     &index->boundary, &index->saved,
-                          &index->derived,         &index->cache};
+    int32_t **arrays[] = {&index->acc_shard, &index->weights, &index->grads, &index->optimizer, &index->saved_optimizer,
+                          &index->acc,       &index->input,   &index->saved, &index->derived,   &index->cache};
     for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
         if (*arrays[a] == NULL)
             *arrays[a] = malloc(count * sizeof **arrays[a]);
@@ -126,7 +125,7 @@ static void lay_weights(struct layout *layout) {
     const bool gathers = sw_plan_gathers_rows(plan);
     index->rows =
         add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
-    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, BOUNDARY_SPARE);
+    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, INPUT_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
     index->table_slot = sw_plan_fetches_table(plan)
                             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
@@ -141,7 +140,7 @@ static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
     return most;
 }
 
-static void lay_boundaries(struct layout *layout) {
+static void lay_block_inputs(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
@@ -154,18 +153,17 @@ static void lay_boundaries(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE;
         away |= kept && tier != SW_DEVICE;
         nvme |= kept && tier == SW_NVME;
-        index->boundary[u] = add_if(layout, kept, "boundary", tier, spec->output_bytes[u - 1], group);
-        if (index->boundary[u] >= 0)
-            plan->slot[index->boundary[u]].unit = (int32_t)u;
+        index->input[u] = add_if(layout, kept, "boundary", tier, spec->output_bytes[u - 1], group);
+        if (index->input[u] >= 0)
+            plan->slot[index->input[u]].unit = (int32_t)u;
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
-    index->boundary[head] =
-        ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->output_bytes[head - 1], group);
-    index->boundary_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + BOUNDARY_SPARE);
-    index->boundary_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, BOUNDARY_SPARE);
-    index->boundary_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
-    index->boundary_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, BOUNDARY_SPARE);
-    index->boundary_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
+    index->input[head] = ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->output_bytes[head - 1], group);
+    index->output_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + INPUT_SPARE);
+    index->input_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, INPUT_SPARE);
+    index->input_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, INPUT_SPARE);
+    index->input_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, INPUT_SPARE);
+    index->output_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
 }
 
 /* Units that compute no more than `most` again keep these; the others share a slot, which is returned. */
@@ -191,7 +189,7 @@ static void lay_activations(struct layout *layout) {
         lay_intermediates(layout, "derived", spec->derived_bytes, SW_RECOMPUTE_NOTHING, index->derived);
     index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
-    index->token_stage = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);
+    index->token_staging = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);
     index->work = add_pieces(layout, "work", SW_DEVICE, spec->work_bytes, 1);
 }
 
@@ -253,8 +251,8 @@ static void lay_sums(struct layout *layout) {
     for (int64_t u = 0; u < units->count; u++)
         most_grains = sw_max_i64(most_grains, units->unit[u].grains);
     const int64_t bytes = most_grains * (int64_t)sizeof(double);
-    index->sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
-    index->sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
+    index->square_sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
+    index->square_sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
     index->norm = add_slot(layout, (struct sw_slot){.name = "norm",
                                                     .tier = SW_HOST,
                                                     .unit = -1,
@@ -278,7 +276,8 @@ static void lay_exchange(struct layout *layout) {
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
-    index->shared = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_summary_bytes(plan, true), 1);
+    index->summaries =
+        add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_summary_bytes(plan, true), 1);
 }
 
 /* Which ways chunks of a unit go, over all units. */
@@ -370,12 +369,12 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);
-    lay_boundaries(&layout);
+    lay_block_inputs(&layout);
     lay_activations(&layout);
     lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
-    index->sums_device = index->sums_host = index->norm = UNUSED;
-    index->buckets = index->bucket_sums = index->staging = index->shared = UNUSED;
+    index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
+    index->buckets = index->bucket_sums = index->staging = index->summaries = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

@@ -197,7 +197,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
         free(plan->index->saved_optimizer);
         free(plan->index->acc);
         free(plan->index->acc_shard);
-        free(plan->index->boundary);
+        free(plan->index->input);
         free(plan->index->saved);
         free(plan->index->derived);
         free(plan->index->cache);

@@ -32,59 +32,58 @@ typedef enum __attribute__((packed)) {
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
 bool sw_lane_is_io(sw_lane lane);
-/* Of the device that computes, which may queue their ops. */
+/* Tells whether the lane belongs to the device that computes, which may queue the lane's ops. */
 bool sw_lane_is_of_device(sw_lane lane);
 
+/* What an op does. Work per chunk deals with a run of grains of one unit. */
 typedef enum __attribute__((packed)) {
-    SW_OP_UPLOAD_TOKENS,         /* the step's inputs and targets to the device */
-    SW_OP_FORWARD,               /* unit forward of one micro-batch */
-    SW_OP_COMPUTE_LOSS,          /* head forward of one micro-batch: loss only (evaluation) */
-    SW_OP_COMPUTE_LOGITS,        /* head forward of one row */
-    SW_OP_ZERO_ACCUMULATOR,      /* a unit's gradient accumulator */
-    SW_OP_FORWARD_BACKWARD_HEAD, /* head forward and backward of one micro-batch, fused */
-    SW_OP_BACKWARD,              /* unit backward of one micro-batch, after what is computed again for it */
-    SW_OP_ROUND_GRADIENTS,       /* accumulator chunk → rounded gradient chunk, with its sums of squares */
-    SW_OP_ROUND_OWN_GRADIENTS,   /* accumulator → this rank's part of the gradient, rounded; what FINISH is to a rank
-                                    alone */
-    SW_OP_REDUCE_GRADIENTS,      /* the ranks' gradients are added, and each gets its shard */
-    SW_OP_ADD_TO_ACCUMULATOR, /* a chunk of what the ranks' gradients of a group add up to, to the sharded accumulator
-                               */
-    SW_OP_SUM_SQUARES,        /* of a chunk of reduced gradients, by grain */
-    SW_OP_ALL_GATHER,         /* every rank's shard of weights or gradients to all */
-    SW_OP_EXCHANGE_SUMMARY, /* what every rank knows of the step, to all: its sums of squares, its losses, its requests
-                             */
-    SW_OP_DOWNLOAD_SQUARE_SUMS, /* a unit's sums of squares */
-    SW_OP_COMPUTE_NORM,         /* global norm, clip coefficient, finite or not */
-    SW_OP_UPDATE_ON_HOST,       /* of a chunk, on the host */
-    SW_OP_UPDATE_ON_DEVICE,     /* on the compute lane */
-    SW_OP_GATHER_ROWS,          /* of a chunk, on the host: the rows that the step's tokens name */
-    SW_OP_UPLOAD,               /* a piece from host to device; `content` says of what */
-    SW_OP_DOWNLOAD,             /* device to host */
-    SW_OP_READ,                 /* NVMe to host */
-    SW_OP_WRITE,                /* host to NVMe */
-    SW_OP_COMMIT,
+    SW_OP_UPLOAD_TOKENS,         /* copies the step's inputs and targets to the device */
+    SW_OP_FORWARD,               /* runs a unit's forward pass of one micro-batch */
+    SW_OP_COMPUTE_LOSS,          /* runs the head's forward pass of one micro-batch, for an evaluation */
+    SW_OP_COMPUTE_LOGITS,        /* runs the head's forward pass of one row, for inference */
+    SW_OP_ZERO_ACCUMULATOR,      /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
+    SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
+    SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
+    SW_OP_ROUND_GRADIENTS,       /* rounds an accumulator's chunk to gradients, with their sums of squares */
+    SW_OP_ROUND_OWN_GRADIENTS,   /* rounds this rank's part of the gradients, before ranks reduce them */
+    SW_OP_REDUCE_GRADIENTS,      /* adds the ranks' gradients; each rank gets its shard */
+    SW_OP_ADD_TO_ACCUMULATOR,    /* adds one chunk of reduced gradients to this rank's accumulator shard */
+    SW_OP_SUM_SQUARES,           /* sums the squares of a chunk of reduced gradients, by grain */
+    SW_OP_ALL_GATHER,            /* gives every rank's shard of weights or gradients to all ranks */
+    SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
+    SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
+    SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
+    SW_OP_UPDATE_ON_HOST,   /* updates a chunk's optimizer state, on the update lane */
+    SW_OP_UPDATE_ON_DEVICE, /* updates a chunk's optimizer state, on the compute lane */
+    SW_OP_GATHER_ROWS,      /* copies, on the host, the embedding's rows that the step's tokens name */
+    SW_OP_UPLOAD,           /* copies a piece from host to device; `content` says of what */
+    SW_OP_DOWNLOAD,         /* copies a piece from device to host */
+    SW_OP_READ,             /* reads a piece from NVMe */
+    SW_OP_WRITE,            /* writes a piece to NVMe */
+    SW_OP_COMMIT,           /* commits the store's generation that has been written */
     SW_OP_KINDS
 } sw_op_kind;
 const char *sw_op_name(sw_op_kind kind);
 
+/* What a piece holds. The comments name what the index of an access counts, beside its unit, and its version. */
 typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
-    SW_CONTENT_TOKENS,
-    SW_CONTENT_WEIGHTS,           /* unit, chunk */
-    SW_CONTENT_ROWS,              /* of the embedding, micro-batch; stage counts the chunks gathered from */
-    SW_CONTENT_BLOCK_OUTPUT,      /* output of a unit, micro-batch */
-    SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the output of a unit, micro-batch */
-    SW_CONTENT_SAVED,             /* intermediates of a unit, micro-batch */
-    SW_CONTENT_DERIVED,           /* likewise, those that follow from the saved ones and the input */
-    SW_CONTENT_WORK,              /* scratch, nothing survives the op */
-    SW_CONTENT_ACC,               /* accumulator of a unit, chunk; stage counts the micro-batches added */
-    SW_CONTENT_GRADS,             /* unit, chunk */
-    SW_CONTENT_BUCKET_SUM,        /* unit, chunk: what all ranks' gradients of a group add up to, in fp32 */
-    SW_CONTENT_SQUARE_SUMS,       /* unit, chunk */
-    SW_CONTENT_NORM,
-    SW_CONTENT_OPTIMIZER, /* unit, chunk */
-    SW_CONTENT_KV_CACHE,  /* unit */
-    SW_CONTENT_COMMIT,    /* that this rank has committed */
+    SW_CONTENT_TOKENS,            /* micro-batches */
+    SW_CONTENT_WEIGHTS,           /* chunks */
+    SW_CONTENT_ROWS,              /* gathered rows of the embedding: micro-batches; version: chunks gathered from */
+    SW_CONTENT_BLOCK_OUTPUT,      /* output of the unit, which is the next unit's input: micro-batches */
+    SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
+    SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
+    SW_CONTENT_DERIVED,           /* intermediates that follow from the saved ones and the input: micro-batches */
+    SW_CONTENT_WORK,              /* scratch; nothing survives the op */
+    SW_CONTENT_ACC,               /* gradient accumulator: chunks; version: micro-batches, or groups, added so far */
+    SW_CONTENT_GRADS,             /* chunks */
+    SW_CONTENT_BUCKET_SUM,        /* the sum of all ranks' gradients of a group, in fp32: chunks */
+    SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
+    SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
+    SW_CONTENT_OPTIMIZER,         /* fp32 master weights and moments: chunks */
+    SW_CONTENT_KV_CACHE,          /* keys and values of the tokens so far, of one unit */
+    SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
     SW_CONTENTS
 } sw_content;
 
@@ -95,8 +94,9 @@ struct sw_slot {
     bool resident;      /* holds its content from step to step, from before the first one */
     sw_content content; /* of a resident */
     int64_t offset;     /* bytes from the start of the tier's arena; on NVMe meaningless */
-    /* Of a state of a unit, whose grains lie one after the other: its first grain, and bytes of each. Its pieces are
-     * the chunks that begin there, and an op that names grains means these. 0: pieces stand alone. */
+    /* Where the slot holds a unit's state, grain after grain: its first grain, and the bytes of each. The pieces are
+     * the chunks from that grain on, and an op that names grains means these. grain_bytes is 0 where pieces stand
+     * alone. */
     int64_t first_grain, grain_bytes;
     int64_t piece_bytes; /* every piece begins a multiple of this after offset */
     int64_t bytes;       /* the last piece may be shorter */
@@ -104,8 +104,8 @@ struct sw_slot {
     int32_t first_piece; /* number of its first piece among all pieces of the plan */
 };
 
-/* Which of two generations, kept in neighbouring slots: the one that this step commits, or the other, which it reads
- * before that and writes speculatively after. */
+/* Which of two generations, in neighbouring slots, an access means: the one that this step commits, or the other, which
+ * the step reads before its commit and writes speculatively after. */
 typedef enum __attribute__((packed)) { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
 
 /* The part that an operand plays in its op. operands.c lists the roles of every kind of op. */
@@ -170,10 +170,10 @@ struct sw_op {
     sw_op_kind kind;
     sw_lane lane;
     sw_content content;          /* of transfers */
-    bool redo;                   /* runs only where the speculation of the step before was wrong */
+    bool redo;                   /* runs only if the speculation of the step before was wrong */
     bool speculates;             /* an update that assumes that nothing is clipped or skipped */
     bool wide;                   /* a reduction into fp32 */
-    bool bucket;                 /* deals with the chunk of this number of every rank's shard, one after the other */
+    bool bucket;                 /* works on chunk number `chunk` of every rank's shard, one after the other */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
@@ -225,7 +225,7 @@ typedef enum {
 /* What a program does with the update that the step before left. */
 typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
 
-/* Which of a unit's intermediates are not kept from its forward pass, but computed again for its backward pass. */
+/* Which intermediates of a unit the backward pass computes again, as the forward pass does not keep them. */
 typedef enum {
     SW_RECOMPUTE_NOTHING,
     SW_RECOMPUTE_DERIVED, /* those that follow from the saved ones and the input without a matrix product */
@@ -234,71 +234,71 @@ typedef enum {
 } sw_recompute;
 const char *sw_recompute_name(sw_recompute level);
 
-/* Whether a program can follow itself, step after step. */
+/* Tells whether a program can follow itself, step after step. */
 bool sw_program_repeats(sw_program_kind kind);
 
 /* A device's rings only hide the end of a copy from the start of the next. The host's carry what the drive is ahead of
  * the arithmetic, or behind it. */
 enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64, SW_RING_CHUNKS_MOST = 256 };
-/* Of a ring that updates pass through, what is kept for chunks on their way back. */
+/* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */
 enum { SW_RING_CHUNKS_BEHIND = 16 };
 
-/* Which states ranks have a shard of, and not the whole: a stage each has more (ZeRO, table 1 and section 5). */
+/* ZeRO stages (Rajbhandari et al. 2020, table 1 and section 5): each stage shards one state more among the ranks. */
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 
-/* What budgets lack of what the nearest placement takes. */
+/* By how much the budgets are too small for the placement that comes nearest to them. */
 struct sw_plan_lack {
-    int short_budgets; /* 1 or 2 */
-    int64_t missing_bytes;
+    int short_budgets;     /* budgets that are too small: 1 or 2 */
+    int64_t missing_bytes; /* of both together */
 };
 
-/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. */
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. A
+ * plan copies all arrays, so that the caller may free or change them afterwards; only `units` must outlive the plan. */
 struct sw_plan_spec {
-    struct sw_plan_lack *lack;    /* filled with SW_ERR_BUDGET; NULL: of no interest */
-    const struct sw_units *units; /* must outlive the plan */
-    int ranks, rank;              /* of a training; 0, 0: alone */
-    int zero;                     /* stage */
+    struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
+    const struct sw_units *units; /* borrowed: must outlive the plan */
+    int ranks, rank;              /* of a training job; ranks 0: this rank is alone */
+    int zero;                     /* ZeRO stage, SW_ZERO_* */
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
     bool scratch_store;           /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
-    int64_t token_bytes; /* inputs, targets and what else is said of them, of one micro-batch */
-    /* Of each unit and one micro-batch; like the units, they must outlive the plan. */
-    const int64_t *output_bytes;  /* its output; the head has none */
-    const int64_t *saved_bytes;   /* its intermediates; embedding and head have none */
-    const int64_t *derived_bytes; /* likewise, those that follow from the saved ones and the input */
-    /* Its backward reads the same input as that of the unit before, so that its own is not kept. NULL: none does. */
+    int64_t token_bytes; /* inputs, targets and masks of one micro-batch */
+    /* One entry per unit, in bytes per micro-batch. */
+    const int64_t *output_bytes;  /* the unit's output; 0 for the head */
+    const int64_t *saved_bytes;   /* intermediates that a block's forward pass saves; 0 for embedding and head */
+    const int64_t *derived_bytes; /* intermediates that follow from the saved ones and the block's input */
+    /* shares_input[u]: unit u's backward pass reads the same input as that of the unit before, so that its own is not
+     * kept. NULL: no unit does. */
     const bool *shares_input;
-    /* What the logits program's passes leave in each unit for those after them, on the device; 0: nothing. NULL: none
-     * does. */
-    const int64_t *cache_bytes;
-    int64_t work_bytes; /* scratch of the compute lane */
-    /* What one micro-batch's tokens need of an embedding that is not tied, gathered on the host; 0: cannot be. Where
-     * its weights live elsewhere and this is less for all micro-batches, only this goes to the device. */
+    const int64_t *cache_bytes; /* KV cache of each unit, on the device; NULL: the logits program keeps none */
+    int64_t work_bytes;         /* scratch of the compute lane */
+    /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
+     * gather them. Where the embedding is not tied, lives elsewhere than on the device, and the rows of all
+     * micro-batches are less than the whole, only the rows go to the device. */
     int64_t gathered_bytes;
     bool recompute_auto;    /* keep the intermediates of as many blocks as fit */
-    sw_recompute recompute; /* else, of all */
-    /* Of each unit: its update runs on the device even where its optimizer lives elsewhere; records, and gradients that
-     * are not there, then stream through the device in chunks. Copied by sw_plan_create. NULL: none does. */
+    sw_recompute recompute; /* the level of all blocks where recompute_auto is false */
+    /* update_on_device[u]: run unit u's update on the device although its optimizer state lives on host or NVMe; state
+     * and gradients pass through in chunks. NULL: no such unit. */
     const bool *update_on_device;
-    bool one_generation; /* of the optimizer in the store: only a clean end commits */
+    bool one_generation; /* the store keeps one generation of the optimizer, and only a clean end commits */
     int64_t chunk_grains;
-    int64_t ring_chunks; /* slots of each staging ring; of those on the device, SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
-                          * SW_RING_CHUNKS_MOST where the budget has room */
-    int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
-    /* Operations of each unit and micro-batch; NULL: not known. sw_plan_create copies the array. */
-    const double *forward_flops;
+    int64_t ring_chunks;         /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;              /* rings on the host, and those that updates pass through on the device, grow towards
+                                  * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
+    const double *forward_flops; /* floating-point operations of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
 };
 
 struct sw_plan {
     struct sw_plan_spec spec;
-    sw_recompute *recompute;             /* of each unit; nothing of embedding and head */
+    sw_recompute *recompute;             /* level of each unit; SW_RECOMPUTE_NOTHING for embedding and head */
     void *spec_arrays;                   /* the arrays that `spec` points to; its update_on_device is never NULL */
-    int64_t stream_chunks;               /* slots of the device's rings that updates pass through */
+    int64_t stream_chunks;               /* pieces of the device's rings that updates pass through */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
@@ -309,8 +309,8 @@ struct sw_plan {
     struct sw_plan_index *index; /* private: slot numbers by role */
 };
 
-/* Chooses the placement within the budgets and makes the programs. SW_ERR_BUDGET says by how much it does not fit, and
- * the least budget that works. The caller destroys the plan. */
+/* Makes a plan: chooses the placement within the budgets and writes the programs. The caller destroys the plan.
+ * SW_ERR_BUDGET: nothing fits; the message names the least budget that works. */
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
 
 /* The two halves of sw_plan_create. An outline is a plan without programs, some kilobytes per unit: placement, slots
@@ -325,7 +325,7 @@ void sw_plan_destroy(struct sw_plan *plan);
  * violation. */
 sw_status sw_plan_check(const struct sw_plan *plan);
 
-/* A readable table of tiers, placement, lanes. */
+/* Prints a readable table of tiers, placement and lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* What follows asks about a plan and changes nothing (predicates.c, shards.c). */

@@ -6,45 +6,46 @@
 
 enum { UNIT_SLOTS_MAX = 16 };
 
-/* A bit of the stage of weights and gradients: of what will be whole, this rank's shard is there. */
+/* Bits of the version of weights and gradients. OWN: only this rank's shard is valid; the rest arrives with the
+ * all-gather. */
 enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2 };
 
 /* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */
 enum { SW_BUCKETS = 3 };
 
-/* Slot numbers by role; -1 where the plan needs no such slot. Per-unit arrays have units->count entries. */
+/* Slot numbers by role; -1 where the plan needs no such slot. Arrays have one entry per unit. */
 struct sw_plan_index {
-    int32_t *weights, *grads,
-        *optimizer;           /* homes, on whatever tier; an optimizer in two generations has the next slot too */
-    int32_t *saved_optimizer; /* where a commit keeps records that live on device or host, if not every step commits */
-    int32_t *acc_shard;       /* device: accumulators of shards, where groups are reduced one by one */
-    int32_t *acc;             /* homes of accumulators between groups; -1: only the working one */
-    int32_t *boundary;        /* homes of each unit's inputs; pieces: micro-batches of a group */
-    int32_t *cache;           /* what passes leave for those after them */
-    int32_t *saved, *derived; /* intermediates kept; pieces: micro-batches of a group */
+    /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
+    int32_t *weights, *grads, *optimizer;
+    int32_t *saved_optimizer;             /* where a commit keeps state of device or host, if not every step commits */
+    int32_t *acc_shard;                   /* device: accumulators of shards, where groups are reduced one by one */
+    int32_t *acc;                         /* homes of accumulators between groups; -1: only the working one */
+    int32_t *input;                       /* homes of kept inputs; pieces: micro-batches of a group */
+    int32_t *cache;                       /* device: KV caches */
+    int32_t *saved, *derived;             /* device: intermediates kept; pieces: micro-batches of a group */
     int32_t unit_slot[UNIT_SLOTS_MAX];    /* device: weights of units that live elsewhere */
-    int32_t rows, rows_ring;              /* host, of all micro-batches; device ring: gathered rows of the embedding */
+    int32_t rows, rows_ring;              /* gathered rows: host, of all micro-batches; device ring */
     int32_t table_slot;                   /* device: a tied table that lives elsewhere, kept from embedding to head */
     int32_t saved_shared, derived_shared; /* device: intermediates that are computed again */
-    int32_t boundary_ring;                /* device: boundaries whose home is elsewhere, between two units */
-    int32_t boundary_back;                /* device ring: boundaries on their way to the backward pass */
-    int32_t boundary_out, boundary_in;    /* host rings: boundaries to and from NVMe */
-    int32_t boundary_grad;                /* device; pieces: micro-batches of a group */
-    int32_t tokens, token_stage, work;
+    int32_t output_ring;                  /* device: outputs between two units, whose home is elsewhere */
+    int32_t input_back;                   /* device ring: kept inputs on their way to the backward pass */
+    int32_t input_out, input_in;          /* host rings: kept inputs to and from NVMe */
+    int32_t output_grad;                  /* device; pieces: micro-batches of a group */
+    int32_t tokens, token_staging, work;
     int32_t work_acc[2];     /* device: accumulators being added to */
-    int32_t table_acc;       /* device: of a tied table, from head to embedding */
+    int32_t table_acc;       /* device: accumulator of a tied table, from head to embedding */
     int32_t acc_out, acc_in; /* host rings: accumulators to and from NVMe */
-    int32_t sums_device, sums_host, norm;
+    int32_t square_sums_device, square_sums_host, norm;
     int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
-    int32_t bucket_sums;    /* device ring: what this rank's chunks of them add up to, in fp32 */
-    int32_t staging;        /* device: through which reductions pass */
-    int32_t shared;         /* host: records of all ranks */
+    int32_t bucket_sums;    /* device ring: this rank's reduced chunks, in fp32 */
+    int32_t staging;        /* device: memory that reductions pass through */
+    int32_t summaries;      /* host: what every rank tells the others of a step */
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
     int32_t grads_out;      /* host ring: chunks on their way to NVMe */
     int32_t grads_in;       /* host ring: chunks for an update */
     int32_t grads_up;       /* device ring: chunks for an update on the device */
-    int32_t optimizer_ring; /* host ring: records read, updated, written */
-    int32_t optimizer_up;   /* device ring: records that pass through it for their update */
+    int32_t optimizer_ring; /* host ring: optimizer state read, updated, written */
+    int32_t optimizer_up;   /* device ring: optimizer state that passes through it for its update */
     int32_t weights_ring;   /* host ring: new weights on their way to device or NVMe */
     int32_t weights_in;     /* host ring: weights read from NVMe */
     int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
@@ -52,8 +53,8 @@ struct sw_plan_index {
 
 /* Tells whether a unit's whole weights live on the device. */
 bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
-/* What memory of a tier holds of a unit's state: gradients that live on the device are whole before they are reduced.
- */
+/* Returns what memory of a tier holds of a unit's state: gradients that live on the device are whole before they are
+ * reduced. */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
 /* Returns this rank's shard of a unit, and the number of its chunks. */
@@ -105,7 +106,7 @@ sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct 
 typedef bool (*sw_take_ops)(void *context, const struct sw_op *op, int32_t count);
 sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context);
 
-/* The refusal of a plan of more than SW_PLAN_MOST_OPS. */
+/* Returns the refusal of a plan of more than SW_PLAN_MOST_OPS. */
 sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 
 /* Derives the waits of a program from its accesses. */
@@ -113,7 +114,7 @@ sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *pr
 
 void sw_program_destroy(struct sw_program *program);
 
-/* Proves one program (check.c). */
+/* Proves one program by its accesses (check.c). */
 sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program, bool repeats);
 
 #endif

@@ -117,8 +117,8 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
 
 int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
     const int32_t slots[SW_BUFFERS] = {
-        [SW_BUFFER_TOKENS] = plan->index->token_stage,       [SW_BUFFER_WORK] = plan->index->work,
-        [SW_BUFFER_REDUCTIONS] = plan->index->staging,       [SW_BUFFER_SUMMARIES] = plan->index->shared,
+        [SW_BUFFER_TOKENS] = plan->index->token_staging,     [SW_BUFFER_WORK] = plan->index->work,
+        [SW_BUFFER_REDUCTIONS] = plan->index->staging,       [SW_BUFFER_SUMMARIES] = plan->index->summaries,
         [SW_BUFFER_OPTIMIZER] = plan->index->optimizer_ring, [SW_BUFFER_WEIGHTS] = plan->index->weights_ring,
     };
     return slots[which];

@@ -86,10 +86,10 @@ const char *sw_plan_commits(const struct sw_plan *plan) {
 }
 
 int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
-    int64_t record_bytes = 0;
+    int64_t optimizer_bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        record_bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
-    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * record_bytes;
+        optimizer_bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
+    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * optimizer_bytes;
 }
 
 static void print_disk(const struct sw_plan *plan, FILE *out) {

@@ -22,12 +22,12 @@ static void emit_tokens(struct sw_builder *b, int64_t micros) {
     struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
-        sw_build_write(b, (struct sw_place){.slot = b->index->tokens, .piece = m},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->tokens, .piece = m},
                        (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
 }
 
 static void read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_place){.slot = b->index->tokens, .piece = micro},
+    sw_build_read(b, (struct sw_operand){.slot = b->index->tokens, .piece = micro},
                   (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
@@ -36,12 +36,12 @@ static void read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
 }
 
 static void touch_work(struct sw_builder *b) {
-    sw_build_write(b, (struct sw_place){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    sw_build_write(b, (struct sw_operand){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
     b->works = true;
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
-    const struct sw_place cache = {.slot = b->index->cache[unit]};
+    const struct sw_operand cache = {.slot = b->index->cache[unit]};
     if (cache.slot < 0)
         return;
     sw_build_read(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 1, 0});
@@ -52,8 +52,8 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
  * in a slot of its own or in one that all share. */
 static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
                        bool make) {
-    const struct sw_place place =
-        own >= 0 ? (struct sw_place){.slot = own, .piece = within} : (struct sw_place){.slot = shared};
+    const struct sw_operand place =
+        own >= 0 ? (struct sw_operand){.slot = own, .piece = within} : (struct sw_operand){.slot = shared};
     if (make)
         sw_build_write(b, place, what);
     else
@@ -72,42 +72,42 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
         touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
 }
 
-static struct sw_what boundary_of(int64_t unit, int64_t micro) {
+static struct sw_what output_of(int64_t unit, int64_t micro) {
     return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
 }
 
 /* A group of micro-batches on its way through the units. */
 struct group {
     int64_t first, count;
-    struct sw_place *at; /* where each one's boundary is on the device */
-    bool train;          /* boundaries are kept for the backward pass */
-    bool caches;         /* what units leave for later passes is read and added to */
-    bool speculate;      /* finished gradients go into the update at once */
+    struct sw_operand *at; /* where each one's boundary is on the device */
+    bool train;            /* boundaries are kept for the backward pass */
+    bool caches;           /* what units leave for later passes is read and added to */
+    bool speculate;        /* finished gradients go into the update at once */
     /* Of the next unit that streams through the device: between the micro-batches of the units before it, so that the
      * compute lane need not wait for the link, nor the link for updates on the host. */
     struct sw_unit_update ahead;
 };
 
 /* Where a unit's output goes: to the home of the next unit's input if that is on the device, else into the ring. */
-static struct sw_place output_place(struct sw_builder *b, int64_t unit, int64_t within) {
-    const int32_t home = b->index->boundary[unit + 1];
+static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
+    const int32_t home = b->index->input[unit + 1];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
-    return on_device ? (struct sw_place){.slot = home, .piece = within} : sw_build_ring(b, RING_BOUNDARY);
+    return on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
 }
 
 /* A boundary whose home is not the device leaves for it. */
-static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_place from) {
-    const int32_t home = b->index->boundary[unit + 1];
+static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
+    const int32_t home = b->index->input[unit + 1];
     const int64_t bytes = b->plan->spec.output_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
-    const struct sw_place to = {.slot = home, .piece = within};
-    const struct sw_what what = boundary_of(unit, micro);
+    const struct sw_operand to = {.slot = home, .piece = within};
+    const struct sw_what what = output_of(unit, micro);
     if (b->plan->slot[home].tier == SW_HOST) {
         sw_build_transfer(b, from, to, what, micro, bytes);
         return;
     }
-    const struct sw_place stage = sw_build_ring(b, RING_BOUNDARY_OUT);
+    const struct sw_operand stage = sw_build_ring(b, RING_INPUT_OUT);
     sw_build_transfer(b, from, stage, what, micro, bytes);
     sw_build_transfer(b, stage, to, what, micro, bytes);
 }
@@ -126,8 +126,8 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
     for (int64_t w = 0; w < group->count; w++) {
         emit_ahead(b, group, unit, w);
         const int64_t micro = group->first + w;
-        const struct sw_place out = output_place(b, unit, w);
-        const struct sw_place rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_place){.slot = -1};
+        const struct sw_operand out = output_place(b, unit, w);
+        const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro);
         op->flops = forward_flops(b, unit);
         if (weights < 0)
@@ -136,8 +136,8 @@ static void emit_forward_unit(struct sw_builder *b, struct group *group, int64_t
             read_weights(b, unit, weights);
         read_tokens(b, micro);
         if (unit > 0)
-            sw_build_read(b, group->at[w], boundary_of(unit - 1, micro));
-        sw_build_write(b, out, boundary_of(unit, micro));
+            sw_build_read(b, group->at[w], output_of(unit - 1, micro));
+        sw_build_write(b, out, output_of(unit, micro));
         if (unit > 0)
             touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
         if (group->caches)
@@ -156,7 +156,7 @@ static void read_head(struct sw_builder *b, const struct group *group, int64_t w
     if (table >= 0)
         read_weights(b, 0, table);
     read_tokens(b, micro);
-    sw_build_read(b, group->at[within], boundary_of(head - 1, micro));
+    sw_build_read(b, group->at[within], output_of(head - 1, micro));
     touch_work(b);
 }
 
@@ -181,9 +181,9 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumul
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
         const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
         const struct sw_what what = acc_of(unit, c, acc.stage);
-        const struct sw_place on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
-        const struct sw_place at_home = {.slot = home, .piece = SW_BY_GRAINS};
-        const struct sw_place on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
+        const struct sw_operand on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
+        const struct sw_operand at_home = {.slot = home, .piece = SW_BY_GRAINS};
+        const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
         if (in && nvme)
             sw_build_move(b, at_home, on_host, what, &chunk, bytes);
         sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
@@ -220,11 +220,11 @@ static void end_acc(struct sw_builder *b, int64_t unit, const struct group *grou
         const int64_t before = group->first / sw_plan_group(b->plan);
         sw_build_reduce_group(b, unit, acc.slot, acc.stage, before);
         if (last)
-            sw_build_finish(b, unit, b->index->acc_shard[unit], before + 1, false);
+            sw_build_round_gradients(b, unit, b->index->acc_shard[unit], before + 1, false);
         return;
     }
     if (last)
-        sw_build_finish(b, unit, acc.slot, acc.stage, group->speculate);
+        sw_build_round_gradients(b, unit, acc.slot, acc.stage, group->speculate);
     else if (!is_table(b, unit) && b->plan->slot[home].tier != SW_DEVICE)
         emit_acc_transfer(b, unit, acc, false);
 }
@@ -249,7 +249,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
         accumulate(b, head, &own);
         if (tied)
             accumulate(b, 0, &table);
-        sw_build_write(b, (struct sw_place){.slot = b->index->boundary_grad, .piece = w},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->output_grad, .piece = w},
                        (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, head - 1, group->first + w, 0, 0, 0});
     }
     end_acc(b, head, group, own);
@@ -257,19 +257,19 @@ static struct accumulator emit_head(struct sw_builder *b, struct group *group) {
 }
 
 /* A unit's kept input for the backward pass, on the device. */
-static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
-    const struct sw_place home = {.slot = b->index->boundary[unit], .piece = within};
+static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
+    const struct sw_operand home = {.slot = b->index->input[unit], .piece = within};
     const sw_tier tier = b->plan->slot[home.slot].tier;
-    const struct sw_what what = boundary_of(unit - 1, micro);
+    const struct sw_what what = output_of(unit - 1, micro);
     const int64_t bytes = b->plan->spec.output_bytes[unit - 1];
-    struct sw_place from = home;
+    struct sw_operand from = home;
     if (tier == SW_DEVICE)
         return home;
     if (tier == SW_NVME) {
-        from = sw_build_ring(b, RING_BOUNDARY_IN);
+        from = sw_build_ring(b, RING_INPUT_IN);
         sw_build_transfer(b, home, from, what, micro, bytes);
     }
-    const struct sw_place to = sw_build_ring(b, RING_BOUNDARY_BACK);
+    const struct sw_operand to = sw_build_ring(b, RING_INPUT_BACK);
     sw_build_transfer(b, from, to, what, micro, bytes);
     return to;
 }
@@ -277,16 +277,16 @@ static struct sw_place emit_recall(struct sw_builder *b, int64_t unit, int64_t w
 static void emit_backward(struct sw_builder *b, const struct group *group, int64_t unit, int64_t within,
                           int32_t weights, struct accumulator *acc) {
     const int64_t micro = group->first + within;
-    const struct sw_place grad = {.slot = b->index->boundary_grad, .piece = within};
+    const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
-    const struct sw_place in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_place){0};
+    const struct sw_operand in = unit > 0 ? emit_recall(b, kept, within, micro) : (struct sw_operand){0};
     const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
     op->flops = (BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * forward_flops(b, unit);
     read_tokens(b, micro);
     if (unit > 0) {
         read_weights(b, unit, weights);
-        sw_build_read(b, in, boundary_of(kept - 1, micro));
+        sw_build_read(b, in, output_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
     sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
@@ -366,7 +366,7 @@ static void emit_train(struct sw_builder *b, struct group *group, sw_waiting wai
     }
     sw_build_sums_of_shard(b);
     if (sw_plan_ranks(b->plan) > 1)
-        sw_build_share(b, true);
+        sw_build_exchange_summary(b, true);
     sw_build_norm(b);
 }
 
@@ -379,7 +379,7 @@ static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
     if (b->plan->commit_every_step)
         sw_build_commit(b);
     if (b->plan->commit_every_step && sw_plan_ranks(b->plan) > 1)
-        sw_build_share(b, false);
+        sw_build_exchange_summary(b, false);
 }
 
 static void emit_inference(struct sw_builder *b, struct group *group, sw_op_kind kind, int64_t micros) {
@@ -399,7 +399,7 @@ static void emit_inference(struct sw_builder *b, struct group *group, sw_op_kind
         }
     }
     if (sw_plan_ranks(b->plan) > 1)
-        sw_build_share(b, false);
+        sw_build_exchange_summary(b, false);
 }
 
 static sw_status index_lanes(struct sw_program *program) {

@@ -12,9 +12,9 @@ enum { STAGE_SHARED = -1 };
 struct chunk_update {
     struct sw_chunk chunk;
     bool speculative;
-    struct sw_place grads; /* where the update runs */
-    int32_t slot;          /* device slot that its weights also go to, or -1 */
-    bool gathered;         /* the step's rows are taken from its weights */
+    struct sw_operand grads; /* where the update runs */
+    int32_t slot;            /* device slot that its weights also go to, or -1 */
+    bool gathered;           /* the step's rows are taken from its weights */
 };
 
 static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit) {
@@ -22,7 +22,7 @@ static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit)
 }
 
 void sw_build_read_norm(struct sw_builder *b) {
-    sw_build_read(b, (struct sw_place){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
+    sw_build_read(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
 }
 
 static struct sw_what grads_what(const struct sw_chunk *chunk, int age) {
@@ -31,7 +31,7 @@ static struct sw_what grads_what(const struct sw_chunk *chunk, int age) {
 
 /* The chunk's records before the update, or after it. In two generations, an update reads the other and writes the one
  * that this step commits; a speculative one reads that and writes the other. In one, it is in place. */
-static struct sw_what records_what(const struct sw_builder *b, const struct chunk_update *u, bool after) {
+static struct sw_what optimizer_what(const struct sw_builder *b, const struct chunk_update *u, bool after) {
     const bool two = b->plan->commit_every_step;
     const bool committed = u->speculative != after;
     struct sw_what what = {SW_CONTENT_OPTIMIZER, u->chunk.unit, u->chunk.number, STAGE_FINAL, 0, SW_GENERATION_NONE};
@@ -57,19 +57,19 @@ static bool grads_pass(const struct sw_builder *b, int64_t unit) {
     return tier == SW_NVME || (tier == SW_DEVICE && !sw_plan_updates_on_device(b->plan, unit));
 }
 
-static struct sw_place home_of(int32_t slot) {
-    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS};
+static struct sw_operand home_of(int32_t slot) {
+    return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS};
 }
 
-static struct sw_place bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
-    const struct sw_place home = home_of(b->index->grads[chunk->unit]), to = sw_build_ring(b, RING_GRADS_IN);
+static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
+    const struct sw_operand home = home_of(b->index->grads[chunk->unit]), to = sw_build_ring(b, RING_GRADS_IN);
     sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_typed_bytes(b, chunk));
     return to;
 }
 
-static struct sw_place bring_records(struct sw_builder *b, const struct chunk_update *u) {
-    const struct sw_place home = home_of(b->index->optimizer[u->chunk.unit]), to = sw_build_ring(b, RING_RECORDS);
-    sw_build_move(b, home, to, records_what(b, u, false), &u->chunk, u->chunk.at.grains * SW_RECORD_BYTES);
+static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chunk_update *u) {
+    const struct sw_operand home = home_of(b->index->optimizer[u->chunk.unit]), to = sw_build_ring(b, RING_OPTIMIZER);
+    sw_build_move(b, home, to, optimizer_what(b, u, false), &u->chunk, u->chunk.at.grains * SW_RECORD_BYTES);
     return to;
 }
 
@@ -106,36 +106,36 @@ static void bring_ahead(struct sw_builder *b, sw_state state) {
     const int64_t most = chunks_ahead(b, state);
     while (ahead->brought - ahead->taken < most && find_next(b, state, ahead)) {
         const struct chunk_update u = {.chunk = sw_build_chunk(b, SW_OPTIMIZER, ahead->unit, ahead->chunk++)};
-        const struct sw_place at = state == SW_GRADS ? bring_grads(b, &u.chunk, 1) : bring_records(b, &u);
+        const struct sw_operand at = state == SW_GRADS ? bring_grads(b, &u.chunk, 1) : bring_optimizer(b, &u);
         if (ahead->brought++ == ahead->taken)
             ahead->first_piece = (int32_t)at.piece;
     }
 }
 
-static struct sw_place take(struct sw_builder *b, sw_state state) {
+static struct sw_operand take(struct sw_builder *b, sw_state state) {
     struct sw_read_ahead *ahead = &b->ahead[state];
-    const struct sw_place at = {.slot = ring_of(b, state), .piece = ahead->first_piece};
+    const struct sw_operand at = {.slot = ring_of(b, state), .piece = ahead->first_piece};
     ahead->first_piece = (ahead->first_piece + 1) % (int32_t)b->plan->slot[at.slot].pieces;
     ahead->taken++;
     return at;
 }
 
 /* Where the update of the step before finds a chunk's gradients. */
-static struct sw_place grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
+static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
     const int64_t unit = chunk->unit;
-    const struct sw_place at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
+    const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
-    const struct sw_place stage = sw_build_ring(b, RING_GRADS_UP);
+    const struct sw_operand stage = sw_build_ring(b, RING_GRADS_UP);
     sw_build_move(b, at, stage, grads_what(chunk, 1), chunk, sw_build_typed_bytes(b, chunk));
     return stage;
 }
 
-static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_place records,
-                      struct sw_place weights) {
+static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_operand records,
+                      struct sw_operand weights) {
     struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST,
                                          on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
-    struct sw_what before = records_what(b, u, false), after = records_what(b, u, true);
+    struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
     op->bytes = op->grains * (2 * SW_RECORD_BYTES) + 2 * sw_build_typed_bytes(b, &u->chunk);
     op->speculates = u->speculative;
@@ -149,31 +149,31 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
 
 /* Where shards become whole weights: in their home on the device, or in the device slot from which they then go home.
  */
-static bool gathers_at_home(const struct sw_builder *b, int64_t unit) {
+static bool joins_at_home(const struct sw_builder *b, int64_t unit) {
     return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
 
-static bool gathers_away(const struct sw_builder *b, int64_t unit) {
+static bool joins_away(const struct sw_builder *b, int64_t unit) {
     return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
-static struct sw_place home_of_weights(const struct sw_builder *b, int64_t unit) {
-    return (struct sw_place){.slot = b->index->weights[unit], .piece = SW_BY_GRAINS, .own = gathers_at_home(b, unit)};
+static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t unit) {
+    return (struct sw_operand){.slot = b->index->weights[unit], .piece = SW_BY_GRAINS, .own = joins_at_home(b, unit)};
 }
 
-static struct sw_place slot_of_weights(const struct sw_builder *b, int32_t slot) {
-    return (struct sw_place){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
+static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slot) {
+    return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
 }
 
 /* New weights from where the update left them to where they live and to the device slot that waits for them. */
-static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_place made) {
+static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_operand made) {
     const int64_t unit = u->chunk.unit;
-    const struct sw_place home = home_of_weights(b, unit);
+    const struct sw_operand home = home_of_weights(b, unit);
     const struct sw_what what = weights_what(u);
     const int64_t bytes = sw_build_typed_bytes(b, &u->chunk);
     const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, unit);
-    const bool goes_home = !gathers_away(b, unit);
-    struct sw_place on_host = made;
+    const bool goes_home = !joins_away(b, unit);
+    struct sw_operand on_host = made;
     if (made_in == SW_DEVICE && home_tier != SW_DEVICE && goes_home) {
         on_host = home_tier == SW_HOST ? home : sw_build_ring(b, RING_WEIGHTS);
         sw_build_move(b, made, on_host, what, &u->chunk, bytes);
@@ -189,48 +189,48 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
 }
 
 /* Where an update writes its new weights. */
-static struct sw_place weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
-    const struct sw_place home = home_of_weights(b, u->chunk.unit);
+static struct sw_operand weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
+    const struct sw_operand home = home_of_weights(b, u->chunk.unit);
     const sw_tier tier = tier_of(b, SW_WEIGHTS, u->chunk.unit);
     if (!on_device)
-        return tier == SW_HOST && !gathers_away(b, u->chunk.unit) ? home : sw_build_ring(b, RING_WEIGHTS);
+        return tier == SW_HOST && !joins_away(b, u->chunk.unit) ? home : sw_build_ring(b, RING_WEIGHTS);
     if (tier == SW_DEVICE)
         return home;
     return u->slot >= 0 ? slot_of_weights(b, u->slot) : sw_build_ring(b, RING_WEIGHTS_DOWN);
 }
 
-static void save_records(struct sw_builder *b, const struct chunk_update *u, struct sw_place home,
-                         int64_t record_bytes) {
-    const struct sw_what what = records_what(b, u, true);
-    struct sw_place from = home;
+static void save_optimizer(struct sw_builder *b, const struct chunk_update *u, struct sw_operand home,
+                           int64_t optimizer_bytes) {
+    const struct sw_what what = optimizer_what(b, u, true);
+    struct sw_operand from = home;
     if (tier_of(b, SW_OPTIMIZER, u->chunk.unit) == SW_DEVICE) {
-        from = sw_build_ring(b, RING_RECORDS);
-        sw_build_move(b, home, from, what, &u->chunk, record_bytes);
+        from = sw_build_ring(b, RING_OPTIMIZER);
+        sw_build_move(b, home, from, what, &u->chunk, optimizer_bytes);
     }
-    sw_build_move(b, from, home_of(b->index->saved_optimizer[u->chunk.unit]), what, &u->chunk, record_bytes);
+    sw_build_move(b, from, home_of(b->index->saved_optimizer[u->chunk.unit]), what, &u->chunk, optimizer_bytes);
 }
 
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const int64_t unit = u->chunk.unit;
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
     const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams_optimizer(b->plan, unit);
-    const struct sw_place home = home_of(b->index->optimizer[unit]);
-    const int64_t record_bytes = u->chunk.at.grains * SW_RECORD_BYTES;
-    struct sw_place records = home;
+    const struct sw_operand home = home_of(b->index->optimizer[unit]);
+    const int64_t optimizer_bytes = u->chunk.at.grains * SW_RECORD_BYTES;
+    struct sw_operand records = home;
     if (tier == SW_NVME)
-        records = u->speculative ? bring_records(b, u) : take(b, SW_OPTIMIZER);
-    const struct sw_place at = streams ? sw_build_ring(b, RING_RECORDS_UP) : records;
+        records = u->speculative ? bring_optimizer(b, u) : take(b, SW_OPTIMIZER);
+    const struct sw_operand at = streams ? sw_build_ring(b, RING_OPTIMIZER_UP) : records;
     if (streams)
-        sw_build_move(b, records, at, records_what(b, u, false), &u->chunk, record_bytes);
-    const struct sw_place weights = weights_target(b, u, on_device);
+        sw_build_move(b, records, at, optimizer_what(b, u, false), &u->chunk, optimizer_bytes);
+    const struct sw_operand weights = weights_target(b, u, on_device);
     update_op(b, u, on_device, at, weights);
     spread_weights(b, u, weights);
     if (streams)
-        sw_build_move(b, at, records, records_what(b, u, true), &u->chunk, record_bytes);
+        sw_build_move(b, at, records, optimizer_what(b, u, true), &u->chunk, optimizer_bytes);
     if (tier == SW_NVME)
-        sw_build_move(b, records, home, records_what(b, u, true), &u->chunk, record_bytes);
+        sw_build_move(b, records, home, optimizer_what(b, u, true), &u->chunk, optimizer_bytes);
     else if (b->saves)
-        save_records(b, u, home, record_bytes);
+        save_optimizer(b, u, home, optimizer_bytes);
 }
 
 bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit) {
@@ -239,7 +239,7 @@ bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit) {
 
 struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed) {
     const bool redo = waiting == SW_WAITING_REDO;
-    const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE, joins = gathers_away(b, unit);
+    const bool lives_elsewhere = tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE, joins = joins_away(b, unit);
     /* After a speculation most steps redo nothing, so the forward pass fetches weights from where they live; but for a
      * tied table, which has a slot of its own, where the speculation has left them. */
     const bool gathers = unit == 0 && sw_plan_gathers_rows(b->plan);
@@ -273,17 +273,17 @@ void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int
 /* What all ranks have updated becomes whole. */
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update) {
     const int64_t unit = update->unit;
-    if (gathers_at_home(b, unit))
+    if (joins_at_home(b, unit))
         sw_build_all_gather(b, unit, b->index->weights[unit], b->index->weights[unit]);
     else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan))
         sw_build_all_gather(b, unit, update->slot, update->slot);
-    for (int64_t c = 0; gathers_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+    for (int64_t c = 0; joins_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
-        const struct sw_place home = home_of(b->index->weights[unit]), at = home_of(update->slot);
+        const struct sw_operand home = home_of(b->index->weights[unit]), at = home_of(update->slot);
         const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
         const int64_t bytes = sw_build_typed_bytes(b, &chunk);
         const bool nvme = tier_of(b, SW_WEIGHTS, unit) == SW_NVME;
-        const struct sw_place on_host = nvme ? sw_build_ring(b, RING_WEIGHTS) : home;
+        const struct sw_operand on_host = nvme ? sw_build_ring(b, RING_WEIGHTS) : home;
         sw_build_move(b, at, on_host, what, &chunk, bytes);
         if (nvme)
             sw_build_move(b, on_host, home, what, &chunk, bytes);
@@ -291,34 +291,34 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
 }
 
 /* Returns where an update finds the chunk; slot -1: it is on the device, and the update runs on the host. */
-static struct sw_place finish_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t stage) {
+static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t stage) {
     const int64_t unit = chunk->unit;
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
-    const struct sw_place home = home_of(b->index->grads[unit]);
-    const struct sw_place on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
+    const struct sw_operand home = home_of(b->index->grads[unit]);
+    const struct sw_operand on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
     const struct sw_what grads = grads_what(chunk, 0);
     const int64_t bytes = sw_build_typed_bytes(b, chunk);
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, SW_LANE_COMPUTE, chunk);
     op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
     sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, stage, 0, 0});
     sw_build_write(b, on_device, grads);
-    sw_build_note_sums(b, unit, chunk->number);
+    sw_build_note_square_sums(b, unit, chunk->number);
     const bool updated_there = sw_plan_updates_on_device(b->plan, unit);
     if (tier == SW_DEVICE)
-        return updated_there ? on_device : (struct sw_place){.slot = -1};
-    const struct sw_place on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
+        return updated_there ? on_device : (struct sw_operand){.slot = -1};
+    const struct sw_operand on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
     sw_build_move(b, on_device, on_host, grads, chunk, bytes);
     if (tier == SW_NVME)
         sw_build_move(b, on_host, home, grads, chunk, bytes);
     return updated_there ? on_device : on_host;
 }
 
-static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
     const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
     for (int64_t c = 0; c < chunks; c++) {
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
         u.slot = unit == 0 && sw_plan_fetches_table(b->plan) ? b->index->table_slot : -1;
-        u.grads = finish_chunk(b, &u.chunk, acc, stage);
+        u.grads = round_chunk(b, &u.chunk, acc, stage);
         if (!speculate)
             continue;
         if (u.grads.slot < 0)
@@ -327,7 +327,7 @@ static void finish_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_
     }
 }
 
-void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
+void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
     const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
     if (chunks == 0)
         return;
@@ -337,17 +337,17 @@ void sw_build_download_sums(struct sw_builder *b, int64_t unit) {
     op->first_grain = own.first_grain;
     op->grains = own.grains;
     op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS);
-    sw_build_read(b, (struct sw_place){.slot = b->index->sums_device, .piece = unit}, sums);
-    sw_build_write(b, (struct sw_place){.slot = b->index->sums_host, .piece = unit}, sums);
+    sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit}, sums);
+    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = unit}, sums);
 }
 
-void sw_build_finish(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
     if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
         sw_build_reduce(b, unit, acc, stage);
         return;
     }
-    finish_alone(b, unit, acc, stage, speculate);
-    sw_build_download_sums(b, unit);
+    round_alone(b, unit, acc, stage, speculate);
+    sw_build_download_square_sums(b, unit);
 }
 
 /* Whose sums of squares the host has. */
@@ -362,8 +362,8 @@ void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, SW_LANE_UPDATE, -1, -1);
     for (int64_t u = 0; u < b->plan->spec.units->count; u++)
-        sw_build_read(b, (struct sw_place){.slot = b->index->sums_host, .piece = u}, sums_of(b, u, shared));
-    sw_build_write(b, (struct sw_place){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
+        sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = u}, sums_of(b, u, shared));
+    sw_build_write(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
 
 /* Reading every grain of what is committed orders the commit after its writes. Of two generations, the other generation
@@ -393,16 +393,16 @@ void sw_build_commit(struct sw_builder *b) {
     sw_build_read_norm(b);
     read_committed(b);
     if (sw_plan_ranks(b->plan) > 1)
-        sw_build_write(b, (struct sw_place){.slot = b->index->shared},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->summaries},
                        (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
     b->commits = true;
 }
 
 /* A step counts as committed when all ranks have it: until they know that of each other, nothing overwrites the one
  * before. */
-void sw_build_share(struct sw_builder *b, bool sums) {
+void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
     struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, SW_LANE_COMM, -1, -1);
-    const struct sw_place shared = {.slot = b->index->shared}, work = {.slot = b->index->work};
+    const struct sw_operand shared = {.slot = b->index->summaries}, work = {.slot = b->index->work};
     op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
     op->bytes = (sw_plan_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
     if (b->commits) {
@@ -410,7 +410,7 @@ void sw_build_share(struct sw_builder *b, bool sums) {
         read_committed(b);
     }
     for (int64_t u = 0; sums && u < b->plan->spec.units->count; u++) {
-        const struct sw_place at = {.slot = b->index->sums_host, .piece = u};
+        const struct sw_operand at = {.slot = b->index->square_sums_host, .piece = u};
         if (sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));

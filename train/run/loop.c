@@ -247,8 +247,8 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->good_steps += !bad;
-    loop->heard |= result.wishes;
-    loop->save_is_due |= (result.wishes & REQUEST_SAVE) != 0 && step >= loop->save_step;
+    loop->heard |= result.requests;
+    loop->save_is_due |= (result.requests & REQUEST_SAVE) != 0 && step >= loop->save_step;
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
