@@ -161,10 +161,11 @@ static inline int32_t sw_access_slot(const struct sw_access *access, int64_t ste
 
 /* Done when op `position` of `lane` in the step `steps_back` before this one is done. */
 struct sw_wait {
-    int32_t position;
-    sw_lane lane;
-    int8_t steps_back;
+    int32_t position : 24;
+    sw_lane lane : 4;
+    int8_t steps_back : 4;
 };
+static_assert(sizeof(struct sw_wait) == 4, "a plan has millions of them");
 
 struct sw_op {
     sw_op_kind kind;
@@ -186,10 +187,11 @@ struct sw_op {
     int32_t first_wait;
 };
 
-/* The ops of all programs of a plan together, beyond which it is refused. An op takes about 170 bytes with its accesses
+/* The ops of all programs of a plan together, beyond which it is refused. An op takes about 200 bytes with its accesses
  * and waits where most ops move chunks, so that a plan and its proof stay within 1 GiB. Ops that compute have more
  * accesses and take about 320 bytes: plans of some 100,000 micro-batches may take 1.4 GiB. */
 enum { SW_PLAN_MOST_OPS = 4500000 };
+static_assert((int)SW_PLAN_MOST_OPS < 1 << 23, "a wait's position has 24 bits");
 
 /* A list of ops over the plan's slots. */
 struct sw_program {
