@@ -106,7 +106,7 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
     return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
            spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
-           plan->recompute[a] == plan->recompute[b] && plan->update_on_device[a] == plan->update_on_device[b] &&
+           plan->recompute[a] == plan->recompute[b] && spec->update_on_device[a] == spec->update_on_device[b] &&
            memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
 }
 

@@ -81,7 +81,7 @@ static int passes_of(sw_program_kind kind) {
 static bool passes_are_too_many(const struct sw_plan *plan) {
     int64_t passes = 0;
     for (int p = 0; p < SW_PROGRAMS; p++)
-        passes += has_program(plan, (sw_program_kind)p) ? passes_of((sw_program_kind)p) : 0;
+        passes += sw_plan_has_program(plan, (sw_program_kind)p) ? passes_of((sw_program_kind)p) : 0;
     return plan->spec.micro_batches > SW_PLAN_MOST_OPS / ((plan->spec.units->count - 1) * passes);
 }
 
