@@ -15,6 +15,7 @@ static const struct {
     bool by_ranks; /* several ranks may run the command together; the others refuse more than one */
 } commands[] = {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
+    {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
     {.name = "plan", .what = "where state would live, and how long a step would take", .run = sw_command_plan},
     {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
     {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
@@ -22,7 +23,6 @@ static const struct {
     {.name = "generate", .what = "continue a text", .run = sw_command_generate},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
-    {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
     {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

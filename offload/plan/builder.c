@@ -37,7 +37,8 @@ struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, i
     struct sw_program *program = b->program;
     if (b->take != NULL && program->op_count == TAKEN_OPS)
         sw_build_hand_on(b);
-    if (b->take == NULL && program->op_count == SW_PLAN_MOST_OPS && b->status == SW_OK)
+    if (b->take == NULL && b->status == SW_OK &&
+        (program->op_count == SW_PLAN_MOST_OPS || sw_program_bytes(program) > SW_PLAN_MOST_BYTES))
         b->status = sw_plan_refuse_ops(&b->plan->spec);
     if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
         return &b->dropped;

@@ -60,8 +60,8 @@ const char *sw_op_name(sw_op_kind kind) {
 sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
     return sw_fail(
         SW_ERR_ARG,
-        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations that a plan "
-        "may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
+        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations, or the memory, that "
+        "a plan may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
         "makes fewer",
         (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
 }
@@ -86,7 +86,7 @@ static bool passes_are_too_many(const struct sw_plan *plan) {
 }
 
 sw_status sw_plan_complete(struct sw_plan *plan) {
-    int64_t ops = 0;
+    int64_t ops = 0, bytes = 0;
     if (passes_are_too_many(plan))
         return sw_plan_refuse_ops(&plan->spec);
     for (int p = 0; p < SW_PROGRAMS; p++) {
@@ -95,7 +95,8 @@ sw_status sw_plan_complete(struct sw_plan *plan) {
             continue;
         SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, program));
         ops += program->op_count;
-        if (ops > SW_PLAN_MOST_OPS)
+        bytes += sw_program_bytes(program);
+        if (ops > SW_PLAN_MOST_OPS || bytes > SW_PLAN_MOST_BYTES)
             return sw_plan_refuse_ops(&plan->spec);
         SW_TRY(sw_plan_derive_waits(plan, program));
     }

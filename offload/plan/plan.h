@@ -187,10 +187,9 @@ struct sw_op {
     int32_t first_wait;
 };
 
-/* The ops of all programs of a plan together, beyond which it is refused. An op takes about 200 bytes with its accesses
- * and waits where most ops move chunks, so that a plan and its proof stay within 1 GiB. Ops that compute have more
- * accesses and take about 320 bytes: plans of some 100,000 micro-batches may take 1.4 GiB. */
-enum { SW_PLAN_MOST_OPS = 4500000 };
+/* A plan with more ops in all its programs, or with more bytes of ops and accesses, is refused, so that the plan and
+ * its proof stay within 1 GiB. Most ops move chunks and take about 200 bytes; those that compute have more accesses. */
+enum { SW_PLAN_MOST_OPS = 4500000, SW_PLAN_MOST_BYTES = 768 << 20 };
 static_assert((int)SW_PLAN_MOST_OPS < 1 << 23, "a wait's position has 24 bits");
 
 /* A list of ops over the plan's slots. */
@@ -317,7 +316,7 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
 
 /* The two halves of sw_plan_create. An outline is a plan without programs, some kilobytes per unit: placement, slots
  * and peaks, of which several can be compared. sw_plan_complete makes its programs; SW_ERR_ARG where they have more
- * than SW_PLAN_MOST_OPS, SW_OK at once where it has them. */
+ * than SW_PLAN_MOST_OPS or SW_PLAN_MOST_BYTES, SW_OK at once where it has them. */
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out);
 sw_status sw_plan_complete(struct sw_plan *plan);
 void sw_plan_destroy(struct sw_plan *plan);

@@ -98,7 +98,12 @@ int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
  * the content lies (check_operands.c). */
 sw_status sw_program_check_operands(const struct sw_plan *plan, const struct sw_program *program);
 
-/* Emits the ops of a program with their accesses. SW_ERR_ARG beyond SW_PLAN_MOST_OPS. */
+/* Returns the bytes of a program's ops and accesses. */
+static inline int64_t sw_program_bytes(const struct sw_program *program) {
+    return program->op_count * (int64_t)sizeof *program->op + program->access_count * (int64_t)sizeof *program->access;
+}
+/* Emits the ops of a program with their accesses. SW_ERR_ARG beyond SW_PLAN_MOST_OPS or
+ * SW_PLAN_MOST_BYTES. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);
 
 /* Hands the ops of a program to `take` as they are emitted, some at a time, and keeps none. They have no waits. `take`
@@ -106,7 +111,7 @@ sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct 
 typedef bool (*sw_take_ops)(void *context, const struct sw_op *op, int32_t count);
 sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context);
 
-/* Returns the refusal of a plan of more than SW_PLAN_MOST_OPS. */
+/* Returns the refusal of a plan beyond SW_PLAN_MOST_OPS or SW_PLAN_MOST_BYTES. */
 sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 
 /* Derives the waits of a program from its accesses. */
