@@ -38,7 +38,7 @@ struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, i
     if (b->take != NULL && program->op_count == TAKEN_OPS)
         sw_build_hand_on(b);
     if (b->take == NULL && b->status == SW_OK &&
-        (program->op_count == SW_PLAN_MOST_OPS || sw_program_bytes(program) > SW_PLAN_MOST_BYTES))
+        (program->op_count == SW_PLAN_MOST_OPS || sw_program_bytes(program) > b->most_bytes))
         b->status = sw_plan_refuse_ops(&b->plan->spec);
     if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
         return &b->dropped;

@@ -65,6 +65,7 @@ struct sw_builder {
     const struct sw_plan_index *index;
     struct sw_program *program;
     int32_t op_capacity, access_capacity;
+    int64_t most_bytes; /* that this program may have beside the plan's other ones */
     int32_t ring_next[RINGS];
     int32_t unit_slot_next;
     int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */

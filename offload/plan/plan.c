@@ -86,7 +86,7 @@ static bool passes_are_too_many(const struct sw_plan *plan) {
 }
 
 sw_status sw_plan_complete(struct sw_plan *plan) {
-    int64_t ops = 0, bytes = 0;
+    int64_t ops = 0;
     if (passes_are_too_many(plan))
         return sw_plan_refuse_ops(&plan->spec);
     for (int p = 0; p < SW_PROGRAMS; p++) {
@@ -95,8 +95,7 @@ sw_status sw_plan_complete(struct sw_plan *plan) {
             continue;
         SW_TRY(sw_plan_emit(plan, (sw_program_kind)p, program));
         ops += program->op_count;
-        bytes += sw_program_bytes(program);
-        if (ops > SW_PLAN_MOST_OPS || bytes > SW_PLAN_MOST_BYTES)
+        if (ops > SW_PLAN_MOST_OPS)
             return sw_plan_refuse_ops(&plan->spec);
         SW_TRY(sw_plan_derive_waits(plan, program));
     }

@@ -451,9 +451,18 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
     return b->status;
 }
 
+/* Returns the bytes that a plan's programs leave for one more. */
+static int64_t bytes_left(const struct sw_plan *plan, const struct sw_program *but) {
+    int64_t bytes = SW_PLAN_MOST_BYTES;
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        bytes -= &plan->program[p] == but ? 0 : sw_program_bytes(&plan->program[p]);
+    return bytes;
+}
+
 static struct sw_builder begin_program(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *program) {
     *program = (struct sw_program){0};
     return (struct sw_builder){.plan = plan,
+                               .most_bytes = bytes_left(plan, program),
                                .index = plan->index,
                                .program = program,
                                .sums_unit = -1,
