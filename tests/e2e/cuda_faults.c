@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/equipment/cuda/runtime.h"
 #include "kernels/device_ops.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #define FAULT "an illegal memory access was encountered"
 enum { FAULTY_UNIT = 3, FAULTY_MICRO = 2, PAUSE_NS = 20000000, TEXT_CHARS = 160 };

@@ -237,8 +237,8 @@ int fsync(int fd) {
     return flush_and_record(REAL(fsync), fd);
 }
 
-int fdatasync(int fd) {
-    return flush_and_record(REAL(fdatasync), fd);
+int fdatasync(int fildes) {
+    return flush_and_record(REAL(fdatasync), fildes);
 }
 
 struct request {

@@ -3,8 +3,8 @@
 #include "core/ranks/comm_private.h"
 #include "core/rng.h"
 #include "core/size.h"
-#include "tests/equipment/cuda/runtime.h"
 #include "kernels/device.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
 #include "tests/kernels/support.h"
 
 #include "core/size.h"
-#include "tests/equipment/cuda/machine.h"
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
+#include "tests/equipment/cuda/machine.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -210,17 +210,17 @@ static void test_write_fails(void **state) {
 /* In the place of the C library's. */
 static int flushes, flush_error;
 
-int fdatasync(int file) {
+int fdatasync(int fildes) {
     struct stat info;
     errno = flush_error;
-    flushes += fstat(file, &info) == 0 && info.st_size > 0;
+    flushes += fstat(fildes, &info) == 0 && info.st_size > 0;
     return flush_error == 0 ? 0 : -1;
 }
 
 static int folder_error;
 
-int fsync(int file) {
-    (void)file;
+int fsync(int fd) {
+    (void)fd;
     errno = folder_error;
     return folder_error == 0 ? 0 : -1;
 }

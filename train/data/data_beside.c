@@ -91,5 +91,6 @@ const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHAR
 }
 
 double sw_data_epochs(const struct sw_data *data, double windows) {
-    return windows / (double)((data->train_tokens - 1) / data->seq);
+    const int64_t windows_there = (data->train_tokens - 1) / data->seq;
+    return windows / (double)windows_there;
 }

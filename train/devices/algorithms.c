@@ -4,6 +4,7 @@
 #include "train/devices/driver_version.h"
 #include "train/files/cache.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static bool read_words(const char *text, uint64_t out[SW_ALGORITHM_WORDS]) {
         return false;
     for (int i = 0; i < SW_ALGORITHM_WORDS; i++) {
         char word[WORD_CHARS];
-        snprintf(word, sizeof word, "%.*s", DIGITS, text + i * DIGITS);
+        snprintf(word, sizeof word, "%.*s", DIGITS, text + (size_t)i * DIGITS);
         out[i] = strtoull(word, NULL, 16);
     }
     return true;
@@ -250,6 +251,7 @@ sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, 
     list.item = malloc((size_t)bytes);
     sw_status status = sw_ranks_gate(
         ranks, list.item != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the table of algorithms"));
+    assert(status != SW_OK || list.item != NULL);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         memcpy(list.item, record->list.item, (size_t)bytes);
     if (status == SW_OK)

@@ -3,6 +3,7 @@
 #include "core/size.h"
 #include "train/devices/ranks.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Shares are unequal, and no multiple of anything. */
@@ -82,10 +83,10 @@ static sw_status check_reduce(struct check *c) {
                                   &request));
     SW_TRY(sw_comm_wait(request));
     SW_TRY(to_host(c, to));
-    const float ranks = (float)(c->ranks * (c->ranks + 1) / 2);
+    const int sum_of_ranks = c->ranks * (c->ranks + 1) / 2;
     for (int64_t i = c->bounds[c->rank]; i < c->bounds[c->rank + 1]; i++)
-        if (c->host[i] != ranks * value_of(0, i))
-            return wrong(c, "reduce-scatter", i, ranks * value_of(0, i));
+        if (c->host[i] != (float)sum_of_ranks * value_of(0, i))
+            return wrong(c, "reduce-scatter", i, (float)sum_of_ranks * value_of(0, i));
     return SW_OK;
 }
 
@@ -133,6 +134,7 @@ sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *de
     c.bounds = calloc(2 * ((size_t)c.ranks + 1), sizeof *c.bounds);
     if (c.bounds == NULL)
         SW_TRY_GOTO(sw_ranks_gate(ranks, sw_fail(SW_ERR_NOMEM, "no memory to test NCCL")), end);
+    assert(c.bounds != NULL); /* The agreement carries a missing memory to every rank. */
     c.bounds_bytes = c.bounds + c.ranks + 1;
     divide(&c);
     const int64_t vectors_bytes = sw_round_up(2 * c.elems * (int64_t)sizeof *c.host, SW_BUFFER_ALIGN_BYTES);
@@ -141,6 +143,7 @@ sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *de
                             : sw_memory_open(devices->compute, "test of NCCL", SW_MEMORY_DEVICE,
                                              vectors_bytes + staging_bytes, &memory);
     SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
+    assert(c.host != NULL);
     c.device = sw_memory_base(memory);
     SW_TRY_GOTO(sw_comm_use_staging(ranks->comm, c.device + vectors_bytes, staging_bytes), end);
     status = check_all(ranks, &c);

@@ -1,5 +1,6 @@
 #include "train/files/nearest.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { TYPED_MAX_CHARS = 63, MOST_EDITS = 3, CHARS_PER_EDIT = 3 };
@@ -11,6 +12,7 @@ static int min_int(int a, int b) {
 /* Edits (one character added, left out or changed) from one text to the other: Levenshtein's distance, row by row. */
 static int edit_distance(const char *a, int a_chars, const char *b, int b_chars) {
     int row[TYPED_MAX_CHARS + 1];
+    assert(b_chars >= 0 && b_chars <= TYPED_MAX_CHARS);
     for (int j = 0; j <= b_chars; j++)
         row[j] = j;
     for (int i = 1; i <= a_chars; i++) {

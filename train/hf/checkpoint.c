@@ -3,6 +3,7 @@
 #include "core/size.h"
 #include "io/safetensors/safetensors.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,12 +103,14 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
 /* A tied model has one table. Where the weights hold a second one, it must be the same, or training would drop it. */
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
     const struct sw_safetensor *output = sw_safetensors_find(checkpoint->tensors, OUTPUT_TABLE);
-    const struct sw_safetensor *input = checkpoint->found[0][0];
+    const struct sw_safetensor **embedding = checkpoint->found[0];
+    assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor. */
+    const struct sw_safetensor *input = embedding[0];
     if (!checkpoint->units->tied || output == NULL)
         return SW_OK;
     if (!output->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output))
         return fail_untied(folder, input->name);
-    float *values = malloc(2 * COMPARED_ELEMS * sizeof *values);
+    float *values = malloc((size_t)2 * COMPARED_ELEMS * sizeof *values);
     if (values == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to compare the tables of %s", folder);
     const sw_status status = compare_tables(checkpoint->tensors, folder, input, output, values);

@@ -154,7 +154,7 @@ static sw_status send_box(const struct box *box, void *to) {
 /* Brings a unit's random weights; their fp32 numbers lie where gradients will be. */
 static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
-    const int64_t box_elems = BOX_GRAINS * SW_GRAIN_ELEMS;
+    const int64_t box_elems = (int64_t)BOX_GRAINS * SW_GRAIN_ELEMS;
     for (int64_t first = 0; first < elems; first += box_elems) {
         struct box box = {.run = run, .unit = unit, .first = first, .elems = sw_min_i64(box_elems, elems - first)};
         box.to = (float *)sw_memory_base(run->host) + first / box_elems % BOXES * box_elems;

@@ -86,7 +86,7 @@ static double weight_of(const struct sw_sampler *sampler, struct candidate candi
     return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
 }
 
-int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t place) {
+int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t position) {
     const struct sw_sampler_spec *spec = &sampler->spec;
     fill(sampler, logits);
     const struct candidate best = ranked(sampler, 0);
@@ -104,7 +104,7 @@ int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint6
         if (nucleus >= spec->top_p * total)
             kept = i + 1;
     }
-    double left = sw_rng_uniform(spec->seed, SAMPLER_STREAM, place) * nucleus;
+    double left = sw_rng_uniform(spec->seed, SAMPLER_STREAM, position) * nucleus;
     for (int64_t i = 0; i < kept; i++) {
         left -= weight_of(sampler, ranked(sampler, i), best.logit);
         if (left < 0)

@@ -39,9 +39,9 @@ struct sw_trainer {
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
-    int lock;         /* descriptor of the lock on the run, held by rank 0; -1: none */
-    int made_folders; /* how many of the run's folder and its parents this start made */
-    bool made_store;  /* this start made the store */
+    int lock;                     /* descriptor of the lock on the run, held by rank 0; -1: none */
+    int made_folders;             /* how many of the run's folder and its parents this start made */
+    bool made_store;              /* this start made the store */
     struct sw_confined *confined; /* the run's folder, through which its files are reached; NULL before it is there */
 };
 

@@ -12,7 +12,7 @@
 struct sw_merges;
 
 /* Reads the array `merges` of a tokenizer.json: "left right" or ["left", "right"], the first of them of rank 0. */
-sw_status sw_merges_create(const json_t *merges, const struct sw_vocabulary *vocabulary, const char *path,
+sw_status sw_merges_create(const json_t *list, const struct sw_vocabulary *vocabulary, const char *path,
                            struct sw_merges **out);
 void sw_merges_destroy(struct sw_merges *merges);
 

@@ -14,7 +14,7 @@ static struct sw_number_slot *slot_of(const struct sw_number_map *map, uint64_t 
 
 static sw_status grow(struct sw_number_map *map) {
     struct sw_number_map larger = {.slots = map->slots == 0 ? FIRST_SLOTS : 2 * map->slots, .used = map->used};
-    larger.slot = malloc(larger.slots * sizeof *larger.slot);
+    larger.slot = calloc(larger.slots, sizeof *larger.slot);
     if (larger.slot == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a table of %zu entries", larger.slots);
     for (size_t i = 0; i < larger.slots; i++)

@@ -216,7 +216,7 @@ struct cut {
     struct sw_pre_tokenizer_scratch *scratch;
     struct sw_piece_taker taker;
 };
-static sw_status cut_by(const struct cut *cut, int stage, struct sw_text text, bool first);
+static sw_status cut_by(const struct cut *cut, int number, struct sw_text text, bool first);
 
 static bool begins_with(struct sw_text text, const char *prefix) {
     const size_t bytes = strlen(prefix);

@@ -97,14 +97,14 @@ static sw_status resolve(const char *given, char path[PATH_MAX]) {
     return SW_OK;
 }
 
-sw_status sw_tokenizer_load(const char *given, struct sw_tokenizer **out) {
-    char path[PATH_MAX];
+sw_status sw_tokenizer_load(const char *path, struct sw_tokenizer **out) {
+    char file[PATH_MAX];
     json_t *json;
-    SW_TRY(resolve(given, path));
-    SW_TRY(sw_json_read_file(path, MOST_FILE_BYTES, SW_ERR_ARG, &json));
+    SW_TRY(resolve(path, file));
+    SW_TRY(sw_json_read_file(file, MOST_FILE_BYTES, SW_ERR_ARG, &json));
     struct sw_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     const sw_status status =
-        tokenizer == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer") : build(tokenizer, json, path);
+        tokenizer == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer") : build(tokenizer, json, file);
     json_decref(json);
     if (status != SW_OK) {
         sw_tokenizer_destroy(tokenizer);
