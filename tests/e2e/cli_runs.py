@@ -417,7 +417,8 @@ def what_is_written_is_private():
             program.must(*arguments)
         finally:
             os.umask(before)
-        wanted = {STORE: 0o600, "log.jsonl": 0o600, "run.json": 0o600, "run.lock": 0o600, ".": 0o700, "exports": 0o700,
+        wanted = {STORE: 0o600, "log.jsonl": 0o600, "run.json": 0o600, "recipe.yaml": 0o600, "run.lock": 0o600, ".": 0o700,
+                  "exports": 0o700,
                   "exports/index.json": 0o600}
         found = {name: os.stat(os.path.join(run, name)).st_mode & 0o777 for name in wanted}
         problems += [f"{arguments[0]}: {name} has the mode {found[name]:o}" for name in wanted if found[name] != wanted[name]]

@@ -16,13 +16,15 @@ static void say_data(const struct sw_trainer *trainer) {
     const double windows = (double)settings->steps * (double)windows_per_step;
     char text[SW_DATA_TEXT_CHARS];
     sw_log_info("data: %s; %lld steps are %.3g epochs", sw_data_text(trainer->data, text), (long long)settings->steps,
-                sw_data_epochs(trainer->data, windows));
+                windows / (double)sw_data_train_windows(trainer->data));
 }
 
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
+    const int64_t store_bytes =
+        trainer->store != NULL ? sw_store_file_bytes(trainer->store) : sw_plan_disk_bytes(trainer->plan);
     sw_log_info("%s: %lld parameters, %s on %s (%s, %d threads), %lld tokens a step", settings->model,
                 (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
                 sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
@@ -33,9 +35,11 @@ static void say_start(const struct sw_trainer *trainer) {
                     trainer->plan->spec.zero);
     sw_log_info("memory: device %s, host %s, store %s; %s",
                 sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
-                sw_format_size(trainer->plan->tier_bytes[SW_HOST], host),
-                sw_format_size(sw_store_file_bytes(trainer->store), nvme), sw_plan_commits(trainer->plan));
+                sw_format_size(trainer->plan->tier_bytes[SW_HOST], host), sw_format_size(store_bytes, nvme),
+                sw_plan_commits(trainer->plan));
     say_data(trainer);
+    if (settings->dry_run)
+        return;
     sw_costs_say_kill(trainer);
     sw_costs_say_start(trainer);
     if (trainer->position.step > 0)
@@ -86,6 +90,14 @@ static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
     sw_log_info("%s; everything is saved; `spillway resume %s%s` continues", endings[end].what, trainer->folder,
                 end == SW_END_DONE ? " --steps N" : "");
     return endings[end].exit_status;
+}
+
+int sw_run_say_checked(struct sw_ranks *ranks, const struct sw_trainer *trainer) {
+    if (sw_ranks_rank(ranks) == 0) {
+        say_start(trainer);
+        sw_log_info("all of it fits; nothing was written, as --dry-run asks");
+    }
+    return SW_EXIT_DONE;
 }
 
 int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {

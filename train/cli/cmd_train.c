@@ -15,7 +15,7 @@ static int train(struct sw_ranks *ranks, struct sw_settings *settings) {
         status = sw_trainer_create(settings, ranks, sw_signals_catch(sw_ranks_rank(ranks) == 0), &trainer);
     if (status != SW_OK)
         return sw_command_fail_ranks(ranks, status);
-    const int code = sw_run_to_end(ranks, trainer);
+    const int code = trainer->run.settings.dry_run ? sw_run_say_checked(ranks, trainer) : sw_run_to_end(ranks, trainer);
     sw_trainer_close(trainer);
     return code;
 }

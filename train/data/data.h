@@ -41,8 +41,8 @@ bool sw_data_has_documents(const struct sw_data *data);
  * d.txt.mask and d.txt.doc", of the training part, or of validation where there is nothing to train on. */
 enum { SW_DATA_TEXT_CHARS = 1024 };
 const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]);
-/* Returns how many epochs of the training part `windows` windows are. */
-double sw_data_epochs(const struct sw_data *data, double windows);
+/* Returns the windows of the training part, which are one epoch. */
+int64_t sw_data_train_windows(const struct sw_data *data);
 /* Appends to the list, for run.json, which files lie beside each file of the data: "", "mask", "doc" or "mask,doc". The
  * validation file comes last. */
 sw_status sw_data_beside(const struct sw_data *data, struct sw_option_list *out);

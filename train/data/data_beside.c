@@ -90,7 +90,6 @@ const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHAR
     return text;
 }
 
-double sw_data_epochs(const struct sw_data *data, double windows) {
-    const int64_t windows_there = (data->train_tokens - 1) / data->seq;
-    return windows / (double)windows_there;
+int64_t sw_data_train_windows(const struct sw_data *data) {
+    return (data->train_tokens - 1) / data->seq;
 }

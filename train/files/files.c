@@ -117,6 +117,8 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
         status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     else if (fgetc(file) != EOF)
         status = sw_fail(SW_ERR_ARG, "%s is larger than %zu bytes", path, limit_bytes);
+    else if (memchr(text, '\0', bytes) != NULL)
+        status = sw_fail(SW_ERR_ARG, "%s is not UTF-8 text: it holds a zero byte", path);
     fclose(file);
     if (status != SW_OK) {
         free(text);

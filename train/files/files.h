@@ -17,7 +17,7 @@ typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
 sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers);
 /* Makes names that came or went in the folder of a file last, where the file system can. */
 sw_status sw_file_flush_folder_of(const char *path);
-/* Reads a whole regular file: zero-terminated, malloc'ed, at most limit bytes. */
+/* Reads a whole regular file of text: zero-terminated, malloc'ed, at most limit bytes. */
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
 /* Does the same with a file that belongs to a folder of ours, and refuses a link in its place. */
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);

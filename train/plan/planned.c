@@ -33,6 +33,7 @@ sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(open_devices(p));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
+    SW_TRY(sw_settings_resolve_steps(&p->settings, 0));
     const struct sw_model_shape shape = shape_of(p);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     sw_algorithms_keep(p->devices.compute);

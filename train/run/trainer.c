@@ -73,9 +73,10 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     sw_ranks_keep_to_node(trainer->ranks, info.bus);
     SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
+    SW_TRY(open_data(trainer));
+    SW_TRY(sw_settings_resolve_steps(settings, sw_data_train_windows(trainer->data)));
     const struct sw_schedule schedule = sw_settings_schedule(settings);
-    SW_TRY(sw_schedule_check(&schedule));
-    return open_data(trainer);
+    return sw_schedule_check(&schedule);
 }
 
 static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
@@ -282,17 +283,48 @@ static sw_status add_start(struct sw_trainer *trainer) {
     return sw_ranks_gate(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
 }
 
+static sw_status write_recipe(const struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, SW_RECIPE_NAME));
+    SW_TRY(sw_settings_recipe(&trainer->run.settings, trainer->given, &text));
+    const sw_status status = sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
+    free(text);
+    return status;
+}
+
 static sw_status begin_run(struct sw_trainer *trainer) {
+    SW_TRY(write_recipe(trainer));
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
+}
+
+/* Checks that the store has room: in the folders of --nvme, else in what is there of the path to the run's folder. */
+static sw_status check_places(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    char folder[SW_RUN_PATH_CHARS];
+    struct sw_places places;
+    SW_TRY(sw_path_join(folder, sizeof folder, trainer->folder, "."));
+    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
+        *strrchr(folder, '/') = '\0';
+    if (access(folder, F_OK) != 0)
+        snprintf(folder, sizeof folder, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
+    const sw_status status = sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places});
+    sw_places_release(&places);
+    return status;
 }
 
 static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_settings_check_names(settings));
+    SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
     SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
     SW_TRY(prepare(trainer));
+    if (settings->dry_run)
+        return sw_ranks_gate(ranks, check_places(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
     SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
@@ -488,6 +520,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
         sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
+    json_decref(trainer->given);
     sw_run_release(&trainer->run);
     if (trainer->lock >= 0)
         close(trainer->lock);

@@ -21,6 +21,7 @@ struct sw_trainer {
     const char *folder; /* the run's; the caller keeps it */
     struct sw_ranks *ranks;
     struct sw_run run;
+    json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
     struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
     struct sw_devices devices;
     struct sw_model *model;
@@ -46,7 +47,8 @@ struct sw_trainer {
 };
 
 /* Makes a new run. Settings move into the trainer. Everything is checked before anything is written, and a failure
- * leaves nothing behind. Until the first commit, *stop (set by a signal handler) makes it fail. */
+ * leaves nothing behind. With --dry-run it stops there: the trainer has neither store nor engine. Until the first
+ * commit, *stop (set by a signal handler) makes it fail. */
 sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             struct sw_trainer **out);
 /* Continues a run from its last commit. change (may be NULL) edits the run's settings before they are used. */

@@ -11,9 +11,10 @@ struct parser {
     void *target;
     int argc;
     char *const *argv;
-    int next; /* index of the next argument */
-    bool seen[MAX_OPTIONS];
-    bool flags_ended; /* "--" was read: all later arguments are values */
+    int next;                /* index of the next argument */
+    bool seen[MAX_OPTIONS];  /* by index of the option: given on the command line */
+    bool given[MAX_OPTIONS]; /* given by the recipe */
+    bool flags_ended;        /* "--" was read: all later arguments are values */
     bool help;
 };
 
@@ -25,14 +26,14 @@ const struct sw_option *sw_option_next(const struct sw_command_line *line, const
     return NULL;
 }
 
-static const struct sw_option *find_flag(const struct sw_command_line *line, const char *name, size_t length) {
+const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length) {
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
         if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
             return option;
     return NULL;
 }
 
-static sw_status fail_unknown_flag(const struct sw_command_line *line, const char *typed, size_t length) {
+sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
     const char *nearest = sw_options_nearest(line, typed, length);
     if (nearest != NULL)
         return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
@@ -69,9 +70,9 @@ static sw_status parse_values(struct parser *parser, const struct sw_option *opt
 static sw_status parse_flag(struct parser *parser, const char *argument) {
     const size_t length = strcspn(argument, "=");
     const char *attached = argument[length] == '=' ? argument + length + 1 : NULL;
-    const struct sw_option *option = find_flag(parser->line, argument, length);
+    const struct sw_option *option = sw_option_find(parser->line, argument, length);
     if (option == NULL)
-        return fail_unknown_flag(parser->line, argument, length);
+        return sw_option_fail_unknown(parser->line, argument, length);
     SW_TRY(mark(parser, option));
     if (option->kind == SW_OPTION_FLAG && attached != NULL)
         return sw_fail(SW_ERR_ARG, "%s takes no value, but '%s' is given; leave it out", option->name, attached);
@@ -120,8 +121,34 @@ static sw_status parse_argument(struct parser *parser) {
 static sw_status check_required(const struct parser *parser) {
     const struct sw_command_line *line = parser->line;
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
-        if (option->required && !parser->seen[option - line->options])
+        if (option->required && !parser->seen[option - line->options] && !parser->given[option - line->options])
             return sw_fail(SW_ERR_ARG, "%s needs %s (%s)", line->command, option->name, option->what);
+    return SW_OK;
+}
+
+static const struct sw_option *recipe_of(const struct sw_command_line *line) {
+    const struct sw_option *option = NULL;
+    while ((option = sw_option_next(line, option)) != NULL && !option->recipe)
+        ;
+    return option;
+}
+
+/* Reads the recipe before any other flag, wherever it stands, so that the command line counts more. A flag without its
+ * file is refused later. */
+static sw_status read_recipe(struct parser *parser) {
+    const struct sw_option *option = recipe_of(parser->line);
+    const size_t chars = option != NULL ? strlen(option->name) : 0;
+    for (int i = 0; option != NULL && i < parser->argc && strcmp(parser->argv[i], "--") != 0; i++) {
+        const char *at = parser->argv[i];
+        const bool is_flag = strncmp(at, option->name, chars) == 0;
+        const char *file = NULL;
+        if (is_flag && at[chars] == '=')
+            file = at + chars + 1;
+        else if (is_flag && at[chars] == '\0' && i + 1 < parser->argc)
+            file = parser->argv[i + 1];
+        if (file != NULL)
+            return sw_options_read_recipe(parser->line, file, parser->target, parser->given);
+    }
     return SW_OK;
 }
 
@@ -130,6 +157,7 @@ sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *c
     assert(line->option_count <= MAX_OPTIONS);
     struct parser parser = {.line = line, .target = target, .argc = argc, .argv = argv};
     *out_help = false;
+    SW_TRY(read_recipe(&parser));
     while (parser.next < argc && !parser.help)
         SW_TRY(parse_argument(&parser));
     *out_help = parser.help;

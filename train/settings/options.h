@@ -55,6 +55,7 @@ struct sw_option {
     bool required;
     bool transient;    /* counts for one start of a run, so it is not kept in run.json */
     bool own;          /* each rank may have a value of its own */
+    bool recipe;       /* names a file of flags (recipe.h); a command has one such flag at most */
     const char *group; /* heading in --help; rows of a group are neighbours. NULL: the table has no groups */
     unsigned commands; /* bits of the commands that have this row; 0: every command of the table */
 };

@@ -17,6 +17,8 @@ enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_OPTION_RECOMPUTE_AUTO, SW_OPTION_RECOMPUTE_ALL, SW_OPTION_RECOMPUTE_NONE };
 enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY };
 enum { SW_SETTINGS_MOST_RANKS = 4096 };
+/* The recipe in the folder of a run. */
+#define SW_RECIPE_NAME "recipe.yaml"
 
 /* The largest --chunk-grains. */
 enum { SW_MOST_CHUNK_GRAINS = 65536 };
@@ -24,9 +26,12 @@ enum { SW_MOST_CHUNK_GRAINS = 65536 };
 /* settings_flags.c describes each flag. A member holds SW_OPTION_AUTO where "auto" was given and is not resolved yet.
  */
 struct sw_settings {
+    char *recipe; /* file that flags were read from; NULL: none */
     char *model;
     struct sw_option_list data;
     char *run;
+    bool dry_run;
+    double epochs; /* passes over the training data that `steps` amounts to; 0: --steps says it */
     int64_t steps, schedule_steps, batch_tokens, seq, micro_batch;
     double lr, min_lr;
     int64_t warmup, decay_steps;
@@ -78,11 +83,14 @@ sw_status sw_settings_check(const struct sw_settings *settings);
  * as the limit, and so does the ZeRO stage of a run that had one rank. */
 void sw_settings_regroup(struct sw_settings *settings, int64_t ranks_before);
 
-/* Resolves every "auto" that does not depend on the plan, for a model and a device. */
+/* Resolves every "auto" that depends neither on the plan nor on the data, for a model and a device. */
 struct sw_model_config;
 struct sw_device_info;
 sw_status sw_settings_resolve(struct sw_settings *settings, const struct sw_model_config *config,
                               const struct sw_device_info *device);
+/* Resolves the steps, and the schedule that follows from them. epoch_windows: the windows of --seq tokens in the
+ * training data, which only --epochs needs. */
+sw_status sw_settings_resolve_steps(struct sw_settings *settings, int64_t epoch_windows);
 /* Resolves budgets of "auto" for a machine with host_bytes of available memory. sw_settings_resolve does it for this
  * machine. */
 void sw_settings_resolve_memory(struct sw_settings *settings, const struct sw_device_info *device, int64_t host_bytes);
@@ -104,8 +112,14 @@ struct sw_store_owner;
 struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
 
+/* Refuses paths that are not UTF-8, which run.json could not hold. */
+sw_status sw_settings_check_names(const struct sw_settings *settings);
 /* Makes all paths absolute, because a resume may start in another directory. */
 sw_status sw_settings_make_paths_absolute(struct sw_settings *settings);
+
+/* Returns the text of a recipe that repeats a run, which the caller frees: the flags that differ from their defaults.
+ * given: the settings as JSON before anything was resolved (sw_options_to_json); settings: with absolute paths. */
+sw_status sw_settings_recipe(const struct sw_settings *settings, json_t *given, char **out);
 
 /* Splits --val, which is a percentage ("5%") or a file: *out_file is NULL for a percentage. */
 sw_status sw_settings_validation(const struct sw_settings *settings, double *out_percent, const char **out_file);

@@ -57,8 +57,10 @@ static const struct sw_option options[] = {
      .what = "where the validation file is now, if it moved; it must hold the same tokens"},
     {.name = "--run", TEXT(run), .commands = TRAIN, .group = RUN, .required = true, .transient = true, .value = "DIR",
      .what = "folder for the run: new, or empty"},
-    {.name = "--steps", INT(steps), .commands = TRAIN | PLAN, .group = RUN, .initial = "1000", .value = "N",
-     .int_min = 1, .what = "optimizer steps of the run"},
+    {.name = "--steps", INT(steps), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .value = "N",
+     .int_min = 1, .allow_auto = true, .what = "optimizer steps of the run; auto: as --epochs says, else 1000"},
+    {.name = "--epochs", REAL(epochs), .commands = TRAIN, .group = RUN, .initial = "0", .value = "X", .real_min = 0,
+     .real_max = 1e6, .what = "instead of --steps: passes of the run over its training data"},
     {.name = "--steps", INT(steps), .commands = RESUME, .group = RUN, .value = "N", .int_min = 1,
      .what = "optimizer steps of the run, counted from its start; the schedule keeps its length"},
     {.name = "--steps", INT(steps), .commands = STEP, .group = RUN, .initial = "4", .value = "N", .int_min = 1,
@@ -67,8 +69,12 @@ static const struct sw_option options[] = {
      .int_max = 3, .what = "rounds; each measures every kind of step in turn"},
     {.name = "--time-limit", TIME(time_limit), .commands = RUNS, .group = RUN, .initial = "0", .value = "TIME",
      .transient = true, .what = "save and stop before this much time (90s, 15m, 2h) has passed; 0: no limit"},
+    {.name = "--dry-run", FLAG(dry_run), .commands = TRAIN, .group = RUN, .transient = true,
+     .what = "check flags, model, data and memory, say what would be trained, and write nothing"},
     {.name = "--seed", INT(seed), .commands = TRAIN, .group = RUN, .initial = "0", .value = "N", .int_min = 0,
      .what = "seed of the data's order and of --init"},
+    {.name = "--recipe", TEXT(recipe), .commands = TRAIN | PLAN, .group = RUN, .transient = true, .recipe = true,
+     .value = "FILE", .what = "YAML file of flags, one `name: value` a line; flags on the command line count more"},
     {.name = "--previous", FLAG(previous), .commands = RESUME, .group = RUN, .transient = true,
      .what = "the last commit is damaged: drop it and go on from the one before, if that is whole"},
 
@@ -222,6 +228,13 @@ static sw_status check_settings(const void *settings) {
     return sw_settings_check(settings);
 }
 
+static sw_status check_train(const void *target) {
+    const struct sw_settings *settings = target;
+    if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
+    return sw_settings_check(settings);
+}
+
 static void print_presets(FILE *to) {
     fputs("\nPresets:\n", to);
     for (int i = 0; sw_preset_at(i) != NULL; i++)
@@ -239,7 +252,7 @@ const struct sw_command_line sw_train_command = {
     .summary = "Trains a model from its weights, or from random ones with --init.",
     .options = options,
     .option_count = OPTION_COUNT,
-    .check = check_settings,
+    .check = check_train,
     .more_help = print_presets_and_exits,
     .examples = {"spillway train --model model --data text.bin --run runs/a --steps 1000",
                  "spillway train --model gpt2-tiny --init --data text.txt --run runs/b --val 2%",

@@ -55,7 +55,7 @@ static sw_status check_name(const char *flag, const char *name) {
     return SW_OK;
 }
 
-static sw_status check_names(const struct sw_settings *settings) {
+sw_status sw_settings_check_names(const struct sw_settings *settings) {
     SW_TRY(check_name("--model", settings->model));
     for (int i = 0; i < settings->data.count; i++)
         SW_TRY(check_name("--data", settings->data.items[i]));
@@ -75,5 +75,5 @@ sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
     SW_TRY(sw_settings_validation(settings, &percent, &file));
     if (file != NULL)
         SW_TRY(make_absolute(&settings->val));
-    return check_names(settings);
+    return sw_settings_check_names(settings);
 }

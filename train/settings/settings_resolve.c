@@ -7,13 +7,18 @@
 #include "train/model/model.h"
 #include "train/settings/settings.h"
 
+#include <math.h>
+
 /* Tokens of a micro-batch, a step and a sequence, and the share of the schedule that warms up, where they are "auto".
  */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
+enum { AUTO_STEPS = 1000, AUTO_MOST_WARMUP = 100 };
 /* Grains of a chunk where --chunk-grains is "auto". A GPU gets larger ones, because short copies keep its link busy
  * only half of the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and with them the plan's
  * ops. */
 enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
+/* Limit of --epochs: a double counts steps exactly up to here. */
+#define MOST_STEPS 0x1p53
 /* Budgets of "auto" as shares of available memory. A CPU device has both tiers in host memory. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
@@ -137,9 +142,27 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     SW_TRY(resolve_chunk(s, config, device));
     s->threads = device->threads;
     s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
+    return resolve_memory(s, device);
+}
+
+/* The last step of --epochs may reach into the next pass, because steps are whole. */
+static sw_status steps_of_epochs(const struct sw_settings *s, int64_t epoch_windows, int64_t *out) {
+    const double steps = ceil(s->epochs * (double)epoch_windows / (double)(s->batch_tokens / s->seq));
+    if (!(steps >= 1.0 && steps < MOST_STEPS))
+        return sw_fail(SW_ERR_ARG, "--epochs %g of this data would be %.3g steps of --batch-tokens %lld", s->epochs,
+                       steps, (long long)s->batch_tokens);
+    *out = (int64_t)steps;
+    return SW_OK;
+}
+
+sw_status sw_settings_resolve_steps(struct sw_settings *s, int64_t epoch_windows) {
+    if (s->steps == SW_OPTION_AUTO && s->epochs > 0.0)
+        SW_TRY(steps_of_epochs(s, epoch_windows, &s->steps));
+    else if (s->steps == SW_OPTION_AUTO)
+        s->steps = AUTO_STEPS;
     if (s->schedule_steps == SW_OPTION_AUTO)
         s->schedule_steps = s->steps;
     if (s->warmup == SW_OPTION_AUTO)
-        s->warmup = sw_min_i64(100, s->schedule_steps / AUTO_WARMUP_SHARE);
-    return resolve_memory(s, device);
+        s->warmup = sw_min_i64(AUTO_MOST_WARMUP, s->schedule_steps / AUTO_WARMUP_SHARE);
+    return SW_OK;
 }

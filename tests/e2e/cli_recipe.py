@@ -1,0 +1,131 @@
+"""Recipes, --epochs and --dry-run: what they set, what they refuse, and that a run's own recipe repeats its bits."""
+
+import json
+import os
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+SHAPE = "model: gpt2-tiny\ninit: true\nseq: 64\nmicro-batch: 4\nbatch_tokens: 512\nthreads: 1\nchunk-grains: 2\n"
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def recipe(content, name="recipe.yaml"):
+    return program.write(path(name), content)
+
+
+def data():
+    return program.write(path("text.txt"), program.text(1, 20000))
+
+
+def settings_of(run):
+    with open(path(run, "run.json"), encoding="utf-8") as file:
+        return json.load(file)["settings"]
+
+
+def losses(run):
+    with open(path(run, "log.jsonl"), encoding="utf-8") as file:
+        return [line.get("loss") for line in map(json.loads, file)]
+
+
+def flags_come_from_the_recipe():
+    """Keys with dashes or underscores, lists, and the command line above them."""
+    problems = []
+    file = recipe(f"{SHAPE}data: [{data()}]\nsteps: 3\nlr: 2e-3\nplace: optimizer=nvme\n")
+    program.must("train", "--recipe", file, "--run", path("a"), "--lr", "1e-3")
+    found = settings_of("a")
+    for key, wanted in {"steps": 3, "lr": 1e-3, "batch_tokens": 512, "init": True, "place": "optimizer=nvme",
+                        "data": [path("text.txt")]}.items():
+        if found[key] != wanted:
+            problems.append(f"{key} is {found[key]} instead of {wanted}")
+    return problems
+
+
+def a_run_writes_the_recipe_that_repeats_it():
+    problems = []
+    program.must("train", "--recipe", recipe(f"{SHAPE}data: {data()}\nval: 10%\nepochs: 0.05\nlr: 3.1e-3\n"),
+                 "--run", path("b"))
+    program.must("train", "--recipe", path("b", "recipe.yaml"), "--run", path("c"))
+    if losses("b") != losses("c") or len(losses("b")) < 2:
+        problems.append(f"losses {losses('b')} became {losses('c')}")
+    with open(path("b", "recipe.yaml"), encoding="utf-8") as file:
+        text = file.read()
+    for word in ('model: "gpt2-tiny"', "batch-tokens: 512", "epochs: 0.05", "lr: 0.0031", f'data: ["{path("text.txt")}"]'):
+        if word not in text:
+            problems.append(f"recipe.yaml lacks {word!r}: {text}")
+    if "device-memory" in text or os.stat(path("b", "recipe.yaml")).st_mode & 0o077:
+        problems.append("recipe.yaml holds what was not given, or others may read it")
+    return problems
+
+
+def epochs_become_steps():
+    """20,000 bytes are 312 windows of 64, and a step takes 8."""
+    program.must("train", "--recipe", recipe(f"{SHAPE}data: {data()}\nepochs: 0.1\n"), "--run", path("d"))
+    steps = settings_of("d")["steps"]
+    return [] if steps == 4 else [f"0.1 epochs are {steps} steps instead of 4"]
+
+
+def a_dry_run_checks_and_writes_nothing():
+    problems = []
+    file = recipe(f"{SHAPE}data: {data()}\nepochs: 3\nplace: optimizer=nvme\n")
+    before = sorted(os.listdir(SCRATCH))
+    ended = program.run("train", "--recipe", file, "--run", path("new", "run"), "--dry-run")
+    if ended.code != 0 or "117 steps" not in ended.err or "nothing was written" not in ended.err:
+        problems.append(f"status {ended.code}: {ended.err}")
+    for flags, word in (("--nvme", f"{SCRATCH}:1MiB"), "the store needs"), (("--host-memory", "1KiB"), "1.00 KiB"):
+        ended = program.run("train", "--recipe", file, "--run", path("new", "run"), "--dry-run", *flags)
+        if ended.code == 0 or word not in ended.err:
+            problems.append(f"{flags}: status {ended.code}: {ended.err}")
+    if sorted(os.listdir(SCRATCH)) != before:
+        problems.append(f"the folder holds {sorted(os.listdir(SCRATCH))} instead of {before}")
+    return problems
+
+
+def plan_passes_over_the_flags_of_train():
+    file = recipe(f"{SHAPE}data: nowhere.txt\nlr: 1e-3\n")
+    ended = program.run("plan", "--recipe", file, "--json")
+    return [] if ended.code == 0 and json.loads(ended.out)["batch_tokens"] == 512 else [f"status {ended.code}: {ended.err}"]
+
+
+BAD = (
+    ("model: x\nlrr: 3\n", "did you mean --lr?, while reading", "line 2"),
+    ("model: [a, b]\n", "--model has no value", "line 1"),
+    ("model: {a: b}\n", "--model has no value", "line 1"),
+    ("model: a: b\n", "is not YAML: line 1", "recipe.yaml"),
+    ("init: yes\n", "--init is 'yes'; it must be true or false", "line 1"),
+    ("", "is no recipe", "recipe.yaml"),
+    ("- a\n- b\n", "is no recipe", "recipe.yaml"),
+    ("steps:\n", "--steps has no value", "line 1"),
+    ("steps: ~\n", "--steps has no value", "line 1"),
+    ("steps: 0\n", "--steps is '0'", "line 1"),
+    ("recipe: other.yaml\n", "cannot name another recipe", "line 1"),
+    ("lr: 3\nlr: 4\n", "--lr is given twice", "line 2"),
+    ("[a]: 4\n", "must be the name of a flag", "line 1"),
+    ("'': 4\n", "must be the name of a flag", "line 1"),
+    ("model: gpt2-tiny\n", "train needs --data", "--data"),
+    ("model: gpt2-tiny\ndata: t.txt\nepochs: 3\nsteps: 4\n", "give one of them", "--epochs"),
+    ("a: &a [*a]\n", "no flag --a", "line 1"),
+    (b"\xc0\xc0", "is not YAML: line 1", "recipe.yaml"),
+    (b"\xff\xfem\x00", "holds a zero byte", "recipe.yaml"),
+)
+
+
+def bad_recipes_are_refused():
+    problems = []
+    for content, *words in BAD:
+        ended = program.run("train", "--recipe", recipe(content), "--run", path("bad"))
+        if ended.code != 2 or not all(word in ended.err for word in words) or os.path.exists(path("bad")):
+            problems.append(f"{content!r}: status {ended.code}: {ended.err}")
+    for arguments, word in ((("--recipe",), "--recipe needs a value"), (("--recipe", path("no")), "cannot open")):
+        ended = program.run("train", *arguments)
+        if ended.code != 2 or word not in ended.err:
+            problems.append(f"{arguments}: status {ended.code}: {ended.err}")
+    return problems
+
+
+script_test.run(flags_come_from_the_recipe, a_run_writes_the_recipe_that_repeats_it, epochs_become_steps,
+                a_dry_run_checks_and_writes_nothing, plan_passes_over_the_flags_of_train, bad_recipes_are_refused)

@@ -1,0 +1,75 @@
+/* The recipe that repeats a run. */
+#include "train/settings/settings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEWEST_DIGITS = 6, MOST_DIGITS = 17 };
+
+/* Writes a value as JSON, which is YAML too. Numbers get the fewest digits that give the same double. */
+static char *value_text(const json_t *value) {
+    char *text = NULL;
+    if (!json_is_real(value))
+        return json_dumps(value, JSON_ENCODE_ANY);
+    for (int digits = FEWEST_DIGITS; digits <= MOST_DIGITS; digits++) {
+        free(text);
+        if (asprintf(&text, "%.*g", digits, json_real_value(value)) < 0)
+            return NULL;
+        if (strtod(text, NULL) == json_real_value(value))
+            break;
+    }
+    return text;
+}
+
+static void print_pair(FILE *to, const char *key, const json_t *value) {
+    char *text = value_text(value);
+    for (const char *at = key; *at != '\0'; at++)
+        fputc(*at == '_' ? '-' : *at, to);
+    fprintf(to, ": %s\n", text != NULL ? text : "~");
+    free(text);
+}
+
+/* Paths have become absolute since the flags were read. Everything else stands as it was given, "auto" included. */
+static bool is_path(const char *key) {
+    static const char *const paths[] = {"model", "data", "val", "nvme"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        if (strcmp(key, paths[i]) == 0)
+            return true;
+    return false;
+}
+
+static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(given, key, value) {
+        const json_t *kept = is_path(key) ? json_object_get(now, key) : value;
+        if (!json_equal(kept, json_object_get(defaults, key)))
+            print_pair(to, key, kept);
+    }
+}
+
+sw_status sw_settings_recipe(const struct sw_settings *settings, json_t *given, char **out) {
+    struct sw_settings initial = {0};
+    json_t *now = NULL, *defaults = NULL;
+    size_t bytes;
+    FILE *to = NULL;
+    sw_status status = sw_options_defaults(&sw_train_command, &initial);
+    *out = NULL;
+    if (status == SW_OK)
+        status = sw_options_to_json(&sw_train_command, &initial, &defaults);
+    if (status == SW_OK)
+        status = sw_options_to_json(&sw_train_command, settings, &now);
+    if (status == SW_OK && (to = open_memstream(out, &bytes)) == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to write a recipe");
+    if (status == SW_OK) {
+        fputs("# spillway train --recipe THIS_FILE --run NEW_FOLDER repeats the run.\n", to);
+        print_pairs(to, given, now, defaults);
+        if (fclose(to) != 0)
+            status = sw_fail(SW_ERR_NOMEM, "no memory to write a recipe");
+    }
+    json_decref(now);
+    json_decref(defaults);
+    sw_options_release(&sw_train_command, &initial);
+    return status;
+}
