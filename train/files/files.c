@@ -103,6 +103,7 @@ static FILE *open_regular(const char *path, int flags) {
     return file;
 }
 
+/* Zero bytes in a file of ours are what a power loss may leave: they end its text. */
 static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out) {
     FILE *file = open_regular(path, flags);
     if (file == NULL)
@@ -117,7 +118,7 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
         status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     else if (fgetc(file) != EOF)
         status = sw_fail(SW_ERR_ARG, "%s is larger than %zu bytes", path, limit_bytes);
-    else if (memchr(text, '\0', bytes) != NULL)
+    else if (flags == 0 && memchr(text, '\0', bytes) != NULL)
         status = sw_fail(SW_ERR_ARG, "%s is not UTF-8 text: it holds a zero byte", path);
     fclose(file);
     if (status != SW_OK) {
