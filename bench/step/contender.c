@@ -11,12 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
-    (void)context;
-    snprintf(text, chars, "{\"step\": %lld}", (long long)result->step);
-    return SW_OK;
-}
-
 static sw_status open_store(struct sw_contender *contender) {
     const struct sw_new_store wanted = {.plan = contender->spec.plan,
                                         .places = contender->spec.places,
@@ -37,7 +31,6 @@ static sw_status open_engine(struct sw_contender *contender) {
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = given->speculation,
         .ops = sw_model_ops(given->model),
-        .describe = describe,
         .trace_ops = given->traced ? SW_TRACE_OPS : 0,
     };
     struct sw_model_init init = {.config = sw_model_get_config(given->model),

@@ -76,6 +76,8 @@ sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **o
     engine->spec = *spec;
     engine->plan = spec->plan;
     engine->saved_step = -1;
+    engine->trained_step = -1;
+    engine->described_step = spec->described ? -1 : INT64_MAX;
     sw_pace_start(&engine->pace);
     engine->applied_steps = spec->applied_steps;
     engine->loss_scale = spec->loss_scale;
@@ -138,8 +140,19 @@ int64_t sw_engine_steps_done(const struct sw_engine *engine) {
     return steps;
 }
 
+void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text) {
+    pthread_mutex_lock(&engine->mutex);
+    assert(engine->spec.described && step > engine->described_step && strlen(text) < sizeof engine->text);
+    memcpy(engine->text, text, strlen(text) + 1);
+    engine->described_step = step;
+    sw_engine_wake(engine);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 /* Needs the mutex. Waits until `steps` steps of the program are done; the failure of a lane otherwise. */
 static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
+    /* Without the text that the caller owes, the commit would never come. */
+    assert(engine->trained_step <= engine->described_step);
     engine->awaited_steps = steps;
     while (engine->failure == SW_OK && sw_engine_steps_done(engine) < steps)
         pthread_cond_wait(&engine->awaited_done, &engine->mutex);
@@ -287,6 +300,8 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
         engine->last_end_ns = now_ns;
         if (context->steady && context->input.kind == SW_STEP_TRAIN && !out->redone)
             sw_pace_note_step(&engine->pace, context->speculates, out->seconds);
+        if (context->input.kind == SW_STEP_TRAIN)
+            engine->trained_step = out->step;
         engine->waited++;
     }
     pthread_mutex_unlock(&engine->mutex);

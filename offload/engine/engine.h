@@ -102,7 +102,6 @@ struct sw_step_result {
     unsigned requests;                    /* of any rank, at the end of the step; 0 for a rank alone */
     double grad_norm;                     /* before clipping */
     bool redone;                          /* the update was speculated, wrongly, and is done again */
-    bool by_plan;                         /* of a commit's text: it is made while the step after runs */
     bool skipped;                         /* non-finite gradients: nothing was updated */
     int64_t applied_steps, skipped_steps; /* since the first start of the run */
     double loss_scale;                    /* of this step */
@@ -126,9 +125,7 @@ struct sw_engine_spec {
     int io_depth;
     sw_speculation speculation;
     struct sw_unit_ops ops;
-    /* Writes the commit's text for a step, on a lane's thread. */
-    sw_status (*describe)(void *context, const struct sw_step_result *result, char *text, size_t chars);
-    void *describe_context;
+    bool described; /* sw_engine_describe gives every commit its text; false: commits keep no text */
     int64_t applied_steps, skipped_steps; /* of a resumed run */
     struct sw_loss_scale loss_scale;      /* likewise */
     int64_t trace_ops;                    /* room for the times of so many ops of training, the first ones; 0: none */
@@ -153,6 +150,11 @@ struct sw_load {
     sw_status (*progress)(void *context, int64_t done_grains, int64_t total_grains);
     void *progress_context;
 };
+
+/* Hands down the text that the commit of a step keeps, at most SW_STORE_META_BYTES with its zero, which is copied.
+ * Where the spec says `described`, the caller owes it for step 0 before sw_engine_load, and for each training step
+ * after sw_engine_wait has returned it, before any other call: the step's commit waits for it. */
+void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text);
 
 /* Initial state: moments are zero. With a store, all of it is committed as step 0. A rank asks for no more than it
  * keeps. */

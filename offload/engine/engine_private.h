@@ -31,7 +31,7 @@ struct step_context {
 struct pending_update {
     bool redo; /* it was speculated, wrongly */
     struct sw_adamw adamw;
-    struct sw_step_result result;
+    int64_t step;
 };
 
 struct device_lane;
@@ -68,8 +68,11 @@ struct sw_engine {
     sw_status failure;
     char failure_text[ENGINE_ERROR_CHARS];
     struct lane lane[SW_LANES];
+    int64_t described_step; /* the step whose commit's text is in `text`; INT64_MAX: no commit has one */
+    int64_t trained_step;   /* the last training step that was waited for; -1: none */
 
-    bool io_only;                                       /* changed while idle */
+    char text[SW_STORE_META_BYTES]; /* read by a commit after its step is described, and before that step's next */
+    bool io_only;                   /* changed while idle */
     struct step_context context[SW_ENGINE_STEPS_AHEAD]; /* a step's is its number modulo this */
     struct sw_store_lane *setup_lane;                   /* transfers outside of steps, by the owner's thread */
     struct sw_stream *setup_stream, *host_stream;

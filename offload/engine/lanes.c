@@ -72,7 +72,7 @@ bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane) {
         if (followed(&engine->lane[wait->lane], lane) <= sw_wait_target(engine, wait, step))
             return false;
     }
-    return true;
+    return op->kind != SW_OP_COMMIT || engine->pending.step <= engine->described_step;
 }
 
 bool sw_engine_ended(const struct sw_engine *engine) {

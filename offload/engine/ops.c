@@ -177,22 +177,7 @@ static sw_status run_compute_norm(struct sw_engine *engine, const struct sw_op *
     sw_pace_note_clip(&engine->pace, wrong);
     pthread_mutex_unlock(&engine->mutex);
     result->redone = context->speculates && wrong;
-    /* Not the whole result: lanes that the norm does not wait for still count into it. */
-    engine->pending = (struct pending_update){
-        .redo = result->redone,
-        .adamw = adamw,
-        .result = {.step = result->step,
-                   .by_plan = true,
-                   .loss_sum = sw_engine_loss_sum(engine, context),
-                   .loss_tokens = context->input.loss_tokens,
-                   .grad_norm = result->grad_norm,
-                   .skipped = result->skipped,
-                   .redone = result->redone,
-                   .applied_steps = result->applied_steps,
-                   .skipped_steps = result->skipped_steps,
-                   .loss_scale = result->loss_scale,
-                   .next_scale = result->next_scale},
-    };
+    engine->pending = (struct pending_update){.redo = result->redone, .adamw = adamw, .step = result->step};
     engine->loss_scale = result->next_scale;
     return SW_OK;
 }
@@ -220,11 +205,9 @@ static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struc
                                     : sw_copy_to_host(lane->stream, to, sw_engine_address(engine, from), from->bytes);
 }
 
-static sw_status run_commit(struct sw_engine *engine, const struct step_context *context) {
-    char text[SW_STORE_META_BYTES];
-    SW_TRY(engine->spec.describe(engine->spec.describe_context, &engine->pending.result, text, sizeof text));
-    return sw_store_commit(engine->spec.store, engine->pending.result.step,
-                           context->generation[SW_GENERATION_COMMITTED], text);
+static sw_status run_commit(const struct sw_engine *engine, const struct step_context *context) {
+    return sw_store_commit(engine->spec.store, engine->pending.step, context->generation[SW_GENERATION_COMMITTED],
+                           engine->text);
 }
 
 static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,

@@ -203,15 +203,9 @@ static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
 }
 
 sw_status sw_engine_commit(struct sw_engine *engine) {
-    const struct sw_step_result result = {.step = engine->step,
-                                          .applied_steps = engine->applied_steps,
-                                          .skipped_steps = engine->skipped_steps,
-                                          .loss_scale = engine->loss_scale.scale,
-                                          .next_scale = engine->loss_scale};
-    char text[SW_STORE_META_BYTES];
-    SW_TRY(engine->spec.describe(engine->spec.describe_context, &result, text, sizeof text));
     const int generation = sw_engine_working(engine);
-    SW_TRY(sw_store_commit(engine->spec.store, engine->step, generation, text));
+    assert(engine->step <= engine->described_step);
+    SW_TRY(sw_store_commit(engine->spec.store, engine->step, generation, engine->text));
     engine->committed_generation = generation;
     engine->working_is_newer = false;
     engine->saved_step = engine->step;

@@ -13,7 +13,7 @@
 #define HARNESS_BUDGET_BYTES (4 * SW_GIB)
 #define STORE_FILE_NAME "store.spillway"
 enum { STREAMS_BITS = 64 };
-enum { HARNESS_IO_DEPTH = 16, TOKEN_STREAM = 77, EVALUATION_STEP = 1000000, PATH_CHARS = 512 };
+enum { HARNESS_IO_DEPTH = 16, TOKEN_STREAM = 77, EVALUATION_STEP = 1000000, PATH_CHARS = 512, COUNTS_CHARS = 48 };
 
 static sw_status head_with_infinity(void *context, const struct sw_unit_call *call) {
     struct harness *h = context;
@@ -60,10 +60,10 @@ static sw_status logits(void *context, const struct sw_unit_call *call) {
 }
 
 /* The counts that a resumed run needs, as a run keeps them in the commit. */
-static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
-    (void)context;
-    snprintf(text, chars, "%lld %lld", (long long)result->applied_steps, (long long)result->skipped_steps);
-    return SW_OK;
+static void describe(struct harness *h, const struct sw_step_result *result) {
+    char text[COUNTS_CHARS];
+    snprintf(text, sizeof text, "%lld %lld", (long long)result->applied_steps, (long long)result->skipped_steps);
+    sw_engine_describe(h->engine, result->step, text);
 }
 
 static int rank_of(const struct harness *h) {
@@ -163,7 +163,7 @@ static sw_status open_engine(struct harness *h) {
                 .loss = loss,
                 .logits = logits,
                 .gather = gather},
-        .describe = describe,
+        .described = true,
     };
     if (h->spec.resume) {
         const struct sw_store_commit *commit = sw_store_last_commit(h->store);
@@ -183,6 +183,7 @@ static sw_status open_engine(struct harness *h) {
     const struct sw_load load = {.fill = own ? h->spec.fill : sw_model_fill_random,
                                  .prepare = h->spec.prepare,
                                  .context = own ? h->spec.fill_context : &h->init};
+    describe(h, &(struct sw_step_result){0});
     return sw_engine_load(h->engine, &load);
 }
 
@@ -263,7 +264,9 @@ sw_status harness_begin(struct harness *h, int64_t step, double clip) {
 }
 
 sw_status harness_wait(struct harness *h, struct sw_step_result *out) {
-    return sw_engine_wait(h->engine, out);
+    SW_TRY(sw_engine_wait(h->engine, out));
+    describe(h, out);
+    return SW_OK;
 }
 
 sw_status harness_evaluate(struct harness *h, double *out) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/size.h"
 #include "kernels/device_ops.h"
@@ -77,7 +78,7 @@ static double train(struct toy *toy, int64_t steps, bool ahead) {
     for (int64_t step = 1; step <= steps; step++) {
         while (begun < steps && begun < step + (ahead ? 1 : 0))
             must(toy_begin(toy, SW_STEP_TRAIN, ++begun, NULL));
-        must(sw_engine_wait(toy->engine, &result));
+        must(toy_wait(toy, &result));
         applied += !toy_overflows(toy, step);
         check_result(toy, &result, step, applied);
     }
@@ -93,12 +94,12 @@ static void evaluate(struct toy *toy) {
         for (int64_t m = 0; m < TOY_MICROS; m++)
             expected += (double)(step + m);
         must(toy_begin(toy, SW_STEP_LOSS, step, NULL));
-        must(sw_engine_wait(toy->engine, &result));
+        must(toy_wait(toy, &result));
         assert_true(result.loss_sum == expected);
         check_calls(toy);
     }
     must(toy_begin(toy, SW_STEP_LOGITS, -7, logits));
-    must(sw_engine_wait(toy->engine, &result));
+    must(toy_wait(toy, &result));
     assert_true(logits[0] == -7.0f);
 }
 
@@ -271,7 +272,7 @@ static void many_chunks_pass_the_window(void **state) {
     must(toy_open(&spec, &toy));
     for (int64_t step = 1; step <= 3; step++) {
         must(toy_begin(&toy, SW_STEP_TRAIN, step, NULL));
-        must(sw_engine_wait(toy.engine, &result));
+        must(toy_wait(&toy, &result));
         /* The first step has no update to apply. */
         const int64_t grains = step == 1 ? 0 : 3 + 5 + 2 + 180;
         assert_int_equal(result.lane_bytes[SW_LANE_READ],
@@ -281,9 +282,28 @@ static void many_chunks_pass_the_window(void **state) {
     toy_close(&toy);
 }
 
+/* The text of a commit comes from the caller, who sees the step before: until then there is no commit. */
+static void a_commit_waits_for_its_text(void **state) {
+    enum { PAUSE_US = 100000 };
+    struct toy toy;
+    struct sw_step_result result;
+    const struct toy_spec spec = toy_spec("grads=nvme,optimizer=nvme", *state);
+    must(toy_open(&spec, &toy));
+    must(toy_begin(&toy, SW_STEP_TRAIN, 1, NULL));
+    must(toy_begin(&toy, SW_STEP_TRAIN, 2, NULL));
+    must(sw_engine_wait(toy.engine, &result));
+    usleep(PAUSE_US);
+    assert_int_equal(sw_store_last_commit(toy.store)->step, 0);
+    toy_describe(&toy, 1);
+    must(toy_wait(&toy, &result));
+    assert_int_equal(sw_store_last_commit(toy.store)->step, 1);
+    assert_string_equal(sw_store_last_commit(toy.store)->meta, "step 1");
+    toy_close(&toy);
+}
+
 struct failure {
     struct toy_place at;
-    int64_t runs_in; /* step whose program makes the call: the commit belongs to the step after */
+    int64_t runs_in; /* step whose program makes the call */
     const char *says;
 };
 
@@ -295,7 +315,6 @@ static void the_first_failure_ends_all_lanes(void **state) {
         {{TOY_HEAD, 2, 3, 0}, 2, "running head of unit 3 in step 2"},
         {{TOY_BACKWARD, 1, 1, 1}, 1, "running backward of unit 1 in step 1"},
         {{TOY_BACKWARD, 4, 0, 0}, 4, "running backward of unit 0 in step 4"},
-        {{TOY_DESCRIBE, 2, 0, 0}, 3, "running commit"},
     };
     for (size_t f = 0; f < 2 * sizeof failures / sizeof failures[0]; f++) {
         const struct failure *failure = &failures[f / 2];
@@ -311,7 +330,7 @@ static void the_first_failure_ends_all_lanes(void **state) {
             while (status == SW_OK && begun < STEPS && begun <= waited + (int64_t)(f % 2))
                 status = toy_begin(&toy, SW_STEP_TRAIN, ++begun, NULL);
             if (status == SW_OK)
-                status = sw_engine_wait(toy.engine, &result);
+                status = toy_wait(&toy, &result);
             waited += status == SW_OK;
         }
         assert_int_equal(status, SW_ERR_IO);
@@ -356,8 +375,8 @@ static void train_under_a_held_update(const char *place) {
     held->toy.host->ops.update_adamw = hold_update;
     must(toy_begin(&held->toy, SW_STEP_TRAIN, 1, NULL));
     must(toy_begin(&held->toy, SW_STEP_TRAIN, 2, NULL));
-    must(sw_engine_wait(held->toy.engine, &result));
-    must(sw_engine_wait(held->toy.engine, &result));
+    must(toy_wait(&held->toy, &result));
+    must(toy_wait(&held->toy, &result));
     if (!held->came)
         fail_msg("with %s the forward of step 2 waited for the update of the last unit", place);
     check_calls(&held->toy);
@@ -380,6 +399,7 @@ int main(void) {
         in_directory(shares_give_the_same_state),
         in_directory(speculation_changes_no_bit),
         in_directory(many_chunks_pass_the_window),
+        in_directory(a_commit_waits_for_its_text),
         in_directory(the_first_failure_ends_all_lanes),
         cmocka_unit_test(the_next_forward_runs_under_the_update),
     };

@@ -11,7 +11,7 @@
 
 #define TOY_BUDGET_BYTES (1 * SW_GIB)
 #define STORE_FILE_NAME "store.spillway"
-enum { TOY_BYTES = 4096, TOY_IO_DEPTH = 8, AWAIT_SECONDS = 20, TOY_ROW = 3 };
+enum { TOY_BYTES = 4096, TOY_IO_DEPTH = 8, AWAIT_SECONDS = 20, TOY_ROW = 3, TEXT_CHARS = 32 };
 
 /* Small enough that gradients made of weights do not grow, and a clip that every gradient exceeds. */
 #define GRADIENT_SHARE 0x1p-10f
@@ -193,15 +193,6 @@ static sw_status logits(void *context, const struct sw_unit_call *call) {
     return SW_OK;
 }
 
-static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
-    const struct toy *toy = context;
-    snprintf(text, chars, "step %lld", (long long)result->step);
-    const struct toy_place *fail = &toy->spec.fail;
-    return fail->kind == TOY_DESCRIBE && fail->step != 0 && fail->step == result->step
-               ? sw_fail(SW_ERR_IO, "the call failed on purpose")
-               : SW_OK;
-}
-
 static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     (void)context;
     for (int64_t i = 0; i < count; i++)
@@ -273,10 +264,10 @@ static sw_status make_engine(struct toy *toy) {
                 .head = head,
                 .loss = loss,
                 .logits = logits},
-        .describe = describe,
-        .describe_context = toy,
+        .described = true,
     };
     SW_TRY(sw_engine_open(&spec, &toy->engine));
+    sw_engine_describe(toy->engine, 0, "step 0");
     const struct sw_load load = {.fill = fill};
     return sw_engine_load(toy->engine, &load);
 }
@@ -345,6 +336,19 @@ sw_status toy_begin(struct toy *toy, sw_step_kind kind, int64_t step, float *out
         .logits = out_logits,
     };
     return sw_engine_begin(toy->engine, &input);
+}
+
+void toy_describe(struct toy *toy, int64_t step) {
+    char text[TEXT_CHARS];
+    snprintf(text, sizeof text, "step %lld", (long long)step);
+    sw_engine_describe(toy->engine, step, text);
+}
+
+sw_status toy_wait(struct toy *toy, struct sw_step_result *out) {
+    SW_TRY(sw_engine_wait(toy->engine, out));
+    if (toy->trains)
+        toy_describe(toy, out->step);
+    return SW_OK;
 }
 
 static bool has_come(const struct toy_place *reached, int64_t step, int64_t unit) {

@@ -10,7 +10,7 @@
 
 enum { TOY_UNITS = 4, TOY_MICROS = 3, TOY_PATH_CHARS = 512, TOY_FAILURE_CHARS = 256 };
 
-typedef enum { TOY_FORWARD, TOY_BACKWARD, TOY_HEAD, TOY_LOSS, TOY_LOGITS, TOY_DESCRIBE, TOY_KINDS } toy_kind;
+typedef enum { TOY_FORWARD, TOY_BACKWARD, TOY_HEAD, TOY_LOSS, TOY_LOGITS, TOY_KINDS } toy_kind;
 
 /* A call by its place; a step of 0 is never reached. */
 struct toy_place {
@@ -55,6 +55,9 @@ void toy_close(struct toy *toy);
 
 /* Settles what a training step left, unless another follows; fills the tokens of a step and begins it. */
 sw_status toy_begin(struct toy *toy, sw_step_kind kind, int64_t step, float *out_logits);
+/* Waits for a step; one of training is described ("step N"). toy_describe does that alone. */
+sw_status toy_wait(struct toy *toy, struct sw_step_result *out);
+void toy_describe(struct toy *toy, int64_t step);
 bool toy_clips(const struct toy *toy, int64_t step);
 bool toy_overflows(const struct toy *toy, int64_t step);
 /* Waits until the forward call of a step and unit has begun, at most some seconds. False where it did not come. */

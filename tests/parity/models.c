@@ -232,7 +232,7 @@ static struct sw_step_result train_step(struct run *run, int64_t step) {
     };
     struct sw_step_result result;
     must(sw_engine_begin(run->harness.engine, &input));
-    must(sw_engine_wait(run->harness.engine, &result));
+    must(harness_wait(&run->harness, &result));
     assert_false(result.skipped);
     result.loss_sum /= (double)input.loss_tokens;
     return result;

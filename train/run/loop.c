@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/files/files.h"
+#include "train/run/commit_text.h"
 #include "train/run/eval.h"
 #include "train/run/exports.h"
 #include "train/run/signals.h"
@@ -233,7 +234,16 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
 
 static void remember(struct loop *loop, const struct sw_step_result *result) {
     memmove(loop->last, loop->last + 1, sizeof loop->last - sizeof loop->last[0]);
-    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_trainer_run_step(result);
+    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_commit_text_step(result);
+}
+
+/* Hands down the text of a step's commit. The log has the step's line before. */
+static sw_status describe(struct loop *loop, const struct sw_step_result *result) {
+    const int64_t step = result->step;
+    const bool saved = loop->begun > step && loop->saves[(step + 1) % SW_ENGINE_STEPS_AHEAD];
+    if (loop->trainer->plan->commit_every_step || saved)
+        sw_commit_text_flush_log(loop->trainer, loop->last);
+    return sw_commit_text_hand(loop->trainer, result, loop->last);
 }
 
 static sw_status end_step(struct loop *loop, int64_t step) {
@@ -252,7 +262,8 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
-    return keep_failure(loop, sw_steplog_step(loop->log, record));
+    SW_TRY(keep_failure(loop, sw_steplog_step(loop->log, record)));
+    return describe(loop, &result);
 }
 
 /* Returns the mean loss over the whole validation part. The engine must be idle. */
@@ -290,6 +301,7 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);
+        sw_commit_text_flush_log(loop->trainer, loop->last);
         SW_TRY(sw_engine_save(loop->trainer->engine));
     }
     loop->longest_pause_seconds = fmax(loop->longest_pause_seconds, (double)(sw_now_ns() - start_ns) * 1e-9);
@@ -366,11 +378,11 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     return SW_OK;
 }
 
-/* Saves the final state. The log may lack the last steps, so the commit keeps their numbers for the log of a resume. */
+/* Saves the final state. */
 static sw_status save(struct loop *loop) {
     struct sw_trainer *trainer = loop->trainer;
     if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
-        memcpy(trainer->recent, loop->last, sizeof trainer->recent);
+        sw_commit_text_flush_log(trainer, loop->last);
     const sw_status status = sw_engine_save(trainer->engine);
     loop->saved = status == SW_OK;
     if (status == SW_OK || loop->failure == SW_OK)

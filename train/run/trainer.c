@@ -14,9 +14,9 @@
 #include "train/plan/plan_advice.h"
 #include "train/plan/plan_choice.h"
 #include "train/run/agreement.h"
+#include "train/run/commit_text.h"
 #include "train/run/loading.h"
 #include "train/run/progress.h"
-#include "train/run/steplog.h"
 #include "train/run/trace_file.h"
 #include "train/settings/room.h"
 #include "train/stores/new_store.h"
@@ -121,61 +121,6 @@ static sw_status prepare(struct sw_trainer *trainer) {
     return sw_ranks_gate(ranks, make_plan(trainer));
 }
 
-struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result) {
-    return (struct sw_run_step){.step = result->step,
-                                .loss = sw_trainer_mean_loss(result),
-                                .grad_norm = result->grad_norm,
-                                .skipped = result->skipped};
-}
-
-/* Remembers a step that commits, unless the loop has noted it already for the final save. */
-static void remember(struct sw_trainer *trainer, const struct sw_step_result *result) {
-    struct sw_run_step *newest = &trainer->recent[SW_RUN_RECENT_STEPS - 1];
-    if (newest->step >= result->step)
-        return;
-    memmove(trainer->recent, trainer->recent + 1, sizeof trainer->recent - sizeof trainer->recent[0]);
-    *newest = sw_trainer_run_step(result);
-}
-
-/* Tells whether the text of this commit has all steps whose lines in the log may not be on the drive yet. */
-static bool restores_log(const struct sw_trainer *trainer, int64_t step) {
-    const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
-    bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
-    for (int64_t i = 0; restores && i < lacking; i++)
-        restores = trainer->recent[SW_RUN_RECENT_STEPS - 1 - i].step == step - i;
-    return restores;
-}
-
-/* Flushes the log before a commit, so that no resume finds a commit whose steps the log lacks. A log that cannot be
- * flushed is no reason to stop training. */
-static void flush_log(struct sw_trainer *trainer, int64_t step) {
-    char path[SW_RUN_PATH_CHARS];
-    if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails || restores_log(trainer, step))
-        return;
-    const sw_status status = sw_path_join(path, sizeof path, trainer->folder, "log.jsonl");
-    trainer->log_fails = status != SW_OK || sw_steplog_flush(path) != SW_OK;
-    trainer->log_flushed = step;
-    if (trainer->log_fails)
-        sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
-    sw_error_clear();
-}
-
-/* Writes the text that a commit keeps, on a lane's thread. A commit that is not part of a step comes after that step's
- * line in the log. */
-static sw_status describe(void *context, const struct sw_step_result *result, char *text, size_t chars) {
-    struct sw_trainer *trainer = context;
-    struct sw_run_position position = {.step = result->step,
-                                       .applied_steps = result->applied_steps,
-                                       .skipped_steps = result->skipped_steps,
-                                       .loss_scale = result->next_scale};
-    snprintf(position.start, sizeof position.start, "%s", sw_run_last_start(&trainer->run));
-    if (result->by_plan)
-        remember(trainer, result);
-    memcpy(position.recent, trainer->recent, sizeof position.recent);
-    flush_log(trainer, result->step);
-    return sw_run_position_write(&position, trainer->run.data_digest, text, chars);
-}
-
 static sw_status open_engine(struct sw_trainer *trainer) {
     const struct sw_engine_spec spec = {
         .plan = trainer->plan,
@@ -185,8 +130,7 @@ static sw_status open_engine(struct sw_trainer *trainer) {
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
         .ops = sw_model_ops(trainer->model),
-        .describe = describe,
-        .describe_context = trainer,
+        .described = true,
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
         .loss_scale = trainer->position.loss_scale,
@@ -340,6 +284,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(open_engine(trainer));
+    SW_TRY(sw_commit_text_begin(trainer));
     SW_TRY(sw_loading_run(trainer));
     SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
     sw_ranks_keep(ranks);

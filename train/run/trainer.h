@@ -29,14 +29,13 @@ struct sw_trainer {
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
-    struct sw_schedule past_schedule;               /* in a resume: the schedule of the steps before it */
-    struct sw_run_position position;                /* the last commit before this start */
-    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* newest last; used by the thread that commits */
-    int64_t log_flushed;    /* last commit before which the log was flushed; 0: none; used by the thread that commits */
-    bool log_fails;         /* the log cannot be flushed; used by the thread that commits */
-    double validation_loss; /* the last validation loss, in nats a token; 0: none */
-    struct sw_costs costs;  /* since this start */
-    double predicted_step_s; /* 0: not predicted */
+    struct sw_schedule past_schedule; /* in a resume: the schedule of the steps before it */
+    struct sw_run_position position;  /* the last commit before this start */
+    int64_t log_flushed;              /* last commit before which the log was flushed; 0: none */
+    bool log_fails;                   /* the log cannot be flushed */
+    double validation_loss;           /* the last validation loss, in nats a token; 0: none */
+    struct sw_costs costs;            /* since this start */
+    double predicted_step_s;          /* 0: not predicted */
     int64_t start_ns;
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
@@ -56,9 +55,6 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
-
-/* Returns the part of a finished training step that a commit keeps. */
-struct sw_run_step sw_trainer_run_step(const struct sw_step_result *result);
 
 /* Returns the mean loss of a training step, in nats a token. */
 double sw_trainer_mean_loss(const struct sw_step_result *result);
