@@ -15,7 +15,6 @@
 #define LEAST_SIZE_BYTES (16 * SW_MIB)
 #define SWEEP_SIZE_BYTES SW_GIB
 #define LARGEST_BLOCK_BYTES (64 * SW_MIB)
-#define LARGEST_IN_FLIGHT_BYTES SW_GIB
 
 static const struct sw_io_grid usual = {
     .blocks = 3, .depths = 4, .block_bytes = {256 * SW_KIB, SW_MIB, 4 * SW_MIB}, .depth = {1, 4, 16, 64}};
@@ -34,12 +33,6 @@ static const struct sw_io_grid sustained = {
 /* fio takes most of the usual time to start, once for each of its passes. */
 static const struct sw_io_effort usual_effort = {.sweep_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
 static const struct sw_io_effort thorough_effort = {.sweep_rounds = 3, .round_passes = 2, .rounds = 9, .seconds = 0.2};
-
-const char *sw_io_way_name(sw_io_way way) {
-    static const char *const names[SW_IO_WAYS] = {
-        [SW_IO_READ] = "read", [SW_IO_WRITE] = "write", [SW_IO_BOTH] = "both"};
-    return names[way];
-}
 
 static struct sw_io_grid grid_of(const struct sw_io_options *given) {
     struct sw_io_grid grid = given->thorough ? thorough : usual;
@@ -70,7 +63,7 @@ static sw_status check(const void *target) {
     if (given->block_bytes != SW_OPTION_AUTO && given->block_bytes % SW_BUFFER_ALIGN_BYTES != 0)
         return sw_fail(SW_ERR_ARG, "--block must be a multiple of %d bytes, as direct I/O is", SW_BUFFER_ALIGN_BYTES);
     if (given->block_bytes != SW_OPTION_AUTO && given->depth != SW_OPTION_AUTO &&
-        given->block_bytes * given->depth > LARGEST_IN_FLIGHT_BYTES)
+        given->block_bytes * given->depth > SW_IO_MOST_IN_FLIGHT_BYTES)
         return sw_fail(SW_ERR_ARG, "--block times --depth is more than 1GiB in flight; give less of one");
     if (given->sustain && given->thorough)
         return sw_fail(SW_ERR_ARG, "--sustain and --thorough are two benches; give one of them");
@@ -123,33 +116,6 @@ static const struct sw_command_line line = {
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .check = check};
-
-bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth) {
-    return block_bytes * depth <= bench->target.file_bytes * bench->target.count &&
-           block_bytes <= bench->target.file_bytes && block_bytes * depth <= LARGEST_IN_FLIGHT_BYTES;
-}
-
-int64_t sw_io_share(const struct sw_io_bench *bench, double seconds) {
-    return (int64_t)((double)bench->planned_write_bytes * seconds / bench->planned_write_s);
-}
-
-void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars) {
-    struct sw_mount mount;
-    struct sw_drives drives;
-    char day[sizeof "2026-01-01"] = "";
-    struct tm parts;
-    const time_t now = time(NULL);
-    sw_drives_of_folder("", target->paths[0], &mount, &drives);
-    if (localtime_r(&now, &parts) != NULL)
-        strftime(day, sizeof day, "%Y-%m-%d", &parts);
-    const struct sw_drive *drive = drives.count > 0 ? &drives.drive[0] : NULL;
-    char *whole = realpath(target->paths[0], NULL);
-    snprintf(text, chars, "%s%s%s%s%s%s%s%s, %s", whole != NULL ? whole : target->paths[0], drive != NULL ? ": " : "",
-             drive != NULL ? drive->name : "", drive != NULL && drive->model[0] != '\0' ? " " : "",
-             drive != NULL ? drive->model : "", target->count + drives.count > 2 ? " and others" : "",
-             mount.type[0] != '\0' ? ", " : "", mount.type, day);
-    free(whole);
-}
 
 /* Takes memory for the largest cell; one cell must fit at least. */
 static sw_status take_memory(struct sw_io_bench *bench) {

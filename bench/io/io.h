@@ -5,9 +5,13 @@
 #include "bench/io/target.h"
 #include "bench/report.h"
 #include "core/long_work.h"
+#include "core/size.h"
 #include "train/settings/options.h"
 
 enum { SW_IO_MAX_BLOCKS = 4, SW_IO_MAX_DEPTHS = 7, SW_IO_MAX_CELLS = SW_IO_MAX_BLOCKS * SW_IO_MAX_DEPTHS };
+
+/* The most bytes of a pass that are in flight at once. */
+#define SW_IO_MOST_IN_FLIGHT_BYTES SW_GIB
 
 typedef enum { SW_IO_READ, SW_IO_WRITE, SW_IO_BOTH, SW_IO_WAYS } sw_io_way;
 

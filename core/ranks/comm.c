@@ -3,7 +3,6 @@
 
 #include "core/clock.h"
 #include "core/ranks/comm_private.h"
-#include "core/ranks/watch.h"
 #include "core/size.h"
 
 #include <sched.h>
@@ -89,8 +88,8 @@ static sw_status advance_request(struct sw_comm_request *request) {
         SW_TRY(sw_comm_finish_round(request->comm, phase, request->finished));
         request->finished++;
         request->moved_ns = sw_now_ns();
-        if (request->comm->watch != NULL)
-            sw_watch_tick(request->comm->watch, SW_WATCH_COMM);
+        if (request->comm->observer.tick != NULL)
+            request->comm->observer.tick(request->comm->observer.context);
     }
     request->given = true;
     return SW_OK;
@@ -125,17 +124,16 @@ static sw_status give_up(const struct sw_comm_request *request, int64_t waited_n
         request->transport->awaited != NULL ? request->transport->awaited(request->transport_state, group) : -1;
     if (comm->absent >= 0)
         snprintf(who, sizeof who, "rank %d", comm->absent);
-    return sw_fail(SW_ERR_STOPPED,
-                   "%s has not come to '%s' for %.1f s: it has been stopped, or what it does before takes so long", who,
-                   request->what, (double)waited_ns / 1e9);
+    return sw_fail(SW_ERR_STOPPED, "%s has not reached '%s' for %.1f s: it was stopped, or its earlier work is slow",
+                   who, request->what, (double)waited_ns / 1e9);
 }
 
-/* Ends the wait for a rank that will never answer: by the verdict of the watch or, where there is none, by the timeout.
+/* Ends the wait for a rank that will never answer: by the observer's verdict or, where there is none, by the timeout.
  * Also returns the asynchronous errors of the bulk transport. */
 static sw_status look_around(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
-    if (comm->watch != NULL)
-        SW_TRY(sw_watch_verdict(comm->watch));
+    if (comm->observer.verdict != NULL)
+        SW_TRY(comm->observer.verdict(comm->observer.context));
     else if (comm->timeout_ns > 0 && sw_now_ns() - request->moved_ns > comm->timeout_ns)
         return give_up(request, sw_now_ns() - request->moved_ns);
     return comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
@@ -149,8 +147,8 @@ sw_status sw_comm_begin_request(struct sw_comm_request *request) {
     request->open = true;
     request->moved_ns = sw_now_ns();
     comm->begun++;
-    if (comm->watch != NULL)
-        sw_watch_enter(comm->watch, SW_WATCH_COMM, request->what, request->index);
+    if (comm->observer.enter != NULL)
+        comm->observer.enter(comm->observer.context, request->what, request->index);
     const sw_status status = leave(comm, advance(comm));
     request->open = status == SW_OK;
     return status;
@@ -172,8 +170,8 @@ sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done) {
     SW_TRY(enter(comm));
     const sw_status status = leave(comm, is_done(request, out_done));
     request->open = status == SW_OK && !*out_done;
-    if (!request->open && comm->watch != NULL && comm->given == comm->begun)
-        sw_watch_leave(comm->watch, SW_WATCH_COMM);
+    if (!request->open && comm->observer.leave != NULL && comm->given == comm->begun)
+        comm->observer.leave(comm->observer.context);
     return status;
 }
 
@@ -209,6 +207,6 @@ int sw_comm_absent(const struct sw_comm *comm) {
     return comm->absent;
 }
 
-void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch) {
-    comm->watch = watch;
+void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *observer) {
+    comm->observer = *observer;
 }

@@ -7,7 +7,14 @@
 
 #include <stdatomic.h>
 
-struct sw_watch;
+/* Who is told of collectives, and asked for a verdict while one waits. */
+struct sw_comm_observer {
+    void *context;
+    void (*enter)(void *context, const char *what, int64_t index); /* a collective begins */
+    void (*tick)(void *context);                                   /* it has moved on */
+    void (*leave)(void *context);                                  /* none is under way any more */
+    sw_status (*verdict)(void *context); /* SW_OK while all ranks are well; an error ends the wait with it */
+};
 
 struct sw_comm_message {
     int peer;
@@ -102,7 +109,7 @@ struct sw_comm {
     int64_t staging_bytes;
     int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
     int64_t sent_bytes;
-    struct sw_watch *watch; /* NULL: none */
+    struct sw_comm_observer observer; /* its functions are NULL where there is none */
     int64_t timeout_ns;
     int absent;
     sw_status failed;
@@ -127,7 +134,7 @@ sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t in
 /* Starts a request whose phases are filled in. */
 sw_status sw_comm_begin_request(struct sw_comm_request *request);
 
-/* Sets the watch that is told of collectives and asked for verdicts while one waits. NULL removes it. */
-void sw_comm_set_watch(struct sw_comm *comm, struct sw_watch *watch);
+/* Sets the observer, which is copied; one of zeros removes it. */
+void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *observer);
 
 #endif

@@ -83,6 +83,22 @@ static sw_status start_thread(struct sw_watch *watch) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_NOMEM, "cannot start the watch's thread: %s", strerror(error));
 }
 
+static void on_enter(void *context, const char *what, int64_t index) {
+    sw_watch_enter(context, SW_WATCH_COMM, what, index);
+}
+
+static void on_tick(void *context) {
+    sw_watch_tick(context, SW_WATCH_COMM);
+}
+
+static void on_leave(void *context) {
+    sw_watch_leave(context, SW_WATCH_COMM);
+}
+
+static sw_status verdict(void *context) {
+    return sw_watch_verdict(context);
+}
+
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out) {
     assert(spec->lane_count < SW_WATCH_LANES && spec->rank_timeout_ns > 0);
     *out = NULL;
@@ -105,7 +121,9 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
         sw_watch_close(watch);
         return status;
     }
-    sw_comm_set_watch(comm, watch);
+    sw_comm_set_observer(
+        comm, &(struct sw_comm_observer){
+                  .context = watch, .enter = on_enter, .tick = on_tick, .leave = on_leave, .verdict = verdict});
     *out = watch;
     return SW_OK;
 }
@@ -119,7 +137,7 @@ static void wake(struct sw_watch *watch) {
 void sw_watch_close(struct sw_watch *watch) {
     if (watch == NULL)
         return;
-    sw_comm_set_watch(watch->comm, NULL);
+    sw_comm_set_observer(watch->comm, &(struct sw_comm_observer){0});
     if (watch->running) {
         pthread_mutex_lock(&watch->lock);
         watch->stopping = true;
@@ -175,17 +193,6 @@ void sw_watch_leave(struct sw_watch *watch, int lane) {
     watch->now[lane].running_ns = -1;
     watch->now[lane].ticks++;
     pthread_mutex_unlock(&watch->lock);
-}
-
-void sw_watch_snapshot(struct sw_watch *watch) {
-    pthread_mutex_lock(&watch->lock);
-    memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
-    watch->own.patient = watch->patient;
-    pthread_mutex_unlock(&watch->lock);
-    const int64_t now_ns = sw_now_ns();
-    for (int lane = 0; lane < SW_WATCH_LANES; lane++)
-        if (watch->own.lanes[lane].running_ns >= 0)
-            watch->own.lanes[lane].running_ns = now_ns - watch->own.lanes[lane].running_ns;
 }
 
 sw_status sw_watch_verdict(struct sw_watch *watch) {

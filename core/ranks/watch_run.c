@@ -12,6 +12,17 @@ enum { BEATS = 8 };
 #define LEAST_BEAT_NS INT64_C(10000000)
 #define MOST_BEAT_NS INT64_C(500000000)
 
+void sw_watch_snapshot(struct sw_watch *watch) {
+    pthread_mutex_lock(&watch->lock);
+    memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
+    watch->own.patient = watch->patient;
+    pthread_mutex_unlock(&watch->lock);
+    const int64_t now_ns = sw_now_ns();
+    for (int lane = 0; lane < SW_WATCH_LANES; lane++)
+        if (watch->own.lanes[lane].running_ns >= 0)
+            watch->own.lanes[lane].running_ns = now_ns - watch->own.lanes[lane].running_ns;
+}
+
 static int64_t beat_ns_of(const struct sw_watch *watch) {
     return sw_max_i64(sw_min_i64(watch->timeout_ns / BEATS, MOST_BEAT_NS), LEAST_BEAT_NS);
 }

@@ -1,5 +1,7 @@
 /* Computes the files of a new store and the bytes that each directory must have for them, before anything is touched.
  */
+#include "io/queue/file.h"
+#include "io/store/block.h"
 #include "io/store/store_private.h"
 
 #include <stdlib.h>
@@ -122,6 +124,13 @@ sw_status sw_store_check_limit(const struct sw_store_file *file, int64_t bytes) 
         "the store needs %s (%lld bytes) in %s and may have %s there: allow it more, give it more directories, "
         "over which it is divided evenly, or place less on nvme",
         sw_format_size(bytes, need), (long long)bytes, file->directory, sw_format_size(file->most_bytes, most));
+}
+
+sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
+    const struct sw_store_file *target = &store->files[file];
+    SW_TRY(sw_store_check_limit(target, bytes));
+    return target->is_device ? sw_block_check_room(target->path, target->device_bytes, bytes)
+                             : sw_file_allocate(target->fd, target->path, bytes);
 }
 
 sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes) {

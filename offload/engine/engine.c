@@ -123,21 +123,8 @@ void sw_engine_close(struct sw_engine *engine) {
     free(engine);
 }
 
-void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro) {
-    return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_TOKENS),
-                           context * engine->plan->spec.micro_batches + micro);
-}
-
 int32_t *sw_engine_tokens(struct sw_engine *engine, int64_t micro) {
     return sw_engine_staged_tokens(engine, engine->begun % SW_ENGINE_STEPS_AHEAD, micro);
-}
-
-int64_t sw_engine_steps_done(const struct sw_engine *engine) {
-    int64_t steps = engine->begun - engine->program_first;
-    for (int which = 0; engine->program != NULL && which < SW_LANES; which++)
-        if (engine->program->lane_count[which] > 0)
-            steps = sw_min_i64(steps, engine->lane[which].done / engine->program->lane_count[which]);
-    return steps;
 }
 
 void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text) {
@@ -262,17 +249,6 @@ sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *
     }
     pthread_mutex_unlock(&engine->mutex);
     return status;
-}
-
-double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context) {
-    double sum = 0.0;
-    for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
-        sum += context->loss[m];
-    return sum;
-}
-
-double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
-    return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
 }
 
 bool sw_engine_has_failed(struct sw_engine *engine) {

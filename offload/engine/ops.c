@@ -8,37 +8,6 @@
 /* torch.nn.utils.clip_grad_norm_ divides by the norm plus this. */
 #define CLIP_EPSILON 1e-6
 
-void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
-    const struct sw_slot *at = &engine->plan->slot[slot];
-    assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
-    return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
-}
-
-void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain) {
-    const struct sw_slot *at = &engine->plan->slot[slot];
-    assert(at->grain_bytes > 0 && grain >= at->first_grain);
-    return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
-}
-
-const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,
-                                               const struct sw_access *last) {
-    const struct sw_access *access = &engine->program->access[op->first_access];
-    const struct sw_access *end = access + op->access_count;
-    for (access = last == NULL ? access : last + 1; access < end; access++)
-        if (access->role == role)
-            return access;
-    return NULL;
-}
-
-void *sw_engine_address(const struct sw_engine *engine, const struct sw_access *operand) {
-    return (char *)sw_engine_piece(engine, operand->slot, 0) + operand->offset_bytes;
-}
-
-void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role) {
-    const struct sw_access *operand = sw_engine_next_operand(engine, op, role, NULL);
-    return operand == NULL ? NULL : sw_engine_address(engine, operand);
-}
-
 static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_unit_call *call) {
     if (call->recompute != SW_RECOMPUTE_NOTHING)
         SW_TRY(ops->recompute(ops->context, call));

@@ -8,6 +8,15 @@
 /* Ops that are handed on at once. */
 enum { TAKEN_OPS = 4096 };
 
+sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
+    return sw_fail(
+        SW_ERR_ARG,
+        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations, or the memory, that "
+        "a plan may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
+        "makes fewer",
+        (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
+}
+
 static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *capacity, size_t size) {
     if (b->status != SW_OK || b->enough)
         return false;
@@ -243,4 +252,22 @@ void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_opera
 
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
     return sw_plan_typed_bytes(b->plan, chunk->at.grains);
+}
+
+void sw_build_read_norm(struct sw_builder *b) {
+    sw_build_read(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
+}
+
+void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
+    const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
+    if (chunks == 0)
+        return;
+    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_LANE_DOWNLOAD, unit, -1);
+    const struct sw_what sums = {SW_CONTENT_SQUARE_SUMS, -1, unit, chunks, 0, 0};
+    const struct sw_span own = sw_plan_shard(b->plan, unit);
+    op->first_grain = own.first_grain;
+    op->grains = own.grains;
+    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS);
+    sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit}, sums);
+    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = unit}, sums);
 }

@@ -95,21 +95,6 @@ static void raise_grads_on_nvme(struct sw_plan *plan, int64_t unit, sw_tier tier
         raise_grads(plan, unit, tier);
 }
 
-bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
-    const struct sw_plan_spec *spec = &plan->spec;
-    const int64_t head = spec->units->count - 1;
-    if (a == b)
-        return true;
-    if (a == 0 || b == 0 || a == head || b == head)
-        return false;
-    const bool kept = sw_plan_keeps_input(plan, a);
-    return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
-           (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
-           spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
-           plan->recompute[a] == plan->recompute[b] && spec->update_on_device[a] == spec->update_on_device[b] &&
-           memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
-}
-
 /* What goes up to a tier, of each unit in forward order, where the budgets allow it. */
 struct rise {
     void (*raise)(struct sw_plan *plan, int64_t unit, sw_tier tier);

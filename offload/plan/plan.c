@@ -40,14 +40,6 @@ const char *sw_lane_name(sw_lane lane) {
     return lane_names[lane];
 }
 
-bool sw_lane_is_io(sw_lane lane) {
-    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
-}
-
-bool sw_lane_is_of_device(sw_lane lane) {
-    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
-}
-
 const char *sw_recompute_name(sw_recompute level) {
     static const char *const names[SW_RECOMPUTES] = {"none", "derived", "all"};
     return names[level];
@@ -55,15 +47,6 @@ const char *sw_recompute_name(sw_recompute level) {
 
 const char *sw_op_name(sw_op_kind kind) {
     return op_names[kind];
-}
-
-sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
-    return sw_fail(
-        SW_ERR_ARG,
-        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations, or the memory, that "
-        "a plan may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
-        "makes fewer",
-        (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
 }
 
 /* Passes of a program over all units, each of which is an op of every unit and micro-batch. */

@@ -350,6 +350,8 @@ bool sw_plan_reduces_groups(const struct sw_plan *plan);
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
+/* Tells whether any state of any unit lives on NVMe. */
+bool sw_plan_uses_nvme(const struct sw_plan *plan);
 /* Tells whether the plan has programs whose updates start in the backward pass. */
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Tells whether a unit's input is kept for the backward pass. */

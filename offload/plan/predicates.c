@@ -2,6 +2,16 @@
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
+#include <string.h>
+
+bool sw_lane_is_io(sw_lane lane) {
+    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
+}
+
+bool sw_lane_is_of_device(sw_lane lane) {
+    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
+}
+
 int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }
@@ -122,4 +132,27 @@ int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
         [SW_BUFFER_OPTIMIZER] = plan->index->optimizer_ring, [SW_BUFFER_WEIGHTS] = plan->index->weights_ring,
     };
     return slots[which];
+}
+
+bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t head = spec->units->count - 1;
+    if (a == b)
+        return true;
+    if (a == 0 || b == 0 || a == head || b == head)
+        return false;
+    const bool kept = sw_plan_keeps_input(plan, a);
+    return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
+           (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
+           spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
+           plan->recompute[a] == plan->recompute[b] && spec->update_on_device[a] == spec->update_on_device[b] &&
+           memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
+}
+
+bool sw_plan_uses_nvme(const struct sw_plan *plan) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        for (int state = 0; state < SW_STATES; state++)
+            if (plan->placement[u].tier[state] == SW_NVME)
+                return true;
+    return false;
 }

@@ -21,10 +21,6 @@ static sw_tier tier_of(const struct sw_builder *b, sw_state state, int64_t unit)
     return b->plan->placement[unit].tier[state];
 }
 
-void sw_build_read_norm(struct sw_builder *b) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
-}
-
 static struct sw_what grads_what(const struct sw_chunk *chunk, int age) {
     return (struct sw_what){SW_CONTENT_GRADS, chunk->unit, chunk->number, 0, age, SW_GENERATION_NONE};
 }
@@ -325,20 +321,6 @@ static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t
             u.grads = bring_grads(b, &u.chunk, 0);
         update_chunk(b, &u);
     }
-}
-
-void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
-    const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
-    if (chunks == 0)
-        return;
-    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_LANE_DOWNLOAD, unit, -1);
-    const struct sw_what sums = {SW_CONTENT_SQUARE_SUMS, -1, unit, chunks, 0, 0};
-    const struct sw_span own = sw_plan_shard(b->plan, unit);
-    op->first_grain = own.first_grain;
-    op->grains = own.grains;
-    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS);
-    sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit}, sums);
-    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = unit}, sums);
 }
 
 void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {

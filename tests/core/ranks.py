@@ -141,8 +141,8 @@ def a_hanging_rank_is_named_with_what_it_lacks():
                       r"its lane compute was in 'backward 5'$"),
         (0, "sleeps", r"^rank 0 .* has done nothing for .*it has not entered 'gradients 2', where rank [12] waits; "),
         (2, "leaves", r"^rank 2 .* has been gone for "),
-        (0, "early", r"^rank 0 has not come to 'first words' for \d+\.\d s: it has been stopped, or "),
-        (2, "early", r"^rank 2 has not come to 'first words' "),
+        (0, "early", r"^rank 0 has not reached 'first words' for \d+\.\d s: it was stopped, or "),
+        (2, "early", r"^rank 2 has not reached 'first words' "),
     ]
     for rank, how, expected in table:
         wrong += judged(f"rank {rank} {how}", Job(3, "hang", TIMEOUT_MS, rank, how).end(TIMEOUT_MS / 1000 + GRACE_S),

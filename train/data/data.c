@@ -259,10 +259,6 @@ sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t
     return SW_OK;
 }
 
-struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
-    return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
-}
-
 sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out) {
     assert(window >= 0 && window < sw_data_validation_windows(data));
     const int64_t first = window * data->seq;

@@ -11,6 +11,10 @@
 
 enum { TIME_CHARS = 32 };
 
+struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
+    return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
+}
+
 sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end) {
     digests->first = first;
     digests->end = end;

@@ -7,19 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const json_t *sw_config_field_of(const json_t *root, const char *name) {
-    const json_t *value = json_object_get(root, name);
-    return json_is_null(value) ? NULL : value;
-}
-
-const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]) {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-    snprintf(buffer, SW_SHOWN_CHARS, "%.40s%s", text != NULL ? text : "?",
-             text != NULL && strlen(text) > 40 ? "..." : "");
-    free(text);
-    return buffer;
-}
-
 static sw_status find_family(const json_t *root, const char *origin, const struct sw_family **out) {
     const json_t *type = sw_config_field_of(root, "model_type");
     char shown[SW_SHOWN_CHARS];
@@ -132,50 +119,6 @@ static sw_status refuse_fixed(const struct sw_family *family, const json_t *root
     return SW_OK;
 }
 
-static sw_status read_field(const struct sw_config_field *field, const json_t *value, const char *origin,
-                            struct sw_model_config *out) {
-    void *to = (char *)out + field->offset;
-    char shown[SW_SHOWN_CHARS];
-    switch (field->kind) {
-    case SW_FIELD_INT: {
-        const json_int_t number = json_integer_value(value);
-        if (!json_is_integer(value) || number < field->int_min || number > field->int_max)
-            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be a whole number from %lld to %lld", origin,
-                           field->name, sw_config_show(value, shown), (long long)field->int_min,
-                           (long long)field->int_max);
-        *(int64_t *)to = number;
-        return SW_OK;
-    }
-    case SW_FIELD_REAL: {
-        const double number = json_number_value(value);
-        if (!json_is_number(value) || !(number >= field->real_min && number <= field->real_max))
-            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be a number from %g to %g", origin, field->name,
-                           sw_config_show(value, shown), field->real_min, field->real_max);
-        *(double *)to = number;
-        return SW_OK;
-    }
-    case SW_FIELD_BOOL:
-        if (!json_is_boolean(value))
-            return sw_fail(SW_ERR_ARG, "%s: '%s' is %s; it must be true or false", origin, field->name,
-                           sw_config_show(value, shown));
-        *(bool *)to = json_is_true(value);
-        return SW_OK;
-    }
-    return sw_fail(SW_ERR_INTERNAL, "%s: '%s' has no known kind", origin, field->name);
-}
-
-sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
-                                const char *title, struct sw_model_config *out) {
-    for (const struct sw_config_field *field = fields; field->name != NULL; field++) {
-        const json_t *value = sw_config_field_of(object, field->name);
-        if (value != NULL)
-            SW_TRY(read_field(field, value, origin, out));
-        else if (field->required)
-            return sw_fail(SW_ERR_ARG, "%s has no '%s'; a %s config.json must give it", origin, field->name, title);
-    }
-    return SW_OK;
-}
-
 static sw_status read_activation(const struct sw_family *family, const json_t *root, const char *origin,
                                  struct sw_model_config *out) {
     const json_t *value = sw_config_field_of(root, family->activation_field);
@@ -205,7 +148,7 @@ static sw_status parse_root(json_t *root, const char *origin, struct sw_model_co
     struct sw_model_config config = family->defaults;
     SW_TRY(sw_config_read_fields(family->fields, root, origin, family->title, &config));
     SW_TRY(read_activation(family, root, origin, &config));
-    SW_TRY(family->derive(root, origin, &config));
+    SW_TRY(family->derive(family, root, origin, &config));
     if (config.head_dim > SW_ATTENTION_MAX_HEAD_DIM)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: a head has %lld elements; supported are at most %d", origin,
                        (long long)config.head_dim, SW_ATTENTION_MAX_HEAD_DIM);

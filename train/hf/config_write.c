@@ -6,27 +6,6 @@
 
 enum { LEAST_DIGITS = 6, MOST_DIGITS = 17 };
 
-int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config) {
-    for (const struct sw_config_field *field = fields; field->name != NULL; field++) {
-        const void *from = (const char *)config + field->offset;
-        json_t *value = NULL;
-        if (field->kind == SW_FIELD_INT)
-            value = json_integer(*(const int64_t *)from);
-        else if (field->kind == SW_FIELD_REAL)
-            value = json_real(*(const double *)from);
-        else
-            value = json_boolean(*(const bool *)from);
-        /* 0 where a number cannot be 0 says that it is not given. */
-        const bool may_be_0 = field->kind == SW_FIELD_BOOL || (field->kind == SW_FIELD_REAL && field->real_min == 0.0);
-        const bool given = may_be_0 || json_number_value(value) != 0.0;
-        if (field->read_only || !given)
-            json_decref(value);
-        else if (json_object_set_new(object, field->name, value) != 0)
-            return -1;
-    }
-    return 0;
-}
-
 static bool is_exact(double value, int digits) {
     char text[32];
     snprintf(text, sizeof text, "%.*g", digits, value);

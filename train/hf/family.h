@@ -81,7 +81,8 @@ struct sw_family {
     const char *const *special;  /* fields that derive reads */
     const char *const *harmless; /* beside those of every family */
     /* `derive` reads settings that depend on several fields; `write` writes those fields. */
-    sw_status (*derive)(const json_t *root, const char *origin, struct sw_model_config *out);
+    sw_status (*derive)(const struct sw_family *family, const json_t *root, const char *origin,
+                        struct sw_model_config *out);
     int (*write)(json_t *root, const struct sw_model_config *config);
     const struct sw_tensor_names *names;
 };

@@ -46,7 +46,9 @@ static const char *const harmless[] = {
     "predict_special_tokens", "output_past",      NULL,
 };
 
-static sw_status derive(const json_t *root, const char *origin, struct sw_model_config *out) {
+static sw_status derive(const struct sw_family *family, const json_t *root, const char *origin,
+                        struct sw_model_config *out) {
+    (void)family;
     const json_t *old_positions = sw_config_field_of(root, "n_ctx");
     if (out->max_positions == 0)
         return sw_fail(SW_ERR_ARG, "%s has no 'n_positions'; a GPT-2 config.json must give it", origin);

@@ -69,8 +69,9 @@ static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window"
 /* Slices of the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
 
-static sw_status derive_heads(const json_t *root, const char *origin, struct sw_model_config *out) {
-    const int64_t absent = sw_family_find(out->family)->absent_kv_heads;
+static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
+                              struct sw_model_config *out) {
+    const int64_t absent = family->absent_kv_heads;
     if (out->kv_heads == 0)
         out->kv_heads = absent > 0 && json_object_get(root, "num_key_value_heads") == NULL ? absent : out->heads;
     if (out->heads % out->kv_heads != 0)
@@ -87,8 +88,9 @@ static sw_status derive_heads(const json_t *root, const char *origin, struct sw_
     return SW_OK;
 }
 
-static sw_status derive_llama(const json_t *root, const char *origin, struct sw_model_config *out) {
-    SW_TRY(derive_heads(root, origin, out));
+static sw_status derive_llama(const struct sw_family *family, const json_t *root, const char *origin,
+                              struct sw_model_config *out) {
+    SW_TRY(derive_heads(family, root, origin, out));
     return sw_config_read_rope(root, origin, out);
 }
 
@@ -103,8 +105,9 @@ static sw_status read_window(const json_t *root, const char *origin, int64_t *ou
                    sw_config_show(value, shown));
 }
 
-static sw_status derive_mistral(const json_t *root, const char *origin, struct sw_model_config *out) {
-    SW_TRY(derive_llama(root, origin, out));
+static sw_status derive_mistral(const struct sw_family *family, const json_t *root, const char *origin,
+                                struct sw_model_config *out) {
+    SW_TRY(derive_llama(family, root, origin, out));
     return read_window(root, origin, &out->window);
 }
 
@@ -153,11 +156,12 @@ static int64_t full_in_front(const struct sw_model_config *config) {
     return count;
 }
 
-static sw_status derive_qwen(const json_t *root, const char *origin, struct sw_model_config *out) {
+static sw_status derive_qwen(const struct sw_family *family, const json_t *root, const char *origin,
+                             struct sw_model_config *out) {
     const json_t *use = sw_config_field_of(root, "use_sliding_window"),
                  *types = sw_config_field_of(root, "layer_types");
     char shown[SW_SHOWN_CHARS];
-    SW_TRY(derive_llama(root, origin, out));
+    SW_TRY(derive_llama(family, root, origin, out));
     SW_TRY(read_window(root, origin, &out->window));
     if (use != NULL && !json_is_boolean(use))
         return sw_fail(SW_ERR_ARG, "%s: 'use_sliding_window' is %s; it must be true or false", origin,

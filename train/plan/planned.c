@@ -46,14 +46,6 @@ sw_status sw_planned_make(struct sw_planned *p) {
     return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
-bool sw_plan_uses_nvme(const struct sw_plan *plan) {
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        for (int state = 0; state < SW_STATES; state++)
-            if (plan->placement[u].tier[state] == SW_NVME)
-                return true;
-    return false;
-}
-
 /* Measures the rates. A plan with nothing on NVMe needs those of the drives only to predict what saves cost, so it does
  * without them if they cannot be measured. */
 static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {

@@ -39,8 +39,6 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 /* Writes the file of --rates again, with the rates that were measured since. Does nothing without --rates. */
 sw_status sw_planned_keep_rates(const struct sw_planned *planned);
 
-/* Tells whether the plan places anything on NVMe. */
-bool sw_plan_uses_nvme(const struct sw_plan *plan);
 
 /* Releases everything but the settings. */
 void sw_planned_release(struct sw_planned *planned);

@@ -8,9 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+double sw_step_mean_loss(const struct sw_step_result *result) {
+    return result->loss_sum / (double)result->loss_tokens;
+}
+
 struct sw_run_step sw_commit_text_step(const struct sw_step_result *result) {
     return (struct sw_run_step){.step = result->step,
-                                .loss = sw_trainer_mean_loss(result),
+                                .loss = sw_step_mean_loss(result),
                                 .grad_norm = result->grad_norm,
                                 .skipped = result->skipped};
 }

@@ -48,10 +48,6 @@ struct loop {
     bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo its length: a begun step carries a save */
 };
 
-double sw_trainer_mean_loss(const struct sw_step_result *result) {
-    return result->loss_sum / (double)result->loss_tokens;
-}
-
 /* Fills in this rank's sequences of a step, and counts the targets of all ranks that masks and documents leave. */
 static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
@@ -201,7 +197,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     const int64_t *bytes = result->lane_bytes;
     return (struct sw_step_record){
         .step = result->step,
-        .loss = sw_trainer_mean_loss(result),
+        .loss = sw_step_mean_loss(result),
         .grad_norm = result->grad_norm,
         .lr = sw_schedule_lr(&loop->schedule, result->step),
         .tokens = tokens,
@@ -408,7 +404,7 @@ static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss)
     input.loss_tokens = sw_max_i64(1, input.loss_tokens);
     SW_TRY(sw_engine_begin(trainer->engine, &input));
     SW_TRY(sw_engine_wait(trainer->engine, &result));
-    *out_loss = sw_trainer_mean_loss(&result);
+    *out_loss = sw_step_mean_loss(&result);
     return SW_OK;
 }
 

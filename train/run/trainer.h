@@ -56,9 +56,6 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
                             struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
 
-/* Returns the mean loss of a training step, in nats a token. */
-double sw_trainer_mean_loss(const struct sw_step_result *result);
-
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
 

@@ -18,29 +18,6 @@ struct parser {
     bool help;
 };
 
-const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous) {
-    const struct sw_option *option = previous == NULL ? line->options : previous + 1;
-    for (; option < line->options + line->option_count; option++)
-        if (line->bit == 0 || (option->commands & line->bit) != 0)
-            return option;
-    return NULL;
-}
-
-const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length) {
-    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
-        if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
-            return option;
-    return NULL;
-}
-
-sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
-    const char *nearest = sw_options_nearest(line, typed, length);
-    if (nearest != NULL)
-        return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
-    return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; 'spillway %s --help' lists its flags", line->command, (int)length,
-                   typed, line->command);
-}
-
 static bool looks_like_flag(const char *text) {
     return text[0] == '-' && text[1] == '-';
 }

@@ -1,6 +1,5 @@
-/* Help, and the guess at what a mistyped flag was meant to be. */
+/* The help of a command. */
 #include "core/exit.h"
-#include "train/files/nearest.h"
 #include "train/settings/options_internal.h"
 
 #include <stdlib.h>
@@ -14,14 +13,6 @@ static const struct sw_option common[] = {
     {.name = "--quiet", .kind = SW_OPTION_FLAG, .transient = true, .what = "print only results, warnings and errors"},
     {.name = "--help", .kind = SW_OPTION_FLAG, .transient = true, .what = "print this text"},
 };
-
-const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
-    struct sw_nearest nearest = sw_nearest_begin(typed, length);
-    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
-        if (sw_option_has_flag(option))
-            sw_nearest_consider(&nearest, option->name);
-    return nearest.name;
-}
 
 /* Prints a word after a space, or at `indent` on the next line where it would pass the last column. */
 static void add_word(const char *word, int length, int *column, int indent, FILE *to) {

@@ -1,0 +1,112 @@
+/* Requests that are waited for at once, and the memory that they use. */
+#include "io/store/store_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+sw_status sw_store_alloc_aligned(int64_t bytes, void **out) {
+    *out = NULL;
+    const int64_t align_bytes = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : SW_BUFFER_ALIGN_BYTES;
+    if (posix_memalign(out, (size_t)align_bytes, (size_t)bytes) != 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld bytes of I/O buffer", (long long)bytes);
+    /* A drive takes a request of few large pieces faster than one of hundreds of small pages. Only advice: it may fail.
+     */
+    if (align_bytes == HUGE_PAGE_BYTES)
+        madvise(*out, (size_t)bytes, MADV_HUGEPAGE);
+    memset(*out, 0, (size_t)bytes);
+    return SW_OK;
+}
+
+sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out) {
+    int files[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        files[file] = store->files[file].fd;
+    const struct sw_ring_spec spec = {
+        .files = files,
+        .file_count = store->file_count,
+        .buffers = store->buffers,
+        .buffer_count = store->buffer_count,
+        .depth = depth,
+        .warned = &store->warned,
+    };
+    return sw_queue_open(store->open_ring, store->ring_context, &spec, out);
+}
+
+sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
+                            const struct sw_queue_result *result) {
+    const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
+    const char *reason =
+        result->error == ENODATA ? "its sectors are lost, or the file ends there" : strerror(result->error);
+    if (op == SW_RING_FLUSH)
+        return sw_fail(status, "%s cannot be flushed: %s", store->files[file].path, reason);
+    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path,
+                   op == SW_RING_READ ? "read" : "written", (long long)result->offset_bytes, reason);
+}
+
+static void count_bytes(struct sw_store *store, const struct sw_ring_request *request) {
+    if (request->op == SW_RING_READ)
+        atomic_fetch_add_explicit(&store->read_bytes, request->bytes, memory_order_relaxed);
+    else if (request->op == SW_RING_WRITE)
+        atomic_fetch_add_explicit(&store->write_bytes, request->bytes, memory_order_relaxed);
+}
+
+/* Waits for all of them also when one fails: they use the caller's memory. */
+static sw_status run_all(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                         struct sw_queue_result *out) {
+    assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
+    for (int i = 0; i < count; i++) {
+        struct sw_ring_request request = requests[i];
+        request.tag = (uint64_t)i;
+        sw_queue_put(store->queue, &request);
+    }
+    while (sw_queue_in_flight(store->queue) > 0) {
+        struct sw_queue_result results[SW_STORE_MAX_FILES];
+        int done;
+        SW_TRY(sw_queue_reap(store->queue, true, results, SW_STORE_MAX_FILES, &done));
+        for (int i = 0; i < done; i++) {
+            count_bytes(store, &requests[results[i].tag]);
+            out[results[i].tag] = results[i];
+        }
+    }
+    return SW_OK;
+}
+
+sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES] = {{0}};
+    sw_status status = run_all(store, requests, count, results);
+    for (int i = 0; i < count && status == SW_OK; i++)
+        if (results[i].error != 0)
+            status = sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
+    return status;
+}
+
+/* Drives and file systems answer with these errors for sectors whose bytes are gone. */
+static bool is_damage(int error) {
+    return error == EIO || error == ENODATA || error == EILSEQ;
+}
+
+sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
+                                int *out_errors) {
+    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    SW_TRY(run_all(store, requests, count, results));
+    for (int i = 0; i < count; i++) {
+        out_errors[i] = results[i].error;
+        if (is_damage(results[i].error))
+            memset(requests[i].buf, 0, (size_t)requests[i].bytes);
+        else if (results[i].error != 0)
+            return sw_store_io_error(store, requests[i].file, requests[i].op, &results[i]);
+    }
+    return SW_OK;
+}
+
+sw_status sw_store_flush(struct sw_store *store) {
+    struct sw_ring_request requests[SW_STORE_MAX_FILES];
+    for (int file = 0; file < store->file_count; file++)
+        requests[file] = (struct sw_ring_request){.op = SW_RING_FLUSH, .file = file};
+    return sw_store_run(store, requests, store->file_count);
+}

@@ -1,0 +1,51 @@
+/* Where slots, operands and tokens lie in the engine's memory. */
+#include "offload/engine/engine_private.h"
+
+#include <assert.h>
+
+void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->tier != SW_NVME && piece >= 0 && piece < at->pieces);
+    return (char *)sw_memory_base(engine->memory[at->tier]) + at->offset + piece * at->piece_bytes;
+}
+
+void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain) {
+    const struct sw_slot *at = &engine->plan->slot[slot];
+    assert(at->grain_bytes > 0 && grain >= at->first_grain);
+    return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
+}
+
+const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,
+                                               const struct sw_access *last) {
+    const struct sw_access *access = &engine->program->access[op->first_access];
+    const struct sw_access *end = access + op->access_count;
+    for (access = last == NULL ? access : last + 1; access < end; access++)
+        if (access->role == role)
+            return access;
+    return NULL;
+}
+
+void *sw_engine_address(const struct sw_engine *engine, const struct sw_access *operand) {
+    return (char *)sw_engine_piece(engine, operand->slot, 0) + operand->offset_bytes;
+}
+
+void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role) {
+    const struct sw_access *operand = sw_engine_next_operand(engine, op, role, NULL);
+    return operand == NULL ? NULL : sw_engine_address(engine, operand);
+}
+
+void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro) {
+    return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_TOKENS),
+                           context * engine->plan->spec.micro_batches + micro);
+}
+
+double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context) {
+    double sum = 0.0;
+    for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
+        sum += context->loss[m];
+    return sum;
+}
+
+double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
+    return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
+}

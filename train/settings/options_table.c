@@ -1,0 +1,36 @@
+/* Looks for rows in the table of a command's flags. */
+#include "train/files/nearest.h"
+#include "train/settings/options_internal.h"
+
+#include <string.h>
+
+const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous) {
+    const struct sw_option *option = previous == NULL ? line->options : previous + 1;
+    for (; option < line->options + line->option_count; option++)
+        if (line->bit == 0 || (option->commands & line->bit) != 0)
+            return option;
+    return NULL;
+}
+
+const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length) {
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
+            return option;
+    return NULL;
+}
+
+const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
+    struct sw_nearest nearest = sw_nearest_begin(typed, length);
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (sw_option_has_flag(option))
+            sw_nearest_consider(&nearest, option->name);
+    return nearest.name;
+}
+
+sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
+    const char *nearest = sw_options_nearest(line, typed, length);
+    if (nearest != NULL)
+        return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
+    return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; 'spillway %s --help' lists its flags", line->command, (int)length,
+                   typed, line->command);
+}
