@@ -100,21 +100,21 @@ static bool aligned(const void *operand) {
 }
 
 /* The bias is a pointer within the description, which streams share; so each call has a description of its own. */
-cublasStatus_t sw_cuda_multiply(const struct sw_cuda *cuda, const struct sw_cuda_product *p,
+cublasStatus_t sw_cuda_multiply(const struct sw_cuda *cuda, const struct sw_cuda_product *product,
                                 const cublasLtMatmulAlgo_t *algorithm, int64_t workspace_bytes,
-                                const struct sw_cuda_operands *of, cudaStream_t stream) {
+                                const struct sw_cuda_operands *operands, cudaStream_t stream) {
     static const float one = 1.0f;
     cublasLtMatmulDescOpaque_t operation;
-    memcpy(&operation, p->operation, sizeof operation);
-    if (of->bias != NULL) {
-        const cublasStatus_t status =
-            cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &of->bias, sizeof of->bias);
+    memcpy(&operation, product->operation, sizeof operation);
+    if (operands->bias != NULL) {
+        const cublasStatus_t status = cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                                     &operands->bias, sizeof operands->bias);
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
     }
-    return cublasLtMatmul(cuda->lt, &operation, &one, of->b, p->a, of->a, p->b, &p->beta,
-                          of->addend != NULL ? of->addend : of->c, p->c, of->c, p->c, algorithm, of->workspace,
-                          (size_t)workspace_bytes, stream);
+    return cublasLtMatmul(cuda->lt, &operation, &one, operands->b, product->a, operands->a, product->b, &product->beta,
+                          operands->addend != NULL ? operands->addend : operands->c, product->c, operands->c,
+                          product->c, algorithm, operands->workspace, (size_t)workspace_bytes, stream);
 }
 
 static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
