@@ -17,7 +17,7 @@ static sw_status enter(void *context) {
 
 static sw_status sum(void *context, const struct sw_comm_sum *sum) {
     const struct parts *parts = context;
-    return parts->stream->device->ops.rank_sum(parts->stream, sum);
+    return sw_device_run(parts->stream, SW_DEVICE_RANK_SUM, sum);
 }
 
 static sw_status copy(void *context, void *to, const void *from, int64_t bytes) {

@@ -1,14 +1,27 @@
-/* The private side of the device interface: the table of ops, and the objects that the wrappers in device.c fill.
- * Arguments are checked by the wrappers, so an op may rely on the contract of device.h. */
+/* The private side of the device interface: a device's functions, the table of ops, and the objects that the wrappers
+ * in device.c and streams.c fill. Arguments are checked before a function gets them, so it may rely on the contract. */
 #ifndef SW_KERNELS_DEVICE_OPS_H
 #define SW_KERNELS_DEVICE_OPS_H
 
 #include "kernels/device.h"
 #include "kernels/gemm_cache.h"
 
-struct sw_comm_sum;
+#include <stddef.h>
+
 struct sw_gemm_algorithm;
 struct sw_gemm_algorithms;
+
+/* A row of the table of ops (ops.c). */
+struct sw_device_op_row {
+    const char *name; /* "layernorm_forward" */
+    /* Asserts that the arguments keep the contract, and returns the bytes of memory that the op moves when each operand
+     * crosses it once. */
+    double (*check)(const void *args);
+    size_t args_bytes;
+    size_t operands_at; /* bytes into args: the first pointer to device memory; the others follow it */
+    size_t operands;    /* pointers to device memory, of which some may be NULL */
+};
+const struct sw_device_op_row *sw_device_op_row(sw_device_op op);
 
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
@@ -48,75 +61,23 @@ struct sw_device_ops {
     sw_status (*use_algorithms)(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
     void (*algorithm)(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused);
 
-    sw_status (*layernorm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                   const void *x, const void *gamma, const void *beta, void *y, float *mean,
-                                   float *rstd);
-    sw_status (*layernorm_backward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                    const void *x, const void *gamma, const float *mean, const float *rstd,
-                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc);
-
-    sw_status (*rmsnorm_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
-                                 const void *gamma, void *y, float *rstd);
-    sw_status (*rmsnorm_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
-                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
-                                  void *dx, float *gamma_acc);
-    sw_status (*add_norm_forward)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
-                                  float *mean, float *rstd);
-    sw_status (*rotate)(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
-                        void *x);
-
     int64_t (*attention_scratch_bytes)(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
-    sw_status (*attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
-                                   void *scratch);
-    sw_status (*attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
-                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch);
-
-    sw_status (*activation_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                    const void *x, void *y);
-    sw_status (*activation_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx, void *activated);
-    sw_status (*gated_forward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                               const void *x, void *y);
-    sw_status (*gated_backward)(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx, void *activated);
-    sw_status (*add)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y);
-    sw_status (*bias_gradient)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                               float *acc);
-    sw_status (*embedding_forward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                   const int32_t *tokens, const int32_t *document_start, const void *table,
-                                   const void *positions, void *out);
-    sw_status (*embedding_backward)(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
-                                    float *table_acc, float *positions_acc);
-    sw_status (*cross_entropy)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
-                               const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits);
-    sw_status (*softmax_partial)(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
-                                 const float *logits, const int32_t *targets, float *max, float *sum,
-                                 float *target_logit);
-    sw_status (*cross_entropy_tile)(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
-                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
-                                    const float *max, const float *sum, const float *target_logit, float *loss,
-                                    void *d_logits);
-
-    sw_status (*sum_losses)(struct sw_stream *stream, int64_t rows, const float *losses, double *total);
-    sw_status (*finish_gradient)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
-                                 double *sums);
-    sw_status (*square_sums)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums);
-    sw_status (*cast_from_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to);
-    /* For ops that are made from others; the interface has no need of it. */
-    sw_status (*cast_to_f32)(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to);
+    /* Only the CPU device multiplies one row by code of its own. NULL elsewhere. */
     int64_t (*row_product_scratch_bytes)(const struct sw_gemm *shape);
     sw_status (*row_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                              const void *bias, void *c, float *scratch);
-    sw_status (*update_adamw)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                              float *records, void *weights);
-    /* As core/ranks/comm.h says of it. NULL where the memory is the host's. */
-    sw_status (*rank_sum)(struct sw_stream *stream, const struct sw_comm_sum *sum);
+
+    /* Runs an op; `args` is the op's struct of ops.h, checked. */
+    sw_status (*run)(struct sw_stream *stream, sw_device_op op, const void *args);
+    /* The ops of a device of the host, which its `run` calls; NULL: it has no such op. GPUs leave it empty. */
+    sw_status (*op[SW_DEVICE_OPS])(struct sw_stream *stream, const void *args);
 };
+
+/* Returns rows one after the other, as a LayerNorm's are. */
+static inline struct sw_rmsnorm sw_plain_rows(int64_t rows, int64_t cols, float epsilon) {
+    return (struct sw_rmsnorm){
+        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
+}
 
 struct sw_device {
     struct sw_device_ops ops;

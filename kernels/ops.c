@@ -1,73 +1,71 @@
-/* The wrappers of the model's ops and of the update: they check and dispatch. */
+/* The table of ops: the name of each, where its operands are, what its arguments must hold and what it moves; and the
+ * one way in which all of them run. */
+#include "core/ranks/comm.h"
 #include "core/size.h"
-#include "kernels/device.h"
 #include "kernels/device_ops.h"
 
 #include <assert.h>
+#include <stddef.h>
 
-/* Keeps the first error for sw_stream_synchronize. */
-static sw_status record(struct sw_stream *stream, sw_status status) {
-    if (stream->first_error == SW_OK)
-        stream->first_error = status;
-    return status;
+static double bytes_of(sw_dtype type, double typed_elems, double fp32_elems) {
+    return typed_elems * (double)sw_dtype_bytes(type) + fp32_elems * (double)sizeof(float);
 }
 
-sw_status sw_layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                               const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
-    assert(rows >= 0 && cols > 0 && epsilon >= 0.0f);
-    assert(x != NULL && gamma != NULL && beta != NULL && y != NULL && mean != NULL && rstd != NULL);
-    return record(stream, stream->device->ops.layernorm_forward(stream, type, rows, cols, epsilon, x, gamma, beta, y,
-                                                                mean, rstd));
+static double layernorm_forward(const void *args) {
+    const struct sw_layernorm_forward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->epsilon >= 0.0f && op->mean != NULL && op->rstd != NULL);
+    assert(op->x != NULL && op->gamma != NULL && op->beta != NULL && op->y != NULL);
+    return bytes_of(op->type, 2.0 * (double)(op->rows * op->cols), 2.0 * (double)op->rows);
 }
 
-sw_status sw_layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
-                                void *dx, float *gamma_acc, float *beta_acc) {
-    assert(rows >= 0 && cols > 0 && dx != dy);
-    assert(dy != NULL && x != NULL && gamma != NULL && mean != NULL && rstd != NULL && dx != NULL);
-    assert(gamma_acc != NULL && beta_acc != NULL);
-    return record(stream, stream->device->ops.layernorm_backward(stream, type, rows, cols, dy, x, gamma, mean, rstd,
-                                                                 add_to_dx, dx, gamma_acc, beta_acc));
+static double norm_backward_passes(bool add_to_dx) {
+    return add_to_dx ? 4.0 : 3.0;
 }
 
-static void check_rmsnorm(const struct sw_rmsnorm *shape) {
+static double layernorm_backward(const void *args) {
+    const struct sw_layernorm_backward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->dx != op->dy && op->mean != NULL && op->rstd != NULL);
+    assert(op->dy != NULL && op->x != NULL && op->gamma != NULL && op->dx != NULL);
+    assert(op->gamma_acc != NULL && op->beta_acc != NULL);
+    return bytes_of(op->type, norm_backward_passes(op->add_to_dx) * (double)(op->rows * op->cols),
+                    2.0 * (double)op->rows);
+}
+
+static double rmsnorm_bytes(sw_dtype type, const struct sw_rmsnorm *shape, double passes) {
     assert(shape->rows >= 0 && shape->cols > 0 && shape->epsilon >= 0.0f);
     assert(shape->groups > 0 && shape->rows % shape->groups == 0);
     assert(shape->x_stride >= shape->groups * shape->cols && shape->y_stride >= shape->groups * shape->cols);
-    (void)shape;
+    return bytes_of(type, passes * (double)(shape->rows * shape->cols), (double)shape->rows);
 }
 
-sw_status sw_rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
-                             const void *gamma, void *y, float *rstd) {
-    check_rmsnorm(shape);
-    assert(x != NULL && gamma != NULL && y != NULL && rstd != NULL);
-    return record(stream, stream->device->ops.rmsnorm_forward(stream, type, shape, x, gamma, y, rstd));
+static double rmsnorm_forward(const void *args) {
+    const struct sw_rmsnorm_forward *op = args;
+    assert(op->x != NULL && op->gamma != NULL && op->y != NULL && op->rstd != NULL);
+    return rmsnorm_bytes(op->type, op->shape, 2.0);
 }
 
-sw_status sw_rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy,
-                              const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
-                              float *gamma_acc) {
-    check_rmsnorm(shape);
-    assert(dy != NULL && x != NULL && gamma != NULL && rstd != NULL && dx != NULL && gamma_acc != NULL && dx != dy);
-    return record(stream, stream->device->ops.rmsnorm_backward(stream, type, shape, dy, x, gamma, rstd, add_to_dx, dx,
-                                                               gamma_acc));
+static double rmsnorm_backward(const void *args) {
+    const struct sw_rmsnorm_backward *op = args;
+    assert(op->dy != NULL && op->x != NULL && op->gamma != NULL && op->rstd != NULL);
+    assert(op->dx != NULL && op->gamma_acc != NULL && op->dx != op->dy);
+    return rmsnorm_bytes(op->type, op->shape, norm_backward_passes(op->add_to_dx));
 }
 
-sw_status sw_add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                              const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
-                              float *mean, float *rstd) {
-    assert(rows >= 0 && cols > 0 && epsilon >= 0.0f && (beta == NULL) == (mean == NULL));
-    assert(a != NULL && b != NULL && sum != NULL && gamma != NULL && y != NULL && y != sum && rstd != NULL);
-    return record(stream, stream->device->ops.add_norm_forward(stream, type, rows, cols, epsilon, a, b, sum, gamma,
-                                                               beta, y, mean, rstd));
+static double add_norm_forward(const void *args) {
+    const struct sw_add_norm_forward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->epsilon >= 0.0f && (op->beta == NULL) == (op->mean == NULL));
+    assert(op->a != NULL && op->b != NULL && op->sum != NULL && op->gamma != NULL && op->rstd != NULL);
+    assert(op->y != NULL && op->y != op->sum);
+    return bytes_of(op->type, 4.0 * (double)(op->rows * op->cols), 2.0 * (double)op->rows);
 }
 
-sw_status sw_rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
-                    void *x) {
-    assert(shape->batch >= 0 && shape->seq >= 0 && shape->heads > 0);
+static double rotate(const void *args) {
+    const struct sw_rotate *op = args;
+    const struct sw_rotation *shape = op->shape;
+    assert(shape->batch >= 0 && shape->seq >= 0 && shape->heads > 0 && op->table != NULL && op->x != NULL);
     assert(shape->head_dim > 0 && shape->head_dim % 2 == 0 && shape->stride >= shape->heads * shape->head_dim);
-    assert(table != NULL && x != NULL);
-    return record(stream, stream->device->ops.rotate(stream, type, shape, table, x));
+    const double turned = (double)(shape->batch * shape->seq) * (double)(shape->heads * shape->head_dim);
+    return bytes_of(op->type, 2.0 * turned, (double)(shape->seq * shape->head_dim));
 }
 
 static void check_attention(const struct sw_attention *shape) {
@@ -78,144 +76,211 @@ static void check_attention(const struct sw_attention *shape) {
     assert(shape->k_stride >= shape->kv_heads * shape->head_dim &&
            shape->v_stride >= shape->kv_heads * shape->head_dim);
     assert(shape->window >= 0 && shape->scale > 0.0f);
-    (void)shape;
+}
+
+/* Returns the bytes of so many passes over tensors that lie as queries and as keys. */
+static double attention_bytes(sw_dtype type, const struct sw_attention *shape, double query_passes, double key_passes) {
+    const double along_queries = query_passes * (double)(shape->seq * shape->heads);
+    const double along_keys = key_passes * (double)((shape->past + shape->seq) * shape->kv_heads);
+    return bytes_of(type, (double)(shape->batch * shape->head_dim) * (along_queries + along_keys), 0.0);
+}
+
+static double attention_forward(const void *args) {
+    const struct sw_attention_forward *op = args;
+    check_attention(op->shape);
+    assert(op->q != NULL && op->k != NULL && op->v != NULL && op->o != NULL && op->log_sum_exp != NULL);
+    return attention_bytes(op->type, op->shape, 2.0, 2.0);
+}
+
+static double attention_backward(const void *args) {
+    const struct sw_attention_backward *op = args;
+    check_attention(op->shape);
+    assert(op->shape->past == 0 && op->o != NULL && op->d_o != NULL && op->log_sum_exp != NULL);
+    assert(op->q != NULL && op->k != NULL && op->v != NULL && op->dq != NULL && op->dk != NULL && op->dv != NULL);
+    return attention_bytes(op->type, op->shape, 4.0, 4.0);
+}
+
+static double activation_forward(const void *args) {
+    const struct sw_activation_forward *op = args;
+    assert(op->elems >= 0 && op->x != NULL && op->y != NULL);
+    return bytes_of(op->type, 2.0 * (double)op->elems, 0.0);
+}
+
+static double activation_backward(const void *args) {
+    const struct sw_activation_backward *op = args;
+    assert(op->elems >= 0 && op->x != NULL && op->dy != NULL && op->dx != NULL);
+    assert(op->activated == NULL || (op->activated != op->x && op->activated != op->dy && op->activated != op->dx));
+    return bytes_of(op->type, (op->activated == NULL ? 3.0 : 4.0) * (double)op->elems, 0.0);
+}
+
+static double gated_forward(const void *args) {
+    const struct sw_gated_forward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->y != NULL && op->x != op->y);
+    return bytes_of(op->type, 3.0 * (double)(op->rows * op->cols), 0.0);
+}
+
+static double gated_backward(const void *args) {
+    const struct sw_gated_backward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->dy != NULL && op->dx != NULL && op->dx != op->dy);
+    assert(op->activated == NULL || (op->activated != op->x && op->activated != op->dy && op->activated != op->dx));
+    return bytes_of(op->type, (op->activated == NULL ? 5.0 : 6.0) * (double)(op->rows * op->cols), 0.0);
+}
+
+static double add(const void *args) {
+    const struct sw_add *op = args;
+    assert(op->elems >= 0 && op->a != NULL && op->b != NULL && op->y != NULL);
+    return bytes_of(op->type, 3.0 * (double)op->elems, 0.0);
+}
+
+static double bias_gradient(const void *args) {
+    const struct sw_bias_gradient *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->dy != NULL && op->acc != NULL);
+    return bytes_of(op->type, (double)(op->rows * op->cols), 2.0 * (double)op->cols);
+}
+
+static double embedding_forward(const void *args) {
+    const struct sw_embedding_forward *op = args;
+    const double elems = (double)(op->batch * op->seq) * (double)op->cols;
+    assert(op->batch >= 0 && op->seq >= 0 && op->cols > 0 && op->tokens != NULL && op->table != NULL);
+    assert(op->out != NULL);
+    return bytes_of(op->type, (op->positions == NULL ? 2.0 : 3.0) * elems, 0.0);
+}
+
+static double embedding_backward(const void *args) {
+    const struct sw_embedding_backward *op = args;
+    const double elems = (double)(op->batch * op->seq) * (double)op->cols;
+    const double of_positions = op->positions_acc == NULL ? 0.0 : 2.0 * (double)(op->seq * op->cols);
+    assert(op->batch >= 0 && op->seq >= 0 && op->cols > 0 && op->tokens != NULL && op->d_out != NULL);
+    assert(op->table_acc != NULL);
+    return bytes_of(op->type, elems, 2.0 * elems + of_positions);
+}
+
+static double cross_entropy(const void *args) {
+    const struct sw_cross_entropy *op = args;
+    const double elems = (double)(op->rows * op->vocab);
+    assert(op->rows >= 0 && op->vocab > 0 && op->vocab <= INT32_MAX);
+    assert(op->logits != NULL && op->targets != NULL && op->loss != NULL);
+    return bytes_of(op->type, op->d_logits == NULL ? 0.0 : elems, elems);
+}
+
+static double softmax_partial(const void *args) {
+    const struct sw_softmax_partial *op = args;
+    assert(op->rows >= 0 && op->tile_cols > 0 && op->first_col >= 0 && op->logits != NULL && op->targets != NULL);
+    assert(op->max != NULL && op->sum != NULL && op->target_logit != NULL);
+    return bytes_of(SW_F32, 0.0, (double)(op->rows * op->tile_cols));
+}
+
+static double cross_entropy_tile(const void *args) {
+    const struct sw_cross_entropy_tile *op = args;
+    const double elems = op->d_logits == NULL ? 0.0 : (double)(op->rows * op->tile_cols);
+    assert(op->rows >= 0 && op->tile_cols > 0 && op->first_col >= 0 && op->targets != NULL);
+    assert(op->max != NULL && op->sum != NULL && op->target_logit != NULL);
+    assert(op->logits != NULL || op->d_logits == NULL);
+    return bytes_of(op->type, elems, elems);
+}
+
+static double sum_losses(const void *args) {
+    const struct sw_sum_losses *op = args;
+    assert(op->rows >= 0 && op->losses != NULL && op->total != NULL);
+    return bytes_of(SW_F32, 0.0, (double)op->rows);
+}
+
+static double finish_gradient(const void *args) {
+    const struct sw_finish_gradient *op = args;
+    assert(op->elems >= 0 && op->elems % SW_GRAIN_ELEMS == 0);
+    assert(op->acc != NULL && op->grads != NULL && op->sums != NULL);
+    return bytes_of(op->type, (double)op->elems, (double)op->elems);
+}
+
+static double cast_from_f32(const void *args) {
+    const struct sw_cast_from_f32 *op = args;
+    assert(op->elems >= 0 && op->from != NULL && op->to != NULL);
+    return bytes_of(op->type, (double)op->elems, (double)op->elems);
+}
+
+static double round_gradient(const void *args) {
+    assert(((const struct sw_cast_from_f32 *)args)->elems % SW_GRAIN_ELEMS == 0);
+    return cast_from_f32(args);
+}
+
+static double square_sums(const void *args) {
+    const struct sw_square_sums *op = args;
+    assert(op->elems >= 0 && op->elems % SW_GRAIN_ELEMS == 0 && op->grads != NULL && op->sums != NULL);
+    return bytes_of(op->type, (double)op->elems, 0.0);
+}
+
+static double cast_to_f32(const void *args) {
+    const struct sw_cast_to_f32 *op = args;
+    assert(op->elems >= 0 && op->from != NULL && op->to != NULL);
+    return bytes_of(op->type, (double)op->elems, (double)op->elems);
+}
+
+static double update_adamw(const void *args) {
+    const struct sw_update_adamw *op = args;
+    const double elems = (double)(op->grains * SW_GRAIN_ELEMS);
+    assert(op->adamw != NULL && (op->adamw->skip || (op->adamw->step >= 1 && op->grads != NULL)));
+    assert(op->first_elem >= 0 && op->first_elem % SW_GRAIN_ELEMS == 0 && op->grains >= 0 && op->run_count >= 0);
+    assert((op->runs != NULL || op->run_count == 0) && op->records != NULL && op->weights != NULL);
+    return bytes_of(op->type, 2.0 * elems, 6.0 * elems);
+}
+
+static double rank_sum(const void *args) {
+    const struct sw_comm_sum *op = args;
+    assert(op->elems >= 0 && op->own != NULL && op->others != NULL && op->to != NULL);
+    return bytes_of(op->type, (double)(op->ranks * op->elems), 0.0) + bytes_of(op->to_type, (double)op->elems, 0.0);
+}
+
+/* The row of an op whose operands are the fields from `first` to `last` of its struct. */
+#define ROW_OF(op, args, first, last)                                                                                  \
+    {                                                                                                                  \
+        .name = #op, .check = op, .args_bytes = sizeof(struct args), .operands_at = offsetof(struct args, first),      \
+        .operands = 1 + (offsetof(struct args, last) - offsetof(struct args, first)) / sizeof(void *)                  \
+    }
+#define ROW(op, first, last) ROW_OF(op, sw_##op, first, last)
+
+static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
+    [SW_DEVICE_LAYERNORM_FORWARD] = ROW(layernorm_forward, x, rstd),
+    [SW_DEVICE_LAYERNORM_BACKWARD] = ROW(layernorm_backward, dy, beta_acc),
+    [SW_DEVICE_RMSNORM_FORWARD] = ROW(rmsnorm_forward, x, rstd),
+    [SW_DEVICE_RMSNORM_BACKWARD] = ROW(rmsnorm_backward, dy, gamma_acc),
+    [SW_DEVICE_ADD_NORM_FORWARD] = ROW(add_norm_forward, a, rstd),
+    [SW_DEVICE_ROTATE] = ROW(rotate, table, x),
+    [SW_DEVICE_ATTENTION_FORWARD] = ROW(attention_forward, q, scratch),
+    [SW_DEVICE_ATTENTION_BACKWARD] = ROW(attention_backward, q, scratch),
+    [SW_DEVICE_ACTIVATION_FORWARD] = ROW(activation_forward, x, y),
+    [SW_DEVICE_ACTIVATION_BACKWARD] = ROW(activation_backward, x, activated),
+    [SW_DEVICE_GATED_FORWARD] = ROW(gated_forward, x, y),
+    [SW_DEVICE_GATED_BACKWARD] = ROW(gated_backward, x, activated),
+    [SW_DEVICE_ADD] = ROW(add, a, y),
+    [SW_DEVICE_BIAS_GRADIENT] = ROW(bias_gradient, dy, acc),
+    [SW_DEVICE_EMBEDDING_FORWARD] = ROW(embedding_forward, tokens, out),
+    [SW_DEVICE_EMBEDDING_BACKWARD] = ROW(embedding_backward, tokens, positions_acc),
+    [SW_DEVICE_CROSS_ENTROPY] = ROW(cross_entropy, logits, d_logits),
+    [SW_DEVICE_SOFTMAX_PARTIAL] = ROW(softmax_partial, logits, target_logit),
+    [SW_DEVICE_CROSS_ENTROPY_TILE] = ROW(cross_entropy_tile, logits, d_logits),
+    [SW_DEVICE_SUM_LOSSES] = ROW(sum_losses, losses, total),
+    [SW_DEVICE_FINISH_GRADIENT] = ROW(finish_gradient, acc, sums),
+    [SW_DEVICE_ROUND_GRADIENT] = ROW_OF(round_gradient, sw_cast_from_f32, from, to),
+    [SW_DEVICE_SQUARE_SUMS] = ROW(square_sums, grads, sums),
+    [SW_DEVICE_CAST_FROM_F32] = ROW(cast_from_f32, from, to),
+    [SW_DEVICE_CAST_TO_F32] = ROW(cast_to_f32, from, to),
+    [SW_DEVICE_UPDATE_ADAMW] = ROW(update_adamw, grads, weights),
+    [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
+};
+
+const struct sw_device_op_row *sw_device_op_row(sw_device_op op) {
+    return &table[op];
+}
+
+sw_status sw_device_run(struct sw_stream *stream, sw_device_op op, const void *args) {
+    (void)table[op].check(args);
+    const sw_status status = stream->device->ops.run(stream, op, args);
+    if (stream->first_error == SW_OK)
+        stream->first_error = status;
+    return status;
 }
 
 int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type) {
     check_attention(shape);
-    const int64_t bytes = device->ops.attention_scratch_bytes(device, shape, type);
-    return sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
-}
-
-sw_status sw_attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q,
-                               const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
-    check_attention(shape);
-    assert(q != NULL && k != NULL && v != NULL && o != NULL && log_sum_exp != NULL);
-    return record(stream, stream->device->ops.attention_forward(stream, type, shape, q, k, v, o, log_sum_exp, scratch));
-}
-
-sw_status sw_attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                const void *q, const void *k, const void *v, const void *o, const void *d_o,
-                                const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
-    check_attention(shape);
-    assert(shape->past == 0);
-    assert(q != NULL && k != NULL && v != NULL && o != NULL && d_o != NULL && log_sum_exp != NULL);
-    assert(dq != NULL && dk != NULL && dv != NULL);
-    return record(stream, stream->device->ops.attention_backward(stream, type, shape, q, k, v, o, d_o, log_sum_exp, dq,
-                                                                 dk, dv, scratch));
-}
-
-sw_status sw_activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                const void *x, void *y) {
-    assert(elems >= 0 && x != NULL && y != NULL);
-    return record(stream, stream->device->ops.activation_forward(stream, type, which, elems, x, y));
-}
-
-sw_status sw_activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                 const void *x, const void *dy, void *dx, void *activated) {
-    assert(elems >= 0 && x != NULL && dy != NULL && dx != NULL);
-    assert(activated == NULL || (activated != x && activated != dy && activated != dx));
-    return record(stream, stream->device->ops.activation_backward(stream, type, which, elems, x, dy, dx, activated));
-}
-
-sw_status sw_gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                           const void *x, void *y) {
-    assert(rows >= 0 && cols > 0 && x != NULL && y != NULL && x != y);
-    return record(stream, stream->device->ops.gated_forward(stream, type, which, rows, cols, x, y));
-}
-
-sw_status sw_gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx, void *activated) {
-    assert(rows >= 0 && cols > 0 && x != NULL && dy != NULL && dx != NULL && dx != dy);
-    assert(activated == NULL || (activated != x && activated != dy && activated != dx));
-    return record(stream, stream->device->ops.gated_backward(stream, type, which, rows, cols, x, dy, dx, activated));
-}
-
-sw_status sw_add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
-    assert(elems >= 0 && a != NULL && b != NULL && y != NULL);
-    return record(stream, stream->device->ops.add(stream, type, elems, a, b, y));
-}
-
-sw_status sw_bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                           float *acc) {
-    assert(rows >= 0 && cols > 0 && dy != NULL && acc != NULL);
-    return record(stream, stream->device->ops.bias_gradient(stream, type, rows, cols, dy, acc));
-}
-
-sw_status sw_embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                               const int32_t *tokens, const int32_t *document_start, const void *table,
-                               const void *positions, void *out) {
-    assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && table != NULL && out != NULL);
-    return record(stream, stream->device->ops.embedding_forward(stream, type, batch, seq, cols, tokens, document_start,
-                                                                table, positions, out));
-}
-
-sw_status sw_embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                const int32_t *tokens, const int32_t *document_start, const void *d_out,
-                                float *table_acc, float *positions_acc) {
-    assert(batch >= 0 && seq >= 0 && cols > 0 && tokens != NULL && d_out != NULL && table_acc != NULL);
-    return record(stream, stream->device->ops.embedding_backward(stream, type, batch, seq, cols, tokens, document_start,
-                                                                 d_out, table_acc, positions_acc));
-}
-
-sw_status sw_cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
-                           const int32_t *targets, float scale, float *loss, void *d_logits) {
-    assert(rows >= 0 && vocab > 0 && vocab <= INT32_MAX && logits != NULL && targets != NULL && loss != NULL);
-    return record(stream,
-                  stream->device->ops.cross_entropy(stream, type, rows, vocab, logits, targets, scale, loss, d_logits));
-}
-
-sw_status sw_softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
-                             const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit) {
-    assert(rows >= 0 && tile_cols > 0 && first_col >= 0 && logits != NULL && targets != NULL);
-    assert(max != NULL && sum != NULL && target_logit != NULL);
-    return record(stream, stream->device->ops.softmax_partial(stream, rows, tile_cols, first_col, logits, targets, max,
-                                                              sum, target_logit));
-}
-
-sw_status sw_cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
-                                int64_t first_col, const float *logits, const int32_t *targets, float scale,
-                                const float *max, const float *sum, const float *target_logit, float *loss,
-                                void *d_logits) {
-    assert(rows >= 0 && tile_cols > 0 && first_col >= 0 && targets != NULL && (logits != NULL || d_logits == NULL));
-    assert(max != NULL && sum != NULL && target_logit != NULL);
-    return record(stream,
-                  stream->device->ops.cross_entropy_tile(stream, type, rows, tile_cols, first_col, logits, targets,
-                                                         scale, max, sum, target_logit, loss, d_logits));
-}
-
-sw_status sw_sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total) {
-    assert(rows >= 0 && losses != NULL && total != NULL);
-    return record(stream, stream->device->ops.sum_losses(stream, rows, losses, total));
-}
-
-sw_status sw_finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
-                             double *sums) {
-    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL && sums != NULL);
-    return record(stream, stream->device->ops.finish_gradient(stream, type, elems, acc, grads, sums));
-}
-
-sw_status sw_round_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads) {
-    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && acc != NULL && grads != NULL);
-    return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, acc, grads));
-}
-
-sw_status sw_square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
-    assert(elems >= 0 && elems % SW_GRAIN_ELEMS == 0 && grads != NULL && sums != NULL);
-    return record(stream, stream->device->ops.square_sums(stream, type, elems, grads, sums));
-}
-
-sw_status sw_cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
-    assert(elems >= 0 && from != NULL && to != NULL);
-    return record(stream, stream->device->ops.cast_from_f32(stream, type, elems, from, to));
-}
-
-sw_status sw_update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                          int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                          float *records, void *weights) {
-    assert(adamw != NULL && (adamw->skip || adamw->step >= 1) && grains >= 0 && run_count >= 0);
-    assert(first_elem >= 0 && first_elem % SW_GRAIN_ELEMS == 0);
-    assert((runs != NULL || run_count == 0) && (grads != NULL || adamw->skip) && records != NULL && weights != NULL);
-    return record(stream, stream->device->ops.update_adamw(stream, type, adamw, first_elem, grains, runs, run_count,
-                                                           grads, records, weights));
+    return sw_round_up(device->ops.attention_scratch_bytes(device, shape, type), SW_BUFFER_ALIGN_BYTES);
 }

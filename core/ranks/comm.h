@@ -72,9 +72,9 @@ struct sw_comm_sum {
     sw_dtype type, to_type;
     int64_t elems;
     int rank, ranks;
+    int64_t stride_bytes;
     const void *own;
     const void *others;
-    int64_t stride_bytes;
     void *to; /* may be `own` where the types are equal */
 };
 

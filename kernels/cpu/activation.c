@@ -113,25 +113,25 @@ static void backward_tile(sw_dtype type, sw_activation which, int64_t at, int64_
         SW_FOR_TYPE(map_back, type, relu_slope, at, count, x, dy, dx);
 }
 
-static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                    const void *x, void *y) {
+static sw_status activation_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_activation_forward *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        forward_tile(type, which, at, sw_min_i64(SW_TILE_ELEMS, elems - at), x, y);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
+        forward_tile(op->type, op->which, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->x, op->y);
     return SW_OK;
 }
 
-static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx, void *activated) {
+static sw_status activation_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_activation_backward *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS) {
-        const int64_t count = sw_min_i64(SW_TILE_ELEMS, elems - at);
-        backward_tile(type, which, at, count, x, dy, dx);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS) {
+        const int64_t count = sw_min_i64(SW_TILE_ELEMS, op->elems - at);
+        backward_tile(op->type, op->which, at, count, op->x, op->dy, op->dx);
         /* The tile of x is still in the first-level cache. */
-        if (activated != NULL)
-            forward_tile(type, which, at, count, x, activated);
+        if (op->activated != NULL)
+            forward_tile(op->type, op->which, at, count, op->x, op->activated);
     }
     return SW_OK;
 }
@@ -191,36 +191,39 @@ static void gate_back_tile(sw_dtype type, sw_activation which, int64_t gate_at, 
         SW_FOR_TYPE(gate_back, type, relu, relu_slope, gate_at, apart, at, count, x, dy, dx);
 }
 
-static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                               const void *x, void *y) {
+static sw_status gated_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_forward *op = args;
     const int threads = stream->device->info.threads;
-    const int64_t tiles = sw_div_up(cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t i = 0; i < rows * tiles; i++) {
+    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t i = 0; i < op->rows * tiles; i++) {
         const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
-        gate_tile(type, which, 2 * row * cols + col, cols, row * cols + col, sw_min_i64(SW_TILE_ELEMS, cols - col), x,
-                  y);
+        gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col,
+                  sw_min_i64(SW_TILE_ELEMS, op->cols - col), op->x, op->y);
     }
     return SW_OK;
 }
 
-static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
+static sw_status gated_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_backward *op = args;
     const int threads = stream->device->info.threads;
-    const int64_t tiles = sw_div_up(cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t i = 0; i < rows * tiles; i++) {
-        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS, count = sw_min_i64(SW_TILE_ELEMS, cols - col);
-        gate_back_tile(type, which, 2 * row * cols + col, cols, row * cols + col, count, x, dy, dx);
-        if (activated != NULL)
-            gate_tile(type, which, 2 * row * cols + col, cols, row * cols + col, count, x, activated);
+    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t i = 0; i < op->rows * tiles; i++) {
+        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS,
+                      count = sw_min_i64(SW_TILE_ELEMS, op->cols - col);
+        gate_back_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col, count, op->x,
+                       op->dy, op->dx);
+        if (op->activated != NULL)
+            gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col, count, op->x,
+                      op->activated);
     }
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops) {
-    ops->activation_forward = activation_forward;
-    ops->activation_backward = activation_backward;
-    ops->gated_forward = gated_forward;
-    ops->gated_backward = gated_backward;
+    ops->op[SW_DEVICE_ACTIVATION_FORWARD] = activation_forward;
+    ops->op[SW_DEVICE_ACTIVATION_BACKWARD] = activation_backward;
+    ops->op[SW_DEVICE_GATED_FORWARD] = gated_forward;
+    ops->op[SW_DEVICE_GATED_BACKWARD] = gated_backward;
 }

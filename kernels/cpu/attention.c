@@ -139,6 +139,6 @@ static int64_t attention_scratch_bytes(const struct sw_device *device, const str
 
 void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops) {
     ops->attention_scratch_bytes = attention_scratch_bytes;
-    ops->attention_forward = SW_ISA_NAME(sw_attention_forward);
-    ops->attention_backward = SW_ISA_NAME(sw_attention_backward);
+    ops->op[SW_DEVICE_ATTENTION_FORWARD] = SW_ISA_NAME(sw_attention_forward);
+    ops->op[SW_DEVICE_ATTENTION_BACKWARD] = SW_ISA_NAME(sw_attention_backward);
 }

@@ -124,15 +124,10 @@ void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, f
 void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,
                                        struct sw_block keys, float value, float *scores);
 
-sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                            const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
-                                            void *scratch);
-/* The same where a sequence has one query, as when a text is continued. */
-sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                           const void *q, const void *k, const void *v, void *o, float *log_sum_exp);
-sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                             const void *q, const void *k, const void *v, const void *o,
-                                             const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
-                                             void *scratch);
+/* The two ops, which take the structs of their names. */
+sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, const void *args);
+sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, const void *args);
+/* Does the forward op where a sequence has one query, as when a text is continued. */
+sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struct sw_attention_forward *op);
 
 #endif

@@ -76,10 +76,8 @@ static struct backward_space carve(const struct sw_attention_call *call, int64_t
 
 struct backward_call {
     struct sw_attention_call call;
-    const void *q, *k, *v, *o, *d_o;
-    const float *log_sum_exp;
-    void *dq, *dk, *dv;
-    int64_t strip;
+    const struct sw_attention_backward *op;
+    int64_t strip; /* blocks of keys whose gradients a thread sums at once */
 };
 
 SW_INLINE float dot(const sw_dtype type, int64_t count, const void *a, const void *b, int64_t at) {
@@ -95,12 +93,12 @@ static void load_statistics(const struct backward_call *b, const struct backward
                             struct sw_block queries) {
     const struct sw_attention *shape = &b->call.shape;
     const struct sw_head_rows rows = sw_output_rows(shape, batch, head);
-    const float *log_sum_exp = b->log_sum_exp + (batch * shape->heads + head) * shape->seq + queries.first;
+    const float *log_sum_exp = b->op->log_sum_exp + (batch * shape->heads + head) * shape->seq + queries.first;
     memset(s->delta, 0, BLOCK * sizeof *s->delta);
     memset(s->log2_sum, 0, BLOCK * sizeof *s->log2_sum);
     for (int64_t i = 0; i < queries.count; i++) {
         const int64_t at = rows.first + (queries.first + i) * rows.stride;
-        s->delta[i] = SW_FOR_TYPE(dot, b->call.type, shape->head_dim, b->o, b->d_o, at);
+        s->delta[i] = SW_FOR_TYPE(dot, b->call.type, shape->head_dim, b->op->o, b->op->d_o, at);
         s->log2_sum[i] = log_sum_exp[i] * SW_LOG2_E;
     }
 }
@@ -113,8 +111,8 @@ static void load_queries(const struct backward_call *b, const struct backward_sp
         const void *tensor;
         struct sw_head_rows rows;
         void *transposed, *stacked;
-    } parts[] = {{b->q, sw_query_rows(&call->shape, batch, head), s->q_transposed, s->q_stacked},
-                 {b->d_o, sw_output_rows(&call->shape, batch, head), s->d_o_transposed, s->d_o_stacked}};
+    } parts[] = {{b->op->q, sw_query_rows(&call->shape, batch, head), s->q_transposed, s->q_stacked},
+                 {b->op->d_o, sw_output_rows(&call->shape, batch, head), s->d_o_transposed, s->d_o_stacked}};
     for (int i = 0; i < 2; i++) {
         void *rows = call->pairs ? s->rows : parts[i].stacked;
         SW_ISA_NAME(sw_block_words)(call, parts[i].tensor, parts[i].rows, queries, rows);
@@ -231,12 +229,12 @@ static void take_queries(const struct backward_call *b, const struct backward_sp
     const int64_t begin = sw_max_i64(first, sw_first_key_block(&call->shape, batch, queries));
     for (int64_t index = begin; index < end && index * BLOCK <= queries.first; index++) {
         const struct sw_block keys = sw_block_at(call, index);
-        SW_ISA_NAME(sw_block_words)(call, b->k, sw_key_rows(&call->shape, batch, kv_head), keys, s->k);
-        SW_ISA_NAME(sw_block_words)(call, b->v, sw_value_rows(&call->shape, batch, kv_head), keys, s->v);
+        SW_ISA_NAME(sw_block_words)(call, b->op->k, sw_key_rows(&call->shape, batch, kv_head), keys, s->k);
+        SW_ISA_NAME(sw_block_words)(call, b->op->v, sw_value_rows(&call->shape, batch, kv_head), keys, s->v);
         take_pair(b, s, batch, queries, keys, first * BLOCK, want);
     }
     if (want & QUERIES)
-        SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(&call->shape, batch, head), queries, b->dq);
+        SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(&call->shape, batch, head), queries, b->op->dq);
 }
 
 /* dk and dv of the blocks of keys [first, end); with BOTH, which wants all blocks, dq too. */
@@ -258,8 +256,8 @@ static void take_keys(const struct backward_call *b, const struct backward_space
     for (int64_t index = first; index < end; index++) {
         const struct sw_block keys = sw_block_at(call, index);
         const int64_t at = (index - first) * BLOCK * call->padded_dim;
-        SW_ISA_NAME(sw_block_store)(call, s->dk + at, sw_key_rows(&call->shape, batch, kv_head), keys, b->dk);
-        SW_ISA_NAME(sw_block_store)(call, s->dv + at, sw_value_rows(&call->shape, batch, kv_head), keys, b->dv);
+        SW_ISA_NAME(sw_block_store)(call, s->dk + at, sw_key_rows(&call->shape, batch, kv_head), keys, b->op->dk);
+        SW_ISA_NAME(sw_block_store)(call, s->dv + at, sw_value_rows(&call->shape, batch, kv_head), keys, b->op->dv);
     }
 }
 
@@ -281,27 +279,16 @@ static void share_work(const struct backward_call *b, const struct backward_spac
     }
 }
 
-sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                             const void *q, const void *k, const void *v, const void *o,
-                                             const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
-                                             void *scratch) {
+sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, const void *args) {
+    const struct sw_attention_backward *op = args;
     const int threads = stream->device->info.threads;
-    const struct sw_attention_call call = SW_ISA_NAME(sw_attention_call)(type, shape);
-    const struct backward_call b = {.call = call,
-                                    .q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .o = o,
-                                    .d_o = d_o,
-                                    .log_sum_exp = log_sum_exp,
-                                    .dq = dq,
-                                    .dk = dk,
-                                    .dv = dv,
-                                    .strip = strip_blocks(&call, threads)};
+    const struct sw_attention_call call = SW_ISA_NAME(sw_attention_call)(op->type, op->shape);
+    const struct backward_call b = {.call = call, .op = op, .strip = strip_blocks(&call, threads)};
     const int64_t per_thread = SW_ISA_NAME(sw_attention_backward_floats)(&call, threads);
 #pragma omp parallel num_threads(threads)
     {
-        const struct backward_space space = carve(&call, b.strip, (float *)scratch + omp_get_thread_num() * per_thread);
+        float *scratch = (float *)op->scratch + omp_get_thread_num() * per_thread;
+        const struct backward_space space = carve(&call, b.strip, scratch);
         share_work(&b, &space, together(&call, threads));
     }
     return SW_OK;

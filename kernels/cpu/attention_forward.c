@@ -35,9 +35,7 @@ static struct forward_space carve(const struct sw_attention_call *call, float *a
 
 struct forward_call {
     struct sw_attention_call call;
-    const void *q, *k, *v;
-    void *o;
-    float *log_sum_exp;
+    const struct sw_attention_forward *op;
 };
 
 /* Returns the factor that turns a difference of unscaled scores into an exponent of 2. */
@@ -130,7 +128,7 @@ static void start_queries(const struct sw_attention_call *call, const struct for
 static void finish_queries(const struct forward_call *f, const struct forward_space *s, int64_t batch, int64_t head,
                            struct sw_block block) {
     const struct sw_attention *shape = &f->call.shape;
-    float *lse = f->log_sum_exp + (batch * shape->heads + head) * shape->seq + block.first;
+    float *lse = f->op->log_sum_exp + (batch * shape->heads + head) * shape->seq + block.first;
     for (int64_t i = 0; i < block.count; i++) {
         const float inverse = 1.0f / s->sum[i];
         float *o = s->o + i * f->call.padded_dim;
@@ -139,7 +137,7 @@ static void finish_queries(const struct forward_call *f, const struct forward_sp
         for (int64_t j = 0; j < f->call.padded_dim; j++)
             o[j] *= inverse;
     }
-    SW_ISA_NAME(sw_block_store)(&f->call, s->o, sw_output_rows(shape, batch, head), block, f->o);
+    SW_ISA_NAME(sw_block_store)(&f->call, s->o, sw_output_rows(shape, batch, head), block, f->op->o);
 }
 
 static void forward_block(const struct forward_call *f, const struct forward_space *s, int64_t batch, int64_t head,
@@ -150,36 +148,31 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     const struct sw_head_rows k_rows = sw_key_rows(shape, batch, kv_head),
                               v_rows = sw_value_rows(shape, batch, kv_head);
-    SW_ISA_NAME(sw_block_words)(call, f->q, sw_query_rows(shape, batch, head), queries, s->q);
+    SW_ISA_NAME(sw_block_words)(call, f->op->q, sw_query_rows(shape, batch, head), queries, s->q);
     SW_ISA_NAME(sw_block_transpose)(call, queries, s->q, s->q_transposed);
     start_queries(call, s);
     const int64_t last = (places.first + places.count - 1) / BLOCK;
     for (int64_t key_index = sw_first_key_block(shape, batch, places); key_index <= last; key_index++) {
         const struct sw_block keys = sw_key_block_at(call, key_index);
-        SW_ISA_NAME(sw_block_words)(call, f->k, k_rows, keys, s->k);
-        SW_ISA_NAME(sw_block_load)(call, f->v, v_rows, keys, s->v);
+        SW_ISA_NAME(sw_block_words)(call, f->op->k, k_rows, keys, s->k);
+        SW_ISA_NAME(sw_block_load)(call, f->op->v, v_rows, keys, s->v);
         take_keys(call, s, batch, keys, places);
     }
     finish_queries(f, s, batch, head, queries);
 }
 
-sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                            const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
-                                            void *scratch) {
+sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, const void *args) {
+    const struct sw_attention_forward *op = args;
+    const struct sw_attention *shape = op->shape;
     if (shape->seq == 1)
-        return SW_ISA_NAME(sw_attention_of_one)(stream, type, shape, q, k, v, o, log_sum_exp);
-    const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(type, shape),
-                                   .q = q,
-                                   .k = k,
-                                   .v = v,
-                                   .o = o,
-                                   .log_sum_exp = log_sum_exp};
+        return SW_ISA_NAME(sw_attention_of_one)(stream, op);
+    const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(op->type, shape), .op = op};
     const int threads = stream->device->info.threads;
     const int64_t per_thread = SW_ISA_NAME(sw_attention_forward_floats)(&f.call);
     const int64_t pairs = shape->batch * shape->heads, items = pairs * f.call.blocks;
 #pragma omp parallel num_threads(threads)
     {
-        const struct forward_space space = carve(&f.call, (float *)scratch + omp_get_thread_num() * per_thread);
+        const struct forward_space space = carve(&f.call, (float *)op->scratch + omp_get_thread_num() * per_thread);
         /* The longest rows first, so that the threads end together. */
 #pragma omp for schedule(dynamic)
         for (int64_t item = 0; item < items; item++) {

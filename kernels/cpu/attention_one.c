@@ -62,33 +62,33 @@ static float take_scores(struct query *query, int64_t keys) {
     return rescale;
 }
 
-static void attend(sw_dtype type, const struct sw_attention *shape, int64_t batch, int64_t head, struct query *query,
-                   const void *k, const void *v) {
+static void attend(const struct sw_attention_forward *op, int64_t batch, int64_t head, struct query *query) {
+    const struct sw_attention *shape = op->shape;
     const int64_t kv_head = head / (shape->heads / shape->kv_heads), end = shape->past + 1;
     const struct sw_head_rows k_rows = sw_key_rows(shape, batch, kv_head),
                               v_rows = sw_value_rows(shape, batch, kv_head);
     const int64_t first = shape->window > 0 ? sw_max_i64(0, end - shape->window) : 0;
     for (int64_t key = first; key < end; key += BLOCK) {
         const struct sw_block keys = {.first = key, .count = sw_min_i64(BLOCK, end - key)};
-        SW_FOR_TYPE(score_keys, type, query, k, k_rows, keys);
+        SW_FOR_TYPE(score_keys, op->type, query, op->k, k_rows, keys);
         const float rescale = take_scores(query, keys.count);
-        SW_FOR_TYPE(add_values, type, query, rescale, v, v_rows, keys);
+        SW_FOR_TYPE(add_values, op->type, query, rescale, op->v, v_rows, keys);
     }
 }
 
-sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                           const void *q, const void *k, const void *v, void *o, float *log_sum_exp) {
+sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struct sw_attention_forward *op) {
+    const struct sw_attention *shape = op->shape;
     const int64_t pairs = shape->batch * shape->heads;
 #pragma omp parallel for num_threads(stream->device->info.threads) schedule(static)
     for (int64_t pair = 0; pair < pairs; pair++) {
         const int64_t batch = pair / shape->heads, head = pair % shape->heads;
         struct query query = {.dim = shape->head_dim, .scale = shape->scale, .largest = -FLT_MAX};
-        sw_widen(type, q, sw_query_rows(shape, batch, head).first, query.dim, query.q.value);
-        attend(type, shape, batch, head, &query, k, v);
+        sw_widen(op->type, op->q, sw_query_rows(shape, batch, head).first, query.dim, query.q.value);
+        attend(op, batch, head, &query);
         for (int64_t i = 0; i < query.dim; i++)
             query.o.value[i] /= query.sum;
-        sw_narrow(type, o, sw_output_rows(shape, batch, head).first, query.dim, query.o.value);
-        log_sum_exp[pair] = query.largest + logf(query.sum);
+        sw_narrow(op->type, op->o, sw_output_rows(shape, batch, head).first, query.dim, query.o.value);
+        op->log_sum_exp[pair] = query.largest + logf(query.sum);
     }
     return SW_OK;
 }

@@ -32,15 +32,16 @@ SW_INLINE void column_sums(const sw_dtype type, int64_t rows, int64_t cols, cons
     }
 }
 
-static sw_status bias_gradient(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                               float *acc) {
+static sw_status bias_gradient(struct sw_stream *stream, const void *args) {
+    const struct sw_bias_gradient *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < cols; at += COLUMN_TILE)
-        SW_FOR_TYPE(column_sums, type, rows, cols, dy, at, sw_min_i64(cols, at + COLUMN_TILE), acc);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->cols; at += COLUMN_TILE)
+        SW_FOR_TYPE(column_sums, op->type, op->rows, op->cols, op->dy, at, sw_min_i64(op->cols, at + COLUMN_TILE),
+                    op->acc);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_columns)(struct sw_device_ops *ops) {
-    ops->bias_gradient = bias_gradient;
+    ops->op[SW_DEVICE_BIAS_GRADIENT] = bias_gradient;
 }

@@ -82,68 +82,67 @@ static void no_gradient(sw_dtype type, int64_t cols, void *d_logits, int64_t row
     memset((char *)d_logits + row_at * sw_dtype_bytes(type), 0, (size_t)(cols * sw_dtype_bytes(type)));
 }
 
-static sw_status cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
-                               const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits) {
+static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * vocab >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *line = logits + row * vocab;
-        if (targets[row] < 0) {
-            loss[row] = 0.0f;
-            if (d_logits != NULL)
-                no_gradient(type, vocab, d_logits, row * vocab);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->vocab >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->rows; row++) {
+        const float *line = op->logits + row * op->vocab;
+        if (op->targets[row] < 0) {
+            op->loss[row] = 0.0f;
+            if (op->d_logits != NULL)
+                no_gradient(op->type, op->vocab, op->d_logits, row * op->vocab);
             continue;
         }
-        const struct softmax s = take_columns(nothing_yet, vocab, line);
-        loss[row] = loss_of(s, line[targets[row]]);
-        if (d_logits != NULL)
-            gradient(type, vocab, line, s, targets[row], scale, d_logits, row * vocab);
+        const struct softmax s = take_columns(nothing_yet, op->vocab, line);
+        op->loss[row] = loss_of(s, line[op->targets[row]]);
+        if (op->d_logits != NULL)
+            gradient(op->type, op->vocab, line, s, op->targets[row], op->scale, op->d_logits, row * op->vocab);
     }
     return SW_OK;
 }
 
-static sw_status softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
-                                 const float *logits, const int32_t *targets, float *max, float *sum,
-                                 float *target_logit) {
+static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
+    const struct sw_softmax_partial *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * tile_cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *line = logits + row * tile_cols;
-        const int64_t target = targets[row] - first_col;
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->rows; row++) {
+        const float *line = op->logits + row * op->tile_cols;
+        const int64_t target = op->targets[row] - op->first_col;
         struct softmax s = {.largest = 0.0f, .sum = 1.0f};
-        if (first_col == 0)
-            target_logit[row] = 0.0f;
-        if (targets[row] >= 0)
-            s = take_columns(first_col == 0 ? nothing_yet : (struct softmax){max[row], sum[row]}, tile_cols, line);
-        if (targets[row] >= 0 && target >= 0 && target < tile_cols)
-            target_logit[row] = line[target];
-        max[row] = s.largest;
-        sum[row] = s.sum;
+        if (op->first_col == 0)
+            op->target_logit[row] = 0.0f;
+        if (op->targets[row] >= 0)
+            s = take_columns(op->first_col == 0 ? nothing_yet : (struct softmax){op->max[row], op->sum[row]},
+                             op->tile_cols, line);
+        if (op->targets[row] >= 0 && target >= 0 && target < op->tile_cols)
+            op->target_logit[row] = line[target];
+        op->max[row] = s.largest;
+        op->sum[row] = s.sum;
     }
     return SW_OK;
 }
 
-static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
-                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
-                                    const float *max, const float *sum, const float *target_logit, float *loss,
-                                    void *d_logits) {
+static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy_tile *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * tile_cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t row_at = row * tile_cols;
-        const struct softmax s = {.largest = max[row], .sum = sum[row]};
-        if (loss != NULL && first_col == 0)
-            loss[row] = targets[row] < 0 ? 0.0f : loss_of(s, target_logit[row]);
-        if (d_logits != NULL && targets[row] < 0)
-            no_gradient(type, tile_cols, d_logits, row_at);
-        else if (d_logits != NULL)
-            gradient(type, tile_cols, logits + row_at, s, targets[row] - first_col, scale, d_logits, row_at);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->rows; row++) {
+        const int64_t row_at = row * op->tile_cols;
+        const struct softmax s = {.largest = op->max[row], .sum = op->sum[row]};
+        if (op->loss != NULL && op->first_col == 0)
+            op->loss[row] = op->targets[row] < 0 ? 0.0f : loss_of(s, op->target_logit[row]);
+        if (op->d_logits != NULL && op->targets[row] < 0)
+            no_gradient(op->type, op->tile_cols, op->d_logits, row_at);
+        else if (op->d_logits != NULL)
+            gradient(op->type, op->tile_cols, op->logits + row_at, s, op->targets[row] - op->first_col, op->scale,
+                     op->d_logits, row_at);
     }
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_cross_entropy)(struct sw_device_ops *ops) {
-    ops->cross_entropy = cross_entropy;
-    ops->softmax_partial = softmax_partial;
-    ops->cross_entropy_tile = cross_entropy_tile;
+    ops->op[SW_DEVICE_CROSS_ENTROPY] = cross_entropy;
+    ops->op[SW_DEVICE_SOFTMAX_PARTIAL] = softmax_partial;
+    ops->op[SW_DEVICE_CROSS_ENTROPY_TILE] = cross_entropy_tile;
 }

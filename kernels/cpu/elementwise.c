@@ -8,32 +8,36 @@ SW_INLINE void add_tile(const sw_dtype type, int64_t at, int64_t end, const void
     }
 }
 
-static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
+static sw_status add(struct sw_stream *stream, const void *args) {
+    const struct sw_add *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        SW_FOR_TYPE(add_tile, type, at, sw_min_i64(at + SW_TILE_ELEMS, elems), a, b, y);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
+        SW_FOR_TYPE(add_tile, op->type, at, sw_min_i64(at + SW_TILE_ELEMS, op->elems), op->a, op->b, op->y);
     return SW_OK;
 }
 
-static sw_status cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
+static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
+    const struct sw_cast_from_f32 *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        sw_narrow(type, to, at, sw_min_i64(SW_TILE_ELEMS, elems - at), from + at);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
+        sw_narrow(op->type, op->to, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->from + at);
     return SW_OK;
 }
 
-static sw_status cast_to_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to) {
+static sw_status cast_to_f32(struct sw_stream *stream, const void *args) {
+    const struct sw_cast_to_f32 *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < elems; at += SW_TILE_ELEMS)
-        sw_widen(type, from, at, sw_min_i64(SW_TILE_ELEMS, elems - at), to + at);
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
+        sw_widen(op->type, op->from, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->to + at);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops) {
-    ops->add = add;
-    ops->cast_from_f32 = cast_from_f32;
-    ops->cast_to_f32 = cast_to_f32;
+    ops->op[SW_DEVICE_ADD] = add;
+    ops->op[SW_DEVICE_CAST_FROM_F32] = cast_from_f32;
+    ops->op[SW_DEVICE_ROUND_GRADIENT] = cast_from_f32;
+    ops->op[SW_DEVICE_CAST_TO_F32] = cast_to_f32;
 }

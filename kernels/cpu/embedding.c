@@ -19,15 +19,14 @@ SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table,
     }
 }
 
-static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                   const int32_t *tokens, const int32_t *document_start, const void *table,
-                                   const void *positions, void *out) {
+static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_forward *op = args;
     const int threads = stream->device->info.threads;
-    const int64_t rows = batch * seq;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    const int64_t rows = op->batch * op->seq;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(forward_row, type, cols, table, tokens[row] * cols, positions,
-                    position_at(row, seq, cols, document_start), out, row * cols);
+        SW_FOR_TYPE(forward_row, op->type, op->cols, op->table, op->tokens[row] * op->cols, op->positions,
+                    position_at(row, op->seq, op->cols, op->document_start), op->out, row * op->cols);
     return SW_OK;
 }
 
@@ -46,23 +45,25 @@ SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const 
     }
 }
 
-static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
-                                    float *table_acc, float *positions_acc) {
+static sw_status embedding_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_backward *op = args;
     const int threads = stream->device->info.threads;
-    const int64_t rows = batch * seq;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < cols; at += COLUMN_TILE) {
-        const int64_t end = sw_min_i64(cols, at + COLUMN_TILE);
+    const int64_t rows = op->batch * op->seq;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t at = 0; at < op->cols; at += COLUMN_TILE) {
+        const int64_t end = sw_min_i64(op->cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
-            float *places = positions_acc == NULL ? NULL : positions_acc + position_at(row, seq, cols, document_start);
-            SW_FOR_TYPE(backward_row, type, at, end, d_out, row * cols, table_acc + tokens[row] * cols, places);
+            float *places = op->positions_acc == NULL
+                                ? NULL
+                                : op->positions_acc + position_at(row, op->seq, op->cols, op->document_start);
+            SW_FOR_TYPE(backward_row, op->type, at, end, op->d_out, row * op->cols,
+                        op->table_acc + op->tokens[row] * op->cols, places);
         }
     }
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_embedding)(struct sw_device_ops *ops) {
-    ops->embedding_forward = embedding_forward;
-    ops->embedding_backward = embedding_backward;
+    ops->op[SW_DEVICE_EMBEDDING_FORWARD] = embedding_forward;
+    ops->op[SW_DEVICE_EMBEDDING_BACKWARD] = embedding_backward;
 }

@@ -201,15 +201,14 @@ struct addresses {
 
 static sw_status widen_operands(struct sw_stream *stream, const struct sw_gemm *shape, const struct widened *widened,
                                 struct addresses from, char *scratch, struct addresses *out) {
-    const struct sw_device_ops *ops = &stream->device->ops;
     float *a = (float *)(scratch + widened->a_at), *b = (float *)(scratch + widened->b_at);
     float *bias = (float *)(scratch + widened->bias_at), *c = (float *)(scratch + widened->c_at);
-    SW_TRY(ops->cast_to_f32(stream, shape->in, shape->m * shape->k, from.a, a));
-    SW_TRY(ops->cast_to_f32(stream, shape->in, shape->k * shape->n, from.b, b));
+    SW_TRY(sw_cast_to_f32(stream, shape->in, shape->m * shape->k, from.a, a));
+    SW_TRY(sw_cast_to_f32(stream, shape->in, shape->k * shape->n, from.b, b));
     if (shape->bias)
-        SW_TRY(ops->cast_to_f32(stream, shape->in, shape->n, from.bias, bias));
+        SW_TRY(sw_cast_to_f32(stream, shape->in, shape->n, from.bias, bias));
     if (widened->c && shape->accumulate)
-        SW_TRY(ops->cast_to_f32(stream, shape->out, shape->m * shape->n, from.c, c));
+        SW_TRY(sw_cast_to_f32(stream, shape->out, shape->m * shape->n, from.c, c));
     *out = (struct addresses){.a = a, .b = b, .bias = bias, .c = widened->c ? c : from.c};
     return SW_OK;
 }
@@ -256,7 +255,7 @@ static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, 
     pthread_mutex_unlock(&gemm->lock);
     SW_TRY(check(status, "multiply matrices"));
     if (gemm->widened.on && gemm->widened.c)
-        return stream->device->ops.cast_from_f32(stream, shape->out, shape->m * shape->n, at.c, c);
+        return sw_cast_from_f32(stream, shape->out, shape->m * shape->n, at.c, c);
     return SW_OK;
 }
 
@@ -265,7 +264,7 @@ static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry
                            const void *bias, const void *addend, void *c, void *scratch) {
     const struct sw_gemm *shape = &entry->shape;
     SW_TRY(product(stream, entry, a, b, bias, c, scratch));
-    return addend == NULL ? SW_OK : stream->device->ops.add(stream, shape->out, shape->m * shape->n, addend, c, c);
+    return addend == NULL ? SW_OK : sw_add(stream, shape->out, shape->m * shape->n, addend, c, c);
 }
 
 void sw_cpu_add_gemm(struct sw_device_ops *ops) {

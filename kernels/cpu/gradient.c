@@ -41,24 +41,25 @@ static double sum_grain(sw_dtype type, const void *grads, int64_t at) {
     return sum_in_halves(partial);
 }
 
-static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
-                                 double *sums) {
+static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
+    const struct sw_finish_gradient *op = args;
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t grain = 0; grain < elems / SW_GRAIN_ELEMS; grain++)
-        sums[grain] = finish_grain(type, acc, grads, grain * SW_GRAIN_ELEMS);
+    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
+        op->sums[grain] = finish_grain(op->type, op->acc, op->grads, grain * SW_GRAIN_ELEMS);
     return SW_OK;
 }
 
-static sw_status square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+static sw_status square_sums(struct sw_stream *stream, const void *args) {
+    const struct sw_square_sums *op = args;
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t grain = 0; grain < elems / SW_GRAIN_ELEMS; grain++)
-        sums[grain] = sum_grain(type, grads, grain * SW_GRAIN_ELEMS);
+    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
+        op->sums[grain] = sum_grain(op->type, op->grads, grain * SW_GRAIN_ELEMS);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops) {
-    ops->finish_gradient = finish_gradient;
-    ops->square_sums = square_sums;
+    ops->op[SW_DEVICE_FINISH_GRADIENT] = finish_gradient;
+    ops->op[SW_DEVICE_SQUARE_SUMS] = square_sums;
 }

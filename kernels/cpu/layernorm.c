@@ -76,45 +76,51 @@ static void add_norm_row(sw_dtype type, const struct forward *f, int64_t row, co
         SW_FOR_TYPE(forward_row, type, f, row, false);
 }
 
-static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
-                                  float *mean, float *rstd) {
+static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_add_norm_forward *op = args;
     const int threads = stream->device->info.threads;
-    const struct sw_rmsnorm shape = {
-        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
-    const struct forward f = {
-        .shape = shape, .x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd};
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++)
-        add_norm_row(type, &f, row, a, b, sum);
+    const struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
+                              .x = op->sum,
+                              .gamma = op->gamma,
+                              .beta = op->beta,
+                              .y = op->y,
+                              .mean = op->mean,
+                              .rstd = op->rstd};
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->rows; row++)
+        add_norm_row(op->type, &f, row, op->a, op->b, op->sum);
     return SW_OK;
 }
 
-static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                   const void *x, const void *gamma, const void *beta, void *y, float *mean,
-                                   float *rstd) {
+static sw_status layernorm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_forward *op = args;
     const int threads = stream->device->info.threads;
-    const struct sw_rmsnorm shape = {
-        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
-    const struct forward f = {.shape = shape, .x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd};
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(forward_row, type, &f, row, true);
+    const struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
+                              .x = op->x,
+                              .gamma = op->gamma,
+                              .beta = op->beta,
+                              .y = op->y,
+                              .mean = op->mean,
+                              .rstd = op->rstd};
+#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->rows; row++)
+        SW_FOR_TYPE(forward_row, op->type, &f, row, true);
     return SW_OK;
 }
 
-static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
-                                 const void *gamma, void *y, float *rstd) {
+static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_rmsnorm_forward *op = args;
     const int threads = stream->device->info.threads;
-    const struct forward f = {.shape = *shape, .x = x, .gamma = gamma, .y = y, .rstd = rstd};
-#pragma omp parallel for num_threads(threads) schedule(static) if (shape->rows * shape->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < shape->rows; row++)
-        SW_FOR_TYPE(forward_row, type, &f, row, false);
+    const struct forward f = {.shape = *op->shape, .x = op->x, .gamma = op->gamma, .y = op->y, .rstd = op->rstd};
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(static) if (op->shape->rows * op->shape->cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < op->shape->rows; row++)
+        SW_FOR_TYPE(forward_row, op->type, &f, row, false);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops) {
-    ops->layernorm_forward = layernorm_forward;
-    ops->rmsnorm_forward = rmsnorm_forward;
-    ops->add_norm_forward = add_norm_forward;
+    ops->op[SW_DEVICE_LAYERNORM_FORWARD] = layernorm_forward;
+    ops->op[SW_DEVICE_RMSNORM_FORWARD] = rmsnorm_forward;
+    ops->op[SW_DEVICE_ADD_NORM_FORWARD] = add_norm_forward;
 }

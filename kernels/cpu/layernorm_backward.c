@@ -148,41 +148,39 @@ static void all_rows(int threads, sw_dtype type, const struct backward *b) {
     }
 }
 
-static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                    const void *x, const void *gamma, const float *mean, const float *rstd,
-                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
+static sw_status layernorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_backward *op = args;
     const struct backward b = {
-        .shape = {.rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols},
-        .dy = dy,
-        .x = x,
-        .gamma = gamma,
-        .mean = mean,
-        .rstd = rstd,
-        .add_to_dx = add_to_dx,
-        .dx = dx,
-        .gamma_acc = gamma_acc,
-        .beta_acc = beta_acc,
+        .shape = sw_plain_rows(op->rows, op->cols, 0.0f),
+        .dy = op->dy,
+        .x = op->x,
+        .gamma = op->gamma,
+        .mean = op->mean,
+        .rstd = op->rstd,
+        .add_to_dx = op->add_to_dx,
+        .dx = op->dx,
+        .gamma_acc = op->gamma_acc,
+        .beta_acc = op->beta_acc,
     };
-    all_rows(stream->device->info.threads, type, &b);
+    all_rows(stream->device->info.threads, op->type, &b);
     return SW_OK;
 }
 
-static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
-                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
-                                  void *dx, float *gamma_acc) {
-    const struct backward b = {.shape = *shape,
-                               .dy = dy,
-                               .x = x,
-                               .gamma = gamma,
-                               .rstd = rstd,
-                               .add_to_dx = add_to_dx,
-                               .dx = dx,
-                               .gamma_acc = gamma_acc};
-    all_rows(stream->device->info.threads, type, &b);
+static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_rmsnorm_backward *op = args;
+    const struct backward b = {.shape = *op->shape,
+                               .dy = op->dy,
+                               .x = op->x,
+                               .gamma = op->gamma,
+                               .rstd = op->rstd,
+                               .add_to_dx = op->add_to_dx,
+                               .dx = op->dx,
+                               .gamma_acc = op->gamma_acc};
+    all_rows(stream->device->info.threads, op->type, &b);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops) {
-    ops->layernorm_backward = layernorm_backward;
-    ops->rmsnorm_backward = rmsnorm_backward;
+    ops->op[SW_DEVICE_LAYERNORM_BACKWARD] = layernorm_backward;
+    ops->op[SW_DEVICE_RMSNORM_BACKWARD] = rmsnorm_backward;
 }

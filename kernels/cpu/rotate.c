@@ -18,17 +18,17 @@ SW_INLINE void rotate_row(const sw_dtype type, const struct sw_rotation *shape, 
     }
 }
 
-static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
-                        void *x) {
+static sw_status rotate(struct sw_stream *stream, const void *args) {
+    const struct sw_rotate *op = args;
     const int threads = stream->device->info.threads;
-    const int64_t rows = shape->batch * shape->seq;
+    const int64_t rows = op->shape->batch * op->shape->seq;
 #pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(static) if (rows * shape->heads * shape->head_dim >= SW_PARALLEL_MIN_ELEMS)
+    schedule(static) if (rows * op->shape->heads * op->shape->head_dim >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(rotate_row, type, shape, table, x, row);
+        SW_FOR_TYPE(rotate_row, op->type, op->shape, op->table, op->x, row);
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_rotate)(struct sw_device_ops *ops) {
-    ops->rotate = rotate;
+    ops->op[SW_DEVICE_ROTATE] = rotate;
 }

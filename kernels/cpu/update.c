@@ -67,28 +67,27 @@ static void update_grain(const struct update *u, int64_t unit_elem, int64_t chun
     sw_end_streams();
 }
 
-static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                              float *records, void *weights) {
+static sw_status update_adamw(struct sw_stream *stream, const void *args) {
+    const struct sw_update_adamw *op = args;
     const int threads = stream->device->info.threads;
-    const struct update u = {.type = type,
-                             .scalars = sw_adamw_scalars(adamw),
-                             .runs = runs,
-                             .run_count = run_count,
-                             .grads = grads,
-                             .weights = weights};
+    const struct update u = {.type = op->type,
+                             .scalars = sw_adamw_scalars(op->adamw),
+                             .runs = op->runs,
+                             .run_count = op->run_count,
+                             .grads = op->grads,
+                             .weights = op->weights};
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t grain = 0; grain < grains; grain++) {
+    for (int64_t grain = 0; grain < op->grains; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
-        float *record = records + SW_RECORD_STREAMS * at;
-        if (adamw->skip)
-            sw_narrow(type, weights, at, SW_GRAIN_ELEMS, record);
+        float *record = op->records + SW_RECORD_STREAMS * at;
+        if (op->adamw->skip)
+            sw_narrow(op->type, op->weights, at, SW_GRAIN_ELEMS, record);
         else
-            update_grain(&u, first_elem + at, at, record);
+            update_grain(&u, op->first_elem + at, at, record);
     }
     return SW_OK;
 }
 
 void SW_ISA_NAME(sw_cpu_add_update)(struct sw_device_ops *ops) {
-    ops->update_adamw = update_adamw;
+    ops->op[SW_DEVICE_UPDATE_ADAMW] = update_adamw;
 }

@@ -112,10 +112,10 @@ static void forward(cudaStream_t stream, sw_activation which, int64_t elems, con
     SW_FOR_CURVE(which, T, forward_of, stream, elems, x, y);
 }
 
-void sw_cuda_activation_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
-                                void *y) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, forward, stream, which, elems, x, y);
+void sw_cuda_activation_forward(cudaStream_t stream, const void *args) {
+    const sw_activation_forward *op = (const sw_activation_forward *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, forward, stream, op->which, op->elems, op->x, op->y);
 }
 
 template <typename T, sw_activation WHICH>
@@ -131,10 +131,10 @@ static void backward(cudaStream_t stream, sw_activation which, int64_t elems, co
     SW_FOR_CURVE(which, T, backward_of, stream, elems, x, dy, dx, activated);
 }
 
-void sw_cuda_activation_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t elems, const void *x,
-                                 const void *dy, void *dx, void *activated) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, backward, stream, which, elems, x, dy, dx, activated);
+void sw_cuda_activation_backward(cudaStream_t stream, const void *args) {
+    const sw_activation_backward *op = (const sw_activation_backward *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, backward, stream, op->which, op->elems, op->x, op->dy, op->dx, op->activated);
 }
 
 template <typename T, sw_activation WHICH>
@@ -148,10 +148,10 @@ static void gate(cudaStream_t stream, sw_activation which, int64_t rows, int64_t
     SW_FOR_CURVE(which, T, gated_forward_of, stream, rows, cols, x, y);
 }
 
-void sw_cuda_gated_forward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                           const void *x, void *y) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, gate, stream, which, rows, cols, x, y);
+void sw_cuda_gated_forward(cudaStream_t stream, const void *args) {
+    const sw_gated_forward *op = (const sw_gated_forward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, gate, stream, op->which, op->rows, op->cols, op->x, op->y);
 }
 
 template <typename T, sw_activation WHICH>
@@ -169,8 +169,9 @@ static void gate_backward(cudaStream_t stream, sw_activation which, int64_t rows
     SW_FOR_CURVE(which, T, gated_backward_of, stream, rows, cols, x, dy, dx, activated);
 }
 
-void sw_cuda_gated_backward(cudaStream_t stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                            const void *x, const void *dy, void *dx, void *activated) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, gate_backward, stream, which, rows, cols, x, dy, dx, activated);
+void sw_cuda_gated_backward(cudaStream_t stream, const void *args) {
+    const sw_gated_backward *op = (const sw_gated_backward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, gate_backward, stream, op->which, op->rows, op->cols, op->x, op->dy, op->dx,
+                    op->activated);
 }

@@ -422,8 +422,8 @@ int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dty
     return sw_attention_parted_bytes(shape);
 }
 
-void sw_cuda_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
-                                const void *k, const void *v, const void *o, const void *d_o, const float *log_sum_exp,
-                                void *dq, void *dk, void *dv, void *scratch) {
-    SW_FOR_TYPE(type, backward, stream, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, (char *)scratch);
+void sw_cuda_attention_backward(cudaStream_t stream, const void *args) {
+    const sw_attention_backward *op = (const sw_attention_backward *)args;
+    SW_FOR_TYPE(op->type, backward, stream, op->shape, op->q, op->k, op->v, op->o, op->d_o, op->log_sum_exp, op->dq,
+                op->dk, op->dv, (char *)op->scratch);
 }

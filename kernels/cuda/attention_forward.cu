@@ -182,8 +182,7 @@ static void forward(cudaStream_t stream, const sw_attention *shape, const void *
     SW_FOR_DIM(T, shape->head_dim, forward_dim, stream, shape, q, k, v, o, log_sum_exp);
 }
 
-void sw_cuda_attention_forward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape, const void *q,
-                               const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
-    (void)scratch;
-    SW_FOR_TYPE(type, forward, stream, shape, q, k, v, o, log_sum_exp);
+void sw_cuda_attention_forward(cudaStream_t stream, const void *args) {
+    const sw_attention_forward *op = (const sw_attention_forward *)args;
+    SW_FOR_TYPE(op->type, forward, stream, op->shape, op->q, op->k, op->v, op->o, op->log_sum_exp);
 }

@@ -241,8 +241,8 @@ static void backward(cudaStream_t stream, const sw_attention *shape, const void 
     SW_HOPPER_FOR_DIM(T, shape->head_dim, backward_dim, stream, shape, t);
 }
 
-void sw_cuda_hopper_attention_backward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape,
-                                       const void *q, const void *k, const void *v, const void *o, const void *d_o,
-                                       const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
-    SW_HOPPER_FOR_TYPE(type, backward, stream, shape, q, k, v, o, d_o, log_sum_exp, dq, dk, dv, scratch);
+void sw_cuda_hopper_attention_backward(cudaStream_t stream, const void *args) {
+    const sw_attention_backward *op = (const sw_attention_backward *)args;
+    SW_HOPPER_FOR_TYPE(op->type, backward, stream, op->shape, op->q, op->k, op->v, op->o, op->d_o, op->log_sum_exp,
+                       op->dq, op->dk, op->dv, op->scratch);
 }

@@ -197,9 +197,7 @@ bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype 
            shape->batch * shape->heads * sw_blocks(shape->seq, SW_HOPPER_ROWS) <= INT32_MAX;
 }
 
-void sw_cuda_hopper_attention_forward(cudaStream_t stream, sw_dtype type, const struct sw_attention *shape,
-                                      const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
-                                      void *scratch) {
-    (void)scratch;
-    SW_HOPPER_FOR_TYPE(type, forward, stream, shape, q, k, v, o, log_sum_exp);
+void sw_cuda_hopper_attention_forward(cudaStream_t stream, const void *args) {
+    const sw_attention_forward *op = (const sw_attention_forward *)args;
+    SW_HOPPER_FOR_TYPE(op->type, forward, stream, op->shape, op->q, op->k, op->v, op->o, op->log_sum_exp);
 }

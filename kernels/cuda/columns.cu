@@ -18,6 +18,7 @@ static void bias_gradient(cudaStream_t stream, int64_t rows, int64_t cols, const
     sw_sum_columns<gradients<T>, 1, true>(stream, rows, cols, source, acc, acc);
 }
 
-void sw_cuda_bias_gradient(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy, float *acc) {
-    SW_FOR_TYPE(type, bias_gradient, stream, rows, cols, dy, acc);
+void sw_cuda_bias_gradient(cudaStream_t stream, const void *args) {
+    const sw_bias_gradient *op = (const sw_bias_gradient *)args;
+    SW_FOR_TYPE(op->type, bias_gradient, stream, op->rows, op->cols, op->dy, op->acc);
 }

@@ -73,10 +73,11 @@ static void whole(cudaStream_t stream, int64_t rows, int64_t vocab, const float 
               (T *)d_logits, aligned);
 }
 
-void sw_cuda_cross_entropy(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t vocab, const float *logits,
-                           const int32_t *targets, float scale, float *loss, void *d_logits) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, whole, stream, rows, vocab, logits, targets, scale, loss, d_logits);
+void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
+    const sw_cross_entropy *op = (const sw_cross_entropy *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, whole, stream, op->rows, op->vocab, op->logits, op->targets, op->scale, op->loss,
+                    op->d_logits);
 }
 
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
@@ -108,12 +109,12 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         target_logit[row] = 0.0f;
 }
 
-void sw_cuda_softmax_partial(cudaStream_t stream, int64_t rows, int64_t tile_cols, int64_t first_col,
-                             const float *logits, const int32_t *targets, float *max, float *sum, float *target_logit) {
-    const bool aligned = tile_cols % SW_ELEMS == 0 && sw_is_aligned(logits);
-    if (rows > 0)
-        SW_LAUNCH(partial_kernel, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, tile_cols, first_col, logits, targets,
-                  max, sum, target_logit, aligned);
+void sw_cuda_softmax_partial(cudaStream_t stream, const void *args) {
+    const sw_softmax_partial *op = (const sw_softmax_partial *)args;
+    const bool aligned = op->tile_cols % SW_ELEMS == 0 && sw_is_aligned(op->logits);
+    if (op->rows > 0)
+        SW_LAUNCH(partial_kernel, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->first_col,
+                  op->logits, op->targets, op->max, op->sum, op->target_logit, aligned);
 }
 
 template <typename T>
@@ -139,10 +140,9 @@ static void tile(cudaStream_t stream, int64_t rows, int64_t tile_cols, int64_t f
               max, sum, target_logit, loss, (T *)d_logits, aligned);
 }
 
-void sw_cuda_cross_entropy_tile(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t tile_cols, int64_t first_col,
-                                const float *logits, const int32_t *targets, float scale, const float *max,
-                                const float *sum, const float *target_logit, float *loss, void *d_logits) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, tile, stream, rows, tile_cols, first_col, logits, targets, scale, max, sum, target_logit,
-                    loss, d_logits);
+void sw_cuda_cross_entropy_tile(cudaStream_t stream, const void *args) {
+    const sw_cross_entropy_tile *op = (const sw_cross_entropy_tile *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, tile, stream, op->rows, op->tile_cols, op->first_col, op->logits, op->targets, op->scale,
+                    op->max, op->sum, op->target_logit, op->loss, op->d_logits);
 }

@@ -41,9 +41,10 @@ template <typename T> static void add(cudaStream_t stream, int64_t elems, const 
     sw_for_rows(stream, 1, elems, op, sw_is_aligned(a) && sw_is_aligned(b) && sw_is_aligned(y));
 }
 
-void sw_cuda_add(cudaStream_t stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, add, stream, elems, a, b, y);
+void sw_cuda_add(cudaStream_t stream, const void *args) {
+    const sw_add *op = (const sw_add *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, add, stream, op->elems, op->a, op->b, op->y);
 }
 
 template <typename From, typename To> static void cast(cudaStream_t stream, int64_t elems, const void *from, void *to) {
@@ -59,12 +60,14 @@ template <typename From> static void cast_to_f32(cudaStream_t stream, int64_t el
     cast<From, float>(stream, elems, from, to);
 }
 
-void sw_cuda_cast_from_f32(cudaStream_t stream, sw_dtype type, int64_t elems, const float *from, void *to) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, cast_from_f32, stream, elems, from, to);
+void sw_cuda_cast_from_f32(cudaStream_t stream, const void *args) {
+    const sw_cast_from_f32 *op = (const sw_cast_from_f32 *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, cast_from_f32, stream, op->elems, op->from, op->to);
 }
 
-void sw_cuda_cast_to_f32(cudaStream_t stream, sw_dtype type, int64_t elems, const void *from, float *to) {
-    if (elems > 0)
-        SW_FOR_TYPE(type, cast_to_f32, stream, elems, from, to);
+void sw_cuda_cast_to_f32(cudaStream_t stream, const void *args) {
+    const sw_cast_to_f32 *op = (const sw_cast_to_f32 *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, cast_to_f32, stream, op->elems, op->from, op->to);
 }

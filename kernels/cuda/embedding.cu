@@ -41,11 +41,11 @@ static void forward(cudaStream_t stream, int64_t rows, int64_t seq, int64_t cols
     sw_for_rows(stream, rows, cols, op, aligned);
 }
 
-void sw_cuda_embedding_forward(cudaStream_t stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                               const int32_t *tokens, const int32_t *document_start, const void *table,
-                               const void *positions, void *out) {
-    if (batch * seq > 0)
-        SW_FOR_TYPE(type, forward, stream, batch * seq, seq, cols, tokens, document_start, table, positions, out);
+void sw_cuda_embedding_forward(cudaStream_t stream, const void *args) {
+    const sw_embedding_forward *op = (const sw_embedding_forward *)args;
+    if (op->batch * op->seq > 0)
+        SW_FOR_TYPE(op->type, forward, stream, op->batch * op->seq, op->seq, op->cols, op->tokens, op->document_start,
+                    op->table, op->positions, op->out);
 }
 
 /* A power of two: with four strips, about as many blocks as a large GPU holds at once. Tests have fewer. */
@@ -181,9 +181,9 @@ static void backward(cudaStream_t stream, int64_t batch, int64_t seq, int64_t co
         gather<T, position_rows>(stream, position_rows{seq, document_start}, batch * seq, cols, d_out, positions_acc);
 }
 
-void sw_cuda_embedding_backward(cudaStream_t stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                const int32_t *tokens, const int32_t *document_start, const void *d_out,
-                                float *table_acc, float *positions_acc) {
-    if (batch * seq > 0)
-        SW_FOR_TYPE(type, backward, stream, batch, seq, cols, tokens, document_start, d_out, table_acc, positions_acc);
+void sw_cuda_embedding_backward(cudaStream_t stream, const void *args) {
+    const sw_embedding_backward *op = (const sw_embedding_backward *)args;
+    if (op->batch * op->seq > 0)
+        SW_FOR_TYPE(op->type, backward, stream, op->batch, op->seq, op->cols, op->tokens, op->document_start, op->d_out,
+                    op->table_acc, op->positions_acc);
 }

@@ -100,11 +100,12 @@ template <typename T> static void sum_given(cudaStream_t stream, int64_t grains,
     sum_grains(stream, grains, source, sums);
 }
 
-void sw_cuda_finish_gradient(cudaStream_t stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
-                             double *sums) {
-    SW_FOR_TYPE(type, finish, stream, elems / SW_GRAIN_ELEMS, acc, grads, sums);
+void sw_cuda_finish_gradient(cudaStream_t stream, const void *args) {
+    const sw_finish_gradient *op = (const sw_finish_gradient *)args;
+    SW_FOR_TYPE(op->type, finish, stream, op->elems / SW_GRAIN_ELEMS, op->acc, op->grads, op->sums);
 }
 
-void sw_cuda_square_sums(cudaStream_t stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
-    SW_FOR_TYPE(type, sum_given, stream, elems / SW_GRAIN_ELEMS, grads, sums);
+void sw_cuda_square_sums(cudaStream_t stream, const void *args) {
+    const sw_square_sums *op = (const sw_square_sums *)args;
+    SW_FOR_TYPE(op->type, sum_given, stream, op->elems / SW_GRAIN_ELEMS, op->grads, op->sums);
 }

@@ -53,17 +53,18 @@ static void forward(cudaStream_t stream, int64_t rows, int64_t cols, float epsil
                 (const T *)beta, (T *)y, mean, rstd, aligned);
 }
 
-void sw_cuda_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                               const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, NULL, NULL, x, NULL, gamma, beta, y, mean, rstd);
+void sw_cuda_layernorm_forward(cudaStream_t stream, const void *args) {
+    const sw_layernorm_forward *op = (const sw_layernorm_forward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, forward, stream, op->rows, op->cols, op->epsilon, NULL, NULL, op->x, NULL, op->gamma,
+                    op->beta, op->y, op->mean, op->rstd);
 }
 
-void sw_cuda_add_layernorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                   const void *a, const void *b, void *sum, const void *gamma, const void *beta,
-                                   void *y, float *mean, float *rstd) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, forward, stream, rows, cols, epsilon, a, b, sum, sum, gamma, beta, y, mean, rstd);
+void sw_cuda_add_layernorm_forward(cudaStream_t stream, const void *args) {
+    const sw_add_norm_forward *op = (const sw_add_norm_forward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, forward, stream, op->rows, op->cols, op->epsilon, op->a, op->b, op->sum, op->sum,
+                    op->gamma, op->beta, op->y, op->mean, op->rstd);
 }
 
 /* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */
@@ -131,9 +132,9 @@ static void backward(cudaStream_t stream, int64_t rows, int64_t cols, const void
     sw_sum_columns<norm_terms<T>, 2, false>(stream, rows, cols, source, gamma_acc, beta_acc);
 }
 
-void sw_cuda_layernorm_backward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                const void *x, const void *gamma, const float *mean, const float *rstd, bool add_to_dx,
-                                void *dx, float *gamma_acc, float *beta_acc) {
-    if (rows > 0)
-        SW_FOR_TYPE(type, backward, stream, rows, cols, dy, x, gamma, mean, rstd, add_to_dx, dx, gamma_acc, beta_acc);
+void sw_cuda_layernorm_backward(cudaStream_t stream, const void *args) {
+    const sw_layernorm_backward *op = (const sw_layernorm_backward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, backward, stream, op->rows, op->cols, op->dy, op->x, op->gamma, op->mean, op->rstd,
+                    op->add_to_dx, op->dx, op->gamma_acc, op->beta_acc);
 }

@@ -19,8 +19,9 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         *total += partial[0];
 }
 
-void sw_cuda_sum_losses(cudaStream_t stream, int64_t rows, const float *losses, double *total) {
-    SW_LAUNCH(sum_kernel, 1, SW_BLOCK_THREADS, 0, stream, rows, losses, total);
+void sw_cuda_sum_losses(cudaStream_t stream, const void *args) {
+    const sw_sum_losses *op = (const sw_sum_losses *)args;
+    SW_LAUNCH(sum_kernel, 1, SW_BLOCK_THREADS, 0, stream, op->rows, op->losses, op->total);
 }
 
 /* All kernels are compiled for the same GPUs, so that one speaks for all. */

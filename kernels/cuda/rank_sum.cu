@@ -56,7 +56,8 @@ template <typename From> static void sum_from(cudaStream_t stream, const struct 
                               : sum_to<From, sw_cuda_f16>(stream, sum);
 }
 
-void sw_cuda_rank_sum(cudaStream_t stream, const struct sw_comm_sum *sum) {
+void sw_cuda_rank_sum(cudaStream_t stream, const void *args) {
+    const sw_comm_sum *sum = (const sw_comm_sum *)args;
     if (sum->elems > 0)
         SW_FOR_TYPE(sum->type, sum_from, stream, sum);
 }

@@ -50,17 +50,17 @@ static void forward(cudaStream_t stream, const sw_rmsnorm *shape, const void *a,
                 aligned);
 }
 
-void sw_cuda_rmsnorm_forward(cudaStream_t stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
-                             const void *gamma, void *y, float *rstd) {
-    if (shape->rows > 0)
-        SW_FOR_TYPE(type, forward, stream, shape, NULL, NULL, x, NULL, gamma, y, rstd);
+void sw_cuda_rmsnorm_forward(cudaStream_t stream, const void *args) {
+    const sw_rmsnorm_forward *op = (const sw_rmsnorm_forward *)args;
+    if (op->shape->rows > 0)
+        SW_FOR_TYPE(op->type, forward, stream, op->shape, NULL, NULL, op->x, NULL, op->gamma, op->y, op->rstd);
 }
 
-void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                 const void *a, const void *b, void *sum, const void *gamma, void *y, float *rstd) {
-    const sw_rmsnorm shape = {rows, cols, 1, cols, cols, epsilon};
-    if (rows > 0)
-        SW_FOR_TYPE(type, forward, stream, &shape, a, b, sum, sum, gamma, y, rstd);
+void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, const void *args) {
+    const sw_add_norm_forward *op = (const sw_add_norm_forward *)args;
+    const sw_rmsnorm shape = {op->rows, op->cols, 1, op->cols, op->cols, op->epsilon};
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, forward, stream, &shape, op->a, op->b, op->sum, op->sum, op->gamma, op->y, op->rstd);
 }
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
@@ -123,9 +123,9 @@ static void backward(cudaStream_t stream, const sw_rmsnorm *shape, const void *d
     sw_sum_columns<norm_terms<T>, 1, false>(stream, s.rows, s.cols, source, gamma_acc, gamma_acc);
 }
 
-void sw_cuda_rmsnorm_backward(cudaStream_t stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *dy,
-                              const void *x, const void *gamma, const float *rstd, bool add_to_dx, void *dx,
-                              float *gamma_acc) {
-    if (shape->rows > 0)
-        SW_FOR_TYPE(type, backward, stream, shape, dy, x, gamma, rstd, add_to_dx, dx, gamma_acc);
+void sw_cuda_rmsnorm_backward(cudaStream_t stream, const void *args) {
+    const sw_rmsnorm_backward *op = (const sw_rmsnorm_backward *)args;
+    if (op->shape->rows > 0)
+        SW_FOR_TYPE(op->type, backward, stream, op->shape, op->dy, op->x, op->gamma, op->rstd, op->add_to_dx, op->dx,
+                    op->gamma_acc);
 }

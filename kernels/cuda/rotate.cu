@@ -53,7 +53,8 @@ template <typename T> static void rotate(cudaStream_t stream, const sw_rotation 
     sw_for_rows(stream, shape->batch * shape->seq, shape->heads * padded, op, aligned);
 }
 
-void sw_cuda_rotate(cudaStream_t stream, sw_dtype type, const struct sw_rotation *shape, const float *table, void *x) {
-    if (shape->batch * shape->seq > 0)
-        SW_FOR_TYPE(type, rotate, stream, shape, table, x);
+void sw_cuda_rotate(cudaStream_t stream, const void *args) {
+    const sw_rotate *op = (const sw_rotate *)args;
+    if (op->shape->batch * op->shape->seq > 0)
+        SW_FOR_TYPE(op->type, rotate, stream, op->shape, op->table, op->x);
 }

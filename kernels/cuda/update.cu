@@ -125,15 +125,15 @@ static void update_stretch(cudaStream_t stream, update u, stretch s, const void 
               (const T *)grads, (T *)weights);
 }
 
-void sw_cuda_update_adamw(cudaStream_t stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                          int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                          float *records, void *weights) {
-    const int64_t elems = grains * SW_GRAIN_ELEMS;
-    const bool aligned = sw_is_aligned(records) && sw_is_aligned(weights) && (adamw->skip || sw_is_aligned(grads));
-    const update u = {sw_adamw_scalars(adamw), adamw->skip, aligned, records};
+void sw_cuda_update_adamw(cudaStream_t stream, const void *args) {
+    const sw_update_adamw *op = (const sw_update_adamw *)args;
+    const int64_t elems = op->grains * SW_GRAIN_ELEMS;
+    const bool aligned =
+        sw_is_aligned(op->records) && sw_is_aligned(op->weights) && (op->adamw->skip || sw_is_aligned(op->grads));
+    const update u = {sw_adamw_scalars(op->adamw), op->adamw->skip, aligned, op->records};
     for (int64_t first = 0; first < elems;) {
-        const stretch s = next_stretch(&u.scalars, u.skip, first_elem, first, elems, runs, run_count);
-        SW_FOR_TYPE(type, update_stretch, stream, u, s, grads, weights);
+        const stretch s = next_stretch(&u.scalars, u.skip, op->first_elem, first, elems, op->runs, op->run_count);
+        SW_FOR_TYPE(op->type, update_stretch, stream, u, s, op->grads, op->weights);
         first = s.end;
     }
 }

@@ -76,16 +76,14 @@ static void forward_row(sw_dtype type, const struct sw_attention *shape, const s
     log_sum_exp[row->lse_at] = (float)lse;
 }
 
-static sw_status attention_forward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                   const void *q, const void *k, const void *v, void *o, float *log_sum_exp,
-                                   void *scratch) {
+static sw_status attention_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_attention_forward *op = args;
     (void)stream;
-    (void)scratch;
-    for (int64_t batch = 0; batch < shape->batch; batch++) {
-        for (int64_t head = 0; head < shape->heads; head++) {
-            for (int64_t query = 0; query < shape->seq; query++) {
-                const struct row row = row_of(shape, batch, head, query);
-                forward_row(type, shape, &row, q, k, v, o, log_sum_exp);
+    for (int64_t batch = 0; batch < op->shape->batch; batch++) {
+        for (int64_t head = 0; head < op->shape->heads; head++) {
+            for (int64_t query = 0; query < op->shape->seq; query++) {
+                const struct row row = row_of(op->shape, batch, head, query);
+                forward_row(op->type, op->shape, &row, op->q, op->k, op->v, op->o, op->log_sum_exp);
             }
         }
     }
@@ -139,23 +137,22 @@ static void backward_kv_head(sw_dtype type, const struct sw_attention *shape, in
     }
 }
 
-static sw_status attention_backward(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape,
-                                    const void *q, const void *k, const void *v, const void *o, const void *d_o,
-                                    const float *log_sum_exp, void *dq, void *dk, void *dv, void *scratch) {
+static sw_status attention_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_attention_backward *op = args;
     (void)stream;
-    double *sums = scratch;
-    const struct backward tensors = {.q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .o = o,
-                                     .d_o = d_o,
-                                     .log_sum_exp = log_sum_exp,
-                                     .dq = dq,
+    double *sums = op->scratch;
+    const struct backward tensors = {.q = op->q,
+                                     .k = op->k,
+                                     .v = op->v,
+                                     .o = op->o,
+                                     .d_o = op->d_o,
+                                     .log_sum_exp = op->log_sum_exp,
+                                     .dq = op->dq,
                                      .dk = sums,
-                                     .dv = sums + shape->seq * shape->head_dim};
-    for (int64_t batch = 0; batch < shape->batch; batch++) {
-        for (int64_t kv_head = 0; kv_head < shape->kv_heads; kv_head++)
-            backward_kv_head(type, shape, batch, kv_head, &tensors, dk, dv);
+                                     .dv = sums + op->shape->seq * op->shape->head_dim};
+    for (int64_t batch = 0; batch < op->shape->batch; batch++) {
+        for (int64_t kv_head = 0; kv_head < op->shape->kv_heads; kv_head++)
+            backward_kv_head(op->type, op->shape, batch, kv_head, &tensors, op->dk, op->dv);
     }
     return SW_OK;
 }
@@ -169,6 +166,6 @@ static int64_t attention_scratch_bytes(const struct sw_device *device, const str
 
 void sw_ref_add_attention(struct sw_device_ops *ops) {
     ops->attention_scratch_bytes = attention_scratch_bytes;
-    ops->attention_forward = attention_forward;
-    ops->attention_backward = attention_backward;
+    ops->op[SW_DEVICE_ATTENTION_FORWARD] = attention_forward;
+    ops->op[SW_DEVICE_ATTENTION_BACKWARD] = attention_backward;
 }

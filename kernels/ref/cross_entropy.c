@@ -12,78 +12,76 @@ static double log_sum_exp(int64_t vocab, const float *logits) {
     return largest + log(sum);
 }
 
-static sw_status cross_entropy(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab,
-                               const float *logits, const int32_t *targets, float scale, float *loss, void *d_logits) {
+static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        const float *line = logits + row * vocab;
-        const int32_t target = targets[row];
-        const double lse = target < 0 ? 0.0 : log_sum_exp(vocab, line);
-        loss[row] = target < 0 ? 0.0f : (float)(lse - line[target]);
-        for (int64_t i = 0; d_logits != NULL && i < vocab; i++) {
+    for (int64_t row = 0; row < op->rows; row++) {
+        const float *line = op->logits + row * op->vocab;
+        const int32_t target = op->targets[row];
+        const double lse = target < 0 ? 0.0 : log_sum_exp(op->vocab, line);
+        op->loss[row] = target < 0 ? 0.0f : (float)(lse - line[target]);
+        for (int64_t i = 0; op->d_logits != NULL && i < op->vocab; i++) {
             const double gradient = target < 0 ? 0.0 : exp(line[i] - lse) - (i == target ? 1.0 : 0.0);
-            sw_dtype_store(type, d_logits, row * vocab + i, (float)(scale * gradient));
+            sw_dtype_store(op->type, op->d_logits, row * op->vocab + i, (float)(op->scale * gradient));
         }
     }
     return SW_OK;
 }
 
-static sw_status softmax_partial(struct sw_stream *stream, int64_t rows, int64_t tile_cols, int64_t first_col,
-                                 const float *logits, const int32_t *targets, float *max, float *sum,
-                                 float *target_logit) {
+static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
+    const struct sw_softmax_partial *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        const float *line = logits + row * tile_cols;
-        const bool ignored = targets[row] < 0;
-        if (first_col == 0) {
-            max[row] = ignored ? 0.0f : -FLT_MAX;
-            sum[row] = ignored ? 1.0f : 0.0f;
-            target_logit[row] = 0.0f;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const float *line = op->logits + row * op->tile_cols;
+        const bool ignored = op->targets[row] < 0;
+        if (op->first_col == 0) {
+            op->max[row] = ignored ? 0.0f : -FLT_MAX;
+            op->sum[row] = ignored ? 1.0f : 0.0f;
+            op->target_logit[row] = 0.0f;
         }
         if (ignored)
             continue;
-        double largest = max[row], total = 0.0;
-        for (int64_t i = 0; i < tile_cols; i++)
+        double largest = op->max[row], total = 0.0;
+        for (int64_t i = 0; i < op->tile_cols; i++)
             largest = fmax(largest, line[i]);
-        for (int64_t i = 0; i < tile_cols; i++)
+        for (int64_t i = 0; i < op->tile_cols; i++)
             total += exp(line[i] - largest);
-        sum[row] = (float)(sum[row] * exp(max[row] - largest) + total);
-        max[row] = (float)largest;
-        if (targets[row] >= first_col && targets[row] < first_col + tile_cols)
-            target_logit[row] = line[targets[row] - first_col];
+        op->sum[row] = (float)(op->sum[row] * exp(op->max[row] - largest) + total);
+        op->max[row] = (float)largest;
+        if (op->targets[row] >= op->first_col && op->targets[row] < op->first_col + op->tile_cols)
+            op->target_logit[row] = line[op->targets[row] - op->first_col];
     }
     return SW_OK;
 }
 
-static sw_status cross_entropy_tile(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t tile_cols,
-                                    int64_t first_col, const float *logits, const int32_t *targets, float scale,
-                                    const float *max, const float *sum, const float *target_logit, float *loss,
-                                    void *d_logits) {
+static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy_tile *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        const double lse = max[row] + log((double)sum[row]);
-        const bool ignored = targets[row] < 0;
-        if (loss != NULL && first_col == 0)
-            loss[row] = ignored ? 0.0f : (float)(lse - target_logit[row]);
-        for (int64_t i = 0; d_logits != NULL && i < tile_cols; i++) {
-            const double target = first_col + i == targets[row] ? 1.0 : 0.0;
-            const double gradient = ignored ? 0.0 : exp(logits[row * tile_cols + i] - lse) - target;
-            sw_dtype_store(type, d_logits, row * tile_cols + i, (float)(scale * gradient));
+    for (int64_t row = 0; row < op->rows; row++) {
+        const double lse = op->max[row] + log((double)op->sum[row]);
+        const bool ignored = op->targets[row] < 0;
+        if (op->loss != NULL && op->first_col == 0)
+            op->loss[row] = ignored ? 0.0f : (float)(lse - op->target_logit[row]);
+        for (int64_t i = 0; op->d_logits != NULL && i < op->tile_cols; i++) {
+            const double target = op->first_col + i == op->targets[row] ? 1.0 : 0.0;
+            const double gradient = ignored ? 0.0 : exp(op->logits[row * op->tile_cols + i] - lse) - target;
+            sw_dtype_store(op->type, op->d_logits, row * op->tile_cols + i, (float)(op->scale * gradient));
         }
     }
     return SW_OK;
 }
 
-static sw_status sum_losses(struct sw_stream *stream, int64_t rows, const float *losses, double *total) {
+static sw_status sum_losses(struct sw_stream *stream, const void *args) {
+    const struct sw_sum_losses *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++)
-        *total += (double)losses[row];
+    for (int64_t row = 0; row < op->rows; row++)
+        *op->total += (double)op->losses[row];
     return SW_OK;
 }
 
 void sw_ref_add_cross_entropy(struct sw_device_ops *ops) {
-    ops->sum_losses = sum_losses;
-    ops->cross_entropy = cross_entropy;
-    ops->softmax_partial = softmax_partial;
-    ops->cross_entropy_tile = cross_entropy_tile;
+    ops->op[SW_DEVICE_SUM_LOSSES] = sum_losses;
+    ops->op[SW_DEVICE_CROSS_ENTROPY] = cross_entropy;
+    ops->op[SW_DEVICE_SOFTMAX_PARTIAL] = softmax_partial;
+    ops->op[SW_DEVICE_CROSS_ENTROPY_TILE] = cross_entropy_tile;
 }

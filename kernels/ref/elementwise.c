@@ -30,77 +30,86 @@ static double slope(sw_activation which, double x) {
     return sigmoid + x * sigmoid * (1.0 - sigmoid) * 2.0 * factor * (1.0 + 3.0 * SW_GELU_CUBIC * x * x);
 }
 
-static sw_status activation_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                    const void *x, void *y) {
+static sw_status activation_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_activation_forward *op = args;
     (void)stream;
-    for (int64_t i = 0; i < elems; i++)
-        sw_dtype_store(type, y, i, (float)activation(which, sw_dtype_load(type, x, i)));
+    for (int64_t i = 0; i < op->elems; i++)
+        sw_dtype_store(op->type, op->y, i, (float)activation(op->which, sw_dtype_load(op->type, op->x, i)));
     return SW_OK;
 }
 
-static sw_status activation_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t elems,
-                                     const void *x, const void *dy, void *dx, void *activated) {
-    for (int64_t i = 0; i < elems; i++) {
-        const double gradient = sw_dtype_load(type, dy, i);
-        sw_dtype_store(type, dx, i, (float)(gradient * slope(which, sw_dtype_load(type, x, i))));
+static sw_status activation_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_activation_backward *op = args;
+    for (int64_t i = 0; i < op->elems; i++) {
+        const double gradient = sw_dtype_load(op->type, op->dy, i);
+        sw_dtype_store(op->type, op->dx, i, (float)(gradient * slope(op->which, sw_dtype_load(op->type, op->x, i))));
     }
-    return activated == NULL ? SW_OK : activation_forward(stream, type, which, elems, x, activated);
+    return op->activated == NULL ? SW_OK
+                                 : sw_activation_forward(stream, op->type, op->which, op->elems, op->x, op->activated);
 }
 
-static sw_status gated_forward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows, int64_t cols,
-                               const void *x, void *y) {
+static sw_status gated_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_forward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t col = 0; col < cols; col++) {
-            const int64_t gate = 2 * row * cols + col;
-            const double value = sw_dtype_load(type, x, gate + cols);
-            sw_dtype_store(type, y, row * cols + col, (float)(activation(which, sw_dtype_load(type, x, gate)) * value));
+    for (int64_t row = 0; row < op->rows; row++) {
+        for (int64_t col = 0; col < op->cols; col++) {
+            const int64_t gate = 2 * row * op->cols + col;
+            const double value = sw_dtype_load(op->type, op->x, gate + op->cols);
+            sw_dtype_store(op->type, op->y, row * op->cols + col,
+                           (float)(activation(op->which, sw_dtype_load(op->type, op->x, gate)) * value));
         }
     }
     return SW_OK;
 }
 
-static sw_status gated_backward(struct sw_stream *stream, sw_dtype type, sw_activation which, int64_t rows,
-                                int64_t cols, const void *x, const void *dy, void *dx, void *activated) {
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t col = 0; col < cols; col++) {
-            const int64_t at = 2 * row * cols + col;
-            const double gate = sw_dtype_load(type, x, at), value = sw_dtype_load(type, x, at + cols);
-            const double gradient = sw_dtype_load(type, dy, row * cols + col);
-            sw_dtype_store(type, dx, at, (float)(gradient * value * slope(which, gate)));
-            sw_dtype_store(type, dx, at + cols, (float)(gradient * activation(which, gate)));
+static sw_status gated_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_backward *op = args;
+    for (int64_t row = 0; row < op->rows; row++) {
+        for (int64_t col = 0; col < op->cols; col++) {
+            const int64_t at = 2 * row * op->cols + col;
+            const double gate = sw_dtype_load(op->type, op->x, at),
+                         value = sw_dtype_load(op->type, op->x, at + op->cols);
+            const double gradient = sw_dtype_load(op->type, op->dy, row * op->cols + col);
+            sw_dtype_store(op->type, op->dx, at, (float)(gradient * value * slope(op->which, gate)));
+            sw_dtype_store(op->type, op->dx, at + op->cols, (float)(gradient * activation(op->which, gate)));
         }
     }
-    return activated == NULL ? SW_OK : gated_forward(stream, type, which, rows, cols, x, activated);
+    return op->activated == NULL
+               ? SW_OK
+               : sw_gated_forward(stream, op->type, op->which, op->rows, op->cols, op->x, op->activated);
 }
 
-static sw_status add(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b, void *y) {
+static sw_status add(struct sw_stream *stream, const void *args) {
+    const struct sw_add *op = args;
     (void)stream;
-    for (int64_t i = 0; i < elems; i++)
-        sw_dtype_store(type, y, i, sw_dtype_load(type, a, i) + sw_dtype_load(type, b, i));
+    for (int64_t i = 0; i < op->elems; i++)
+        sw_dtype_store(op->type, op->y, i, sw_dtype_load(op->type, op->a, i) + sw_dtype_load(op->type, op->b, i));
     return SW_OK;
 }
 
-static sw_status cast_from_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *from, void *to) {
+static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
+    const struct sw_cast_from_f32 *op = args;
     (void)stream;
-    for (int64_t i = 0; i < elems; i++)
-        sw_dtype_store(type, to, i, from[i]);
+    for (int64_t i = 0; i < op->elems; i++)
+        sw_dtype_store(op->type, op->to, i, op->from[i]);
     return SW_OK;
 }
 
-static sw_status cast_to_f32(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *from, float *to) {
+static sw_status cast_to_f32(struct sw_stream *stream, const void *args) {
+    const struct sw_cast_to_f32 *op = args;
     (void)stream;
-    for (int64_t i = 0; i < elems; i++)
-        to[i] = sw_dtype_load(type, from, i);
+    for (int64_t i = 0; i < op->elems; i++)
+        op->to[i] = sw_dtype_load(op->type, op->from, i);
     return SW_OK;
 }
 
 void sw_ref_add_elementwise(struct sw_device_ops *ops) {
-    ops->activation_forward = activation_forward;
-    ops->activation_backward = activation_backward;
-    ops->gated_forward = gated_forward;
-    ops->gated_backward = gated_backward;
-    ops->add = add;
-    ops->cast_from_f32 = cast_from_f32;
-    ops->cast_to_f32 = cast_to_f32;
+    ops->op[SW_DEVICE_ACTIVATION_FORWARD] = activation_forward;
+    ops->op[SW_DEVICE_ACTIVATION_BACKWARD] = activation_backward;
+    ops->op[SW_DEVICE_GATED_FORWARD] = gated_forward;
+    ops->op[SW_DEVICE_GATED_BACKWARD] = gated_backward;
+    ops->op[SW_DEVICE_ADD] = add;
+    ops->op[SW_DEVICE_CAST_FROM_F32] = cast_from_f32;
+    ops->op[SW_DEVICE_ROUND_GRADIENT] = cast_from_f32;
+    ops->op[SW_DEVICE_CAST_TO_F32] = cast_to_f32;
 }

@@ -5,39 +5,37 @@ static int64_t position_of(int64_t row, int64_t seq, const int32_t *document_sta
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }
 
-static sw_status embedding_forward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                   const int32_t *tokens, const int32_t *document_start, const void *table,
-                                   const void *positions, void *out) {
+static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_forward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < batch * seq; row++) {
-        const int64_t position = position_of(row, seq, document_start);
-        for (int64_t col = 0; col < cols; col++) {
-            float value = sw_dtype_load(type, table, tokens[row] * cols + col);
-            if (positions != NULL)
-                value += sw_dtype_load(type, positions, position * cols + col);
-            sw_dtype_store(type, out, row * cols + col, value);
+    for (int64_t row = 0; row < op->batch * op->seq; row++) {
+        const int64_t position = position_of(row, op->seq, op->document_start);
+        for (int64_t col = 0; col < op->cols; col++) {
+            float value = sw_dtype_load(op->type, op->table, op->tokens[row] * op->cols + col);
+            if (op->positions != NULL)
+                value += sw_dtype_load(op->type, op->positions, position * op->cols + col);
+            sw_dtype_store(op->type, op->out, row * op->cols + col, value);
         }
     }
     return SW_OK;
 }
 
-static sw_status embedding_backward(struct sw_stream *stream, sw_dtype type, int64_t batch, int64_t seq, int64_t cols,
-                                    const int32_t *tokens, const int32_t *document_start, const void *d_out,
-                                    float *table_acc, float *positions_acc) {
+static sw_status embedding_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_backward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < batch * seq; row++) {
-        const int64_t position = position_of(row, seq, document_start);
-        for (int64_t col = 0; col < cols; col++) {
-            const float gradient = sw_dtype_load(type, d_out, row * cols + col);
-            table_acc[tokens[row] * cols + col] += gradient;
-            if (positions_acc != NULL)
-                positions_acc[position * cols + col] += gradient;
+    for (int64_t row = 0; row < op->batch * op->seq; row++) {
+        const int64_t position = position_of(row, op->seq, op->document_start);
+        for (int64_t col = 0; col < op->cols; col++) {
+            const float gradient = sw_dtype_load(op->type, op->d_out, row * op->cols + col);
+            op->table_acc[op->tokens[row] * op->cols + col] += gradient;
+            if (op->positions_acc != NULL)
+                op->positions_acc[position * op->cols + col] += gradient;
         }
     }
     return SW_OK;
 }
 
 void sw_ref_add_embedding(struct sw_device_ops *ops) {
-    ops->embedding_forward = embedding_forward;
-    ops->embedding_backward = embedding_backward;
+    ops->op[SW_DEVICE_EMBEDDING_FORWARD] = embedding_forward;
+    ops->op[SW_DEVICE_EMBEDDING_BACKWARD] = embedding_backward;
 }

@@ -16,21 +16,22 @@ static double grain_sum(sw_dtype type, int64_t at, const void *grads) {
     return partial[0];
 }
 
-static sw_status square_sums(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *grads, double *sums) {
+static sw_status square_sums(struct sw_stream *stream, const void *args) {
+    const struct sw_square_sums *op = args;
     (void)stream;
-    for (int64_t grain = 0; grain < elems / SW_GRAIN_ELEMS; grain++)
-        sums[grain] = grain_sum(type, grain * SW_GRAIN_ELEMS, grads);
+    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
+        op->sums[grain] = grain_sum(op->type, grain * SW_GRAIN_ELEMS, op->grads);
     return SW_OK;
 }
 
-static sw_status finish_gradient(struct sw_stream *stream, sw_dtype type, int64_t elems, const float *acc, void *grads,
-                                 double *sums) {
-    for (int64_t i = 0; i < elems; i++)
-        sw_dtype_store(type, grads, i, acc[i]);
-    return square_sums(stream, type, elems, grads, sums);
+static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
+    const struct sw_finish_gradient *op = args;
+    for (int64_t i = 0; i < op->elems; i++)
+        sw_dtype_store(op->type, op->grads, i, op->acc[i]);
+    return sw_square_sums(stream, op->type, op->elems, op->grads, op->sums);
 }
 
 void sw_ref_add_gradient(struct sw_device_ops *ops) {
-    ops->finish_gradient = finish_gradient;
-    ops->square_sums = square_sums;
+    ops->op[SW_DEVICE_FINISH_GRADIENT] = finish_gradient;
+    ops->op[SW_DEVICE_SQUARE_SUMS] = square_sums;
 }

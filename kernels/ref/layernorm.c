@@ -2,27 +2,27 @@
 
 #include <math.h>
 
-static sw_status layernorm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                   const void *x, const void *gamma, const void *beta, void *y, float *mean,
-                                   float *rstd) {
+static sw_status layernorm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_forward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = row * cols;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const int64_t at = row * op->cols;
         double sum = 0.0, squares = 0.0;
-        for (int64_t col = 0; col < cols; col++)
-            sum += sw_dtype_load(type, x, at + col);
-        const double centre = sum / (double)cols;
-        for (int64_t col = 0; col < cols; col++) {
-            const double centred = sw_dtype_load(type, x, at + col) - centre;
+        for (int64_t col = 0; col < op->cols; col++)
+            sum += sw_dtype_load(op->type, op->x, at + col);
+        const double centre = sum / (double)op->cols;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const double centred = sw_dtype_load(op->type, op->x, at + col) - centre;
             squares += centred * centred;
         }
-        const double scale = 1.0 / sqrt(squares / (double)cols + epsilon);
-        mean[row] = (float)centre;
-        rstd[row] = (float)scale;
-        for (int64_t col = 0; col < cols; col++) {
-            const double normal = (sw_dtype_load(type, x, at + col) - centre) * scale;
-            const double value = normal * sw_dtype_load(type, gamma, col) + sw_dtype_load(type, beta, col);
-            sw_dtype_store(type, y, at + col, (float)value);
+        const double scale = 1.0 / sqrt(squares / (double)op->cols + op->epsilon);
+        op->mean[row] = (float)centre;
+        op->rstd[row] = (float)scale;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const double normal = (sw_dtype_load(op->type, op->x, at + col) - centre) * scale;
+            const double value =
+                normal * sw_dtype_load(op->type, op->gamma, col) + sw_dtype_load(op->type, op->beta, col);
+            sw_dtype_store(op->type, op->y, at + col, (float)value);
         }
     }
     return SW_OK;
@@ -46,24 +46,23 @@ static void row_dx(sw_dtype type, int64_t cols, int64_t at, const void *dy, cons
     }
 }
 
-static sw_status layernorm_backward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, const void *dy,
-                                    const void *x, const void *gamma, const float *mean, const float *rstd,
-                                    bool add_to_dx, void *dx, float *gamma_acc, float *beta_acc) {
+static sw_status layernorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_backward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = row * cols;
-        for (int64_t col = 0; col < cols; col++) {
-            const float gradient = sw_dtype_load(type, dy, at + col);
-            const float normal = (sw_dtype_load(type, x, at + col) - mean[row]) * rstd[row];
-            gamma_acc[col] += gradient * normal;
-            beta_acc[col] += gradient;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const int64_t at = row * op->cols;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const float gradient = sw_dtype_load(op->type, op->dy, at + col);
+            const float normal = (sw_dtype_load(op->type, op->x, at + col) - op->mean[row]) * op->rstd[row];
+            op->gamma_acc[col] += gradient * normal;
+            op->beta_acc[col] += gradient;
         }
-        row_dx(type, cols, at, dy, x, gamma, mean[row], rstd[row], add_to_dx, dx);
+        row_dx(op->type, op->cols, at, op->dy, op->x, op->gamma, op->mean[row], op->rstd[row], op->add_to_dx, op->dx);
     }
     return SW_OK;
 }
 
 void sw_ref_add_layernorm(struct sw_device_ops *ops) {
-    ops->layernorm_forward = layernorm_forward;
-    ops->layernorm_backward = layernorm_backward;
+    ops->op[SW_DEVICE_LAYERNORM_FORWARD] = layernorm_forward;
+    ops->op[SW_DEVICE_LAYERNORM_BACKWARD] = layernorm_backward;
 }

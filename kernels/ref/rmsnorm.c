@@ -6,36 +6,36 @@ static int64_t row_at(const struct sw_rmsnorm *shape, int64_t stride, int64_t ro
     return row / shape->groups * stride + row % shape->groups * shape->cols;
 }
 
-static sw_status rmsnorm_forward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape, const void *x,
-                                 const void *gamma, void *y, float *rstd) {
+static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_rmsnorm_forward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < shape->rows; row++) {
-        const int64_t x_at = row_at(shape, shape->x_stride, row), y_at = row_at(shape, shape->y_stride, row);
+    for (int64_t row = 0; row < op->shape->rows; row++) {
+        const int64_t x_at = row_at(op->shape, op->shape->x_stride, row),
+                      y_at = row_at(op->shape, op->shape->y_stride, row);
         double squares = 0.0;
-        for (int64_t col = 0; col < shape->cols; col++) {
-            const double value = sw_dtype_load(type, x, x_at + col);
+        for (int64_t col = 0; col < op->shape->cols; col++) {
+            const double value = sw_dtype_load(op->type, op->x, x_at + col);
             squares += value * value;
         }
-        const double scale = 1.0 / sqrt(squares / (double)shape->cols + shape->epsilon);
-        rstd[row] = (float)scale;
-        for (int64_t col = 0; col < shape->cols; col++) {
-            const double value = sw_dtype_load(type, x, x_at + col) * scale * sw_dtype_load(type, gamma, col);
-            sw_dtype_store(type, y, y_at + col, (float)value);
+        const double scale = 1.0 / sqrt(squares / (double)op->shape->cols + op->shape->epsilon);
+        op->rstd[row] = (float)scale;
+        for (int64_t col = 0; col < op->shape->cols; col++) {
+            const double value =
+                sw_dtype_load(op->type, op->x, x_at + col) * scale * sw_dtype_load(op->type, op->gamma, col);
+            sw_dtype_store(op->type, op->y, y_at + col, (float)value);
         }
     }
     return SW_OK;
 }
 
 /* Runs the definition of the fused op: an addition and then a norm, each by the device's own op. */
-static sw_status add_norm_forward(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                                  const void *a, const void *b, void *sum, const void *gamma, const void *beta, void *y,
-                                  float *mean, float *rstd) {
-    const struct sw_device_ops *ops = &stream->device->ops;
-    const struct sw_rmsnorm shape = {
-        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
-    SW_TRY(ops->add(stream, type, rows * cols, a, b, sum));
-    return mean == NULL ? ops->rmsnorm_forward(stream, type, &shape, sum, gamma, y, rstd)
-                        : ops->layernorm_forward(stream, type, rows, cols, epsilon, sum, gamma, beta, y, mean, rstd);
+static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_add_norm_forward *op = args;
+    const struct sw_rmsnorm shape = sw_plain_rows(op->rows, op->cols, op->epsilon);
+    SW_TRY(sw_add(stream, op->type, op->rows * op->cols, op->a, op->b, op->sum));
+    return op->mean == NULL ? sw_rmsnorm_forward(stream, op->type, &shape, op->sum, op->gamma, op->y, op->rstd)
+                            : sw_layernorm_forward(stream, op->type, op->rows, op->cols, op->epsilon, op->sum,
+                                                   op->gamma, op->beta, op->y, op->mean, op->rstd);
 }
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
@@ -54,21 +54,22 @@ static void row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, co
     }
 }
 
-static sw_status rmsnorm_backward(struct sw_stream *stream, sw_dtype type, const struct sw_rmsnorm *shape,
-                                  const void *dy, const void *x, const void *gamma, const float *rstd, bool add_to_dx,
-                                  void *dx, float *gamma_acc) {
+static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_rmsnorm_backward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < shape->rows; row++) {
-        const int64_t x_at = row_at(shape, shape->x_stride, row), y_at = row_at(shape, shape->y_stride, row);
-        for (int64_t col = 0; col < shape->cols; col++)
-            gamma_acc[col] += sw_dtype_load(type, dy, y_at + col) * (sw_dtype_load(type, x, x_at + col) * rstd[row]);
-        row_dx(type, shape->cols, dy, y_at, x, x_at, gamma, rstd[row], add_to_dx, dx);
+    for (int64_t row = 0; row < op->shape->rows; row++) {
+        const int64_t x_at = row_at(op->shape, op->shape->x_stride, row),
+                      y_at = row_at(op->shape, op->shape->y_stride, row);
+        for (int64_t col = 0; col < op->shape->cols; col++)
+            op->gamma_acc[col] += sw_dtype_load(op->type, op->dy, y_at + col) *
+                                  (sw_dtype_load(op->type, op->x, x_at + col) * op->rstd[row]);
+        row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx, op->dx);
     }
     return SW_OK;
 }
 
 void sw_ref_add_rmsnorm(struct sw_device_ops *ops) {
-    ops->rmsnorm_forward = rmsnorm_forward;
-    ops->rmsnorm_backward = rmsnorm_backward;
-    ops->add_norm_forward = add_norm_forward;
+    ops->op[SW_DEVICE_RMSNORM_FORWARD] = rmsnorm_forward;
+    ops->op[SW_DEVICE_RMSNORM_BACKWARD] = rmsnorm_backward;
+    ops->op[SW_DEVICE_ADD_NORM_FORWARD] = add_norm_forward;
 }

@@ -10,17 +10,18 @@ static void rotate_head(sw_dtype type, int64_t head_dim, bool back, const float 
     }
 }
 
-static sw_status rotate(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape, const float *table,
-                        void *x) {
+static sw_status rotate(struct sw_stream *stream, const void *args) {
+    const struct sw_rotate *op = args;
     (void)stream;
-    for (int64_t row = 0; row < shape->batch * shape->seq; row++) {
-        for (int64_t head = 0; head < shape->heads; head++)
-            rotate_head(type, shape->head_dim, shape->back, table + row % shape->seq * shape->head_dim, x,
-                        row * shape->stride + head * shape->head_dim);
+    for (int64_t row = 0; row < op->shape->batch * op->shape->seq; row++) {
+        for (int64_t head = 0; head < op->shape->heads; head++)
+            rotate_head(op->type, op->shape->head_dim, op->shape->back,
+                        op->table + row % op->shape->seq * op->shape->head_dim, op->x,
+                        row * op->shape->stride + head * op->shape->head_dim);
     }
     return SW_OK;
 }
 
 void sw_ref_add_rotate(struct sw_device_ops *ops) {
-    ops->rotate = rotate;
+    ops->op[SW_DEVICE_ROTATE] = rotate;
 }

@@ -28,19 +28,18 @@ static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, 
     }
 }
 
-static sw_status update_adamw(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                              int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                              float *records, void *weights) {
+static sw_status update_adamw(struct sw_stream *stream, const void *args) {
+    const struct sw_update_adamw *op = args;
     (void)stream;
-    const struct sw_adamw_scalars scalars = sw_adamw_scalars(adamw);
-    for (int64_t grain = 0; grain < grains; grain++) {
+    const struct sw_adamw_scalars scalars = sw_adamw_scalars(op->adamw);
+    for (int64_t grain = 0; grain < op->grains; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
-        update_grain(type, &scalars, adamw->skip, first_elem + at, runs, run_count, grads, at,
-                     records + SW_RECORD_STREAMS * at, weights);
+        update_grain(op->type, &scalars, op->adamw->skip, op->first_elem + at, op->runs, op->run_count, op->grads, at,
+                     op->records + SW_RECORD_STREAMS * at, op->weights);
     }
     return SW_OK;
 }
 
 void sw_ref_add_update(struct sw_device_ops *ops) {
-    ops->update_adamw = update_adamw;
+    ops->op[SW_DEVICE_UPDATE_ADAMW] = update_adamw;
 }

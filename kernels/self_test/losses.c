@@ -27,7 +27,7 @@ sw_status trial_cross_entropy(struct trial *trial) {
     void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * s->cols, GRADIENT);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_cross_entropy(trial->stream, trial->type, s->rows, s->cols, logits, targets, SCALE, loss, gradient);
+    return sw_cross_entropy(trial->stream, trial->type, s->rows, s->cols, SCALE, logits, targets, loss, gradient);
 }
 
 /* Two tiles, the second of which is ragged: both hold the columns of the whole in their own order. */
@@ -83,8 +83,8 @@ sw_status trial_cross_entropy_tile(struct trial *trial) {
     for (int i = 0; i < 2 && t.cols[i] > 0; i++) {
         void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * t.cols[i], GRADIENT);
         if (trial->pass >= TRIAL_REFERENCE)
-            SW_TRY(sw_cross_entropy_tile(trial->stream, trial->type, s->rows, t.cols[i], first, t.logits[i], t.targets,
-                                         SCALE, max, sum, target_logit, loss, gradient));
+            SW_TRY(sw_cross_entropy_tile(trial->stream, trial->type, s->rows, t.cols[i], first, SCALE, t.logits[i],
+                                         t.targets, max, sum, target_logit, loss, gradient));
         first += t.cols[i];
     }
     return SW_OK;

@@ -39,7 +39,7 @@ sw_status trial_layernorm_backward(struct trial *trial) {
     float *beta_acc = trial_sum(trial, "beta's gradient", SW_F32, s->cols, SUMS);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_layernorm_backward(trial->stream, trial->type, s->rows, s->cols, dy, x, gamma, mean, rstd, adds, dx,
+    return sw_layernorm_backward(trial->stream, trial->type, s->rows, s->cols, adds, dy, x, gamma, mean, rstd, dx,
                                  gamma_acc, beta_acc);
 }
 
@@ -108,7 +108,7 @@ sw_status trial_rmsnorm_backward(struct trial *trial) {
     float *gamma_acc = trial_sum(trial, "gamma's gradient", SW_F32, norm.cols, SUMS);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_rmsnorm_backward(trial->stream, trial->type, &norm, dy, x, gamma, rstd, adds, dx, gamma_acc);
+    return sw_rmsnorm_backward(trial->stream, trial->type, &norm, adds, dy, x, gamma, rstd, dx, gamma_acc);
 }
 
 sw_status trial_rotate(struct trial *trial) {

@@ -92,7 +92,7 @@ sw_status trial_rank_sum(struct trial *trial) {
     float *to = exact(trial, "the sum", ELEMENT_F32, elems);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    if (trial->pass == TRIAL_REFERENCE || trial->device->ops.rank_sum == NULL) {
+    if (trial->pass == TRIAL_REFERENCE || sw_device_info(trial->device).host_memory) {
         for (int64_t i = 0; i < elems; i++) {
             to[i] = sw_dtype_load(trial->type, others, i) + sw_dtype_load(trial->type, own, i);
             for (int64_t other = OWN; other < RANKS - 1; other++)
@@ -100,13 +100,14 @@ sw_status trial_rank_sum(struct trial *trial) {
         }
         return SW_OK;
     }
-    return trial->device->ops.rank_sum(trial->stream, &(struct sw_comm_sum){.type = trial->type,
-                                                                            .to_type = SW_F32,
-                                                                            .elems = elems,
-                                                                            .rank = OWN,
-                                                                            .ranks = RANKS,
-                                                                            .own = own,
-                                                                            .others = others,
-                                                                            .stride_bytes = stride * bytes,
-                                                                            .to = to});
+    return sw_device_run(trial->stream, SW_DEVICE_RANK_SUM,
+                         &(const struct sw_comm_sum){.type = trial->type,
+                                                     .to_type = SW_F32,
+                                                     .elems = elems,
+                                                     .rank = OWN,
+                                                     .ranks = RANKS,
+                                                     .own = own,
+                                                     .others = others,
+                                                     .stride_bytes = stride * bytes,
+                                                     .to = to});
 }

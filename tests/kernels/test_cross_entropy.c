@@ -20,9 +20,9 @@ static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t voca
     struct buffer got = buffer_make(bytes), want = buffer_make(bytes);
     struct buffer got_loss = buffer_make(rows * 4), want_loss = buffer_make(rows * 4);
     const float scale = 0.37f;
-    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, logits.data, targets.data, scale, got_loss.data,
+    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, scale, logits.data, targets.data, got_loss.data,
                                gradient ? got.data : NULL));
-    assert_ok(sw_cross_entropy(pair->ref, type, rows, vocab, logits.data, targets.data, scale, want_loss.data,
+    assert_ok(sw_cross_entropy(pair->ref, type, rows, vocab, scale, logits.data, targets.data, want_loss.data,
                                gradient ? want.data : NULL));
     assert_close("loss", pair, SW_F32, rows, got_loss.data, want_loss.data, 1e-6f, 3e-6f);
     if (gradient)
@@ -63,7 +63,7 @@ static void gradient_of_reference(void **state) {
     struct buffer logits = buffer_random(SW_F32, VOCAB, 2, 2.0f);
     const int32_t target = TARGET;
     float loss = NAN, d_logits[VOCAB];
-    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, logits.data, &target, 1.0f, &loss, d_logits));
+    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, 1.0f, logits.data, &target, &loss, d_logits));
     double x[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         x[i] = ((float *)logits.data)[i];
@@ -119,7 +119,7 @@ static struct results in_tiles(struct sw_stream *stream, sw_dtype type, int64_t 
                 assert_ok(sw_softmax_partial(stream, rows, cols, first, tile.data, targets->data, max.data, sum.data,
                                              target_logit.data));
             else
-                assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, first, tile.data, targets->data, scale,
+                assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, first, scale, tile.data, targets->data,
                                                 max.data, sum.data, target_logit.data, results.loss.data,
                                                 gradient.data));
             if (pass == 1)
@@ -142,7 +142,7 @@ static void compare_tiles(struct pair *pair, sw_dtype type, int64_t rows, int64_
     const float scale = 0.37f;
     struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
     struct results whole = make_results(type, rows, vocab);
-    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, logits.data, targets.data, scale, whole.loss.data,
+    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, scale, logits.data, targets.data, whole.loss.data,
                                whole.d_logits.data));
     struct results got = in_tiles(pair->stream, type, rows, vocab, width, &logits, &targets, scale);
     struct results want = in_tiles(pair->ref, type, rows, vocab, width, &logits, &targets, scale);
@@ -193,16 +193,16 @@ static void extreme_tiles(struct pair *pair) {
                                  target_logit.data));
     assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, second.data, targets.data, max.data, sum.data,
                                  target_logit.data));
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, NULL, targets.data, 1.0f, max.data, sum.data,
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, 1.0f, NULL, targets.data, max.data, sum.data,
                                     target_logit.data, results.loss.data, NULL));
     assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
     assert_near("loss of growing giants", 1, loss[1], log(2.0), 1e-6);
     assert_true(isnan(loss[2]) && loss[3] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, first.data, targets.data, 1.0f, max.data,
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, 1.0f, first.data, targets.data, max.data,
                                     sum.data, target_logit.data, NULL, results.d_logits.data));
     assert_true(d_logits[0] == 0.0f && d_logits[COLS + 1] == 0.0f && isnan(d_logits[2 * COLS + 1]));
     assert_true(d_logits[3 * COLS] == 0.0f && d_logits[3 * COLS + 1] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, second.data, targets.data, 1.0f, max.data,
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, second.data, targets.data, max.data,
                                     sum.data, target_logit.data, NULL, results.d_logits.data));
     assert_near("gradient of a late target", 0, d_logits[0], -0.5, 1e-6);
     assert_near("gradient beside it", 0, d_logits[1], 0.5, 1e-6);
@@ -225,7 +225,7 @@ static void small_probabilities(struct pair *pair) {
     float *second = (float *)logits.data + 1;
     for (int64_t i = 0; i < ROWS; i++)
         second[COLS * i] = -0.1f * (float)i;
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, logits.data, targets.data, 1.0f, results.loss.data,
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, 1.0f, logits.data, targets.data, results.loss.data,
                                results.d_logits.data));
     for (int64_t i = 0; i < ROWS; i++) {
         const double found = ((float *)results.d_logits.data)[COLS * i + 1];
@@ -252,7 +252,7 @@ static void extreme_logits(struct pair *pair) {
     struct buffer logits = buffer_of(values, sizeof values), targets = buffer_of(target_values, sizeof target_values);
     struct results results = make_results(SW_F32, ROWS, COLS);
     const float *loss = results.loss.data, *d_logits = results.d_logits.data;
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, logits.data, targets.data, 1.0f, results.loss.data,
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, 1.0f, logits.data, targets.data, results.loss.data,
                                results.d_logits.data));
     assert_near("loss of equal giants", 0, loss[0], log(2.0), 1e-6);
     assert_near("its gradient", 0, d_logits[0], -0.5, 1e-6);

@@ -41,8 +41,8 @@ static void norms(struct digest *digest) {
     struct buffer acc = buffer_zeros(COLS * 4), beta_acc = buffer_zeros(COLS * 4), bias = buffer_zeros(COLS * 4);
     take_status(digest, sw_layernorm_forward(digest->stream, SW_BF16, FEW, COLS, 1e-5f, x.data, gamma.data, gamma.data,
                                              y.data, mean.data, rstd.data));
-    take_status(digest, sw_layernorm_backward(digest->stream, SW_BF16, FEW, COLS, x.data, x.data, gamma.data, mean.data,
-                                              rstd.data, true, y.data, acc.data, beta_acc.data));
+    take_status(digest, sw_layernorm_backward(digest->stream, SW_BF16, FEW, COLS, true, x.data, x.data, gamma.data,
+                                              mean.data, rstd.data, y.data, acc.data, beta_acc.data));
     take_status(digest, sw_bias_gradient(digest->stream, SW_BF16, ROWS, 33, x.data, bias.data));
     struct buffer *results[] = {&x, &gamma, &y, &mean, &rstd, &acc, &beta_acc, &bias};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
@@ -76,7 +76,7 @@ static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
     struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 4, 4.0f), targets = buffer_zeros(ROWS * 4);
     struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2), total = buffer_zeros(8);
-    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, logits.data, targets.data, 1.0f,
+    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, 1.0f, logits.data, targets.data,
                                          loss.data, d_logits.data));
     take_status(digest, sw_sum_losses(digest->stream, ROWS * VOCAB, logits.data, total.data));
     struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total};

@@ -1,5 +1,11 @@
-/* Opening devices, and refusing. */
+/* Opening devices, and refusing; the table of ops. */
+#include "kernels/device_ops.h"
 #include "tests/kernels/support.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void names(void **state) {
     (void)state;
@@ -23,7 +29,56 @@ static void names(void **state) {
     sw_error_clear();
 }
 
+/* Every op has a row, whose operands end within its arguments, and the devices of the host have an implementation. */
+static void every_op_has_a_row(void **state) {
+    (void)state;
+    static const char *const hosts[] = {"ref", "cpu"};
+    for (int op = 0; op < SW_DEVICE_OPS; op++) {
+        const struct sw_device_op_row *row = sw_device_op_row((sw_device_op)op);
+        if (row->name == NULL || row->check == NULL)
+            fail_msg("op %d has no row", op);
+        if (row->operands < 2 || row->operands_at + row->operands * sizeof(void *) > row->args_bytes)
+            fail_msg("%s: operands end behind the arguments", row->name);
+        for (int other = 0; other < op; other++)
+            assert_string_not_equal(row->name, sw_device_op_row((sw_device_op)other)->name);
+        for (int i = 0; i < 2; i++) {
+            struct sw_device *device = NULL;
+            assert_ok(sw_device_open(hosts[i], 1, &device));
+            if ((device->ops.op[op] != NULL) != (op != SW_DEVICE_RANK_SUM))
+                fail_msg("%s of %s", row->name, hosts[i]);
+            sw_device_close(device);
+        }
+    }
+}
+
+/* Arguments against the contract end the program, whatever the device. */
+static void wrong_arguments_abort(void **state) {
+    (void)state;
+    float x[8] = {0};
+    const struct rlimit no_core = {0};
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    for (int wrong = 0; wrong < 3; wrong++) {
+        int status = 0;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            setrlimit(RLIMIT_CORE, &no_core);
+            fclose(stderr);
+            sw_add(stream, .type = SW_F32, .elems = wrong == 1 ? -1 : 8, .a = x, .b = wrong == 2 ? NULL : x, .y = x);
+            _exit(0);
+        }
+        assert_true(waitpid(child, &status, 0) == child);
+        assert_true(wrong == 0 ? WIFEXITED(status) : WIFSIGNALED(status));
+    }
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(every_op_has_a_row),
+                                       cmocka_unit_test(wrong_arguments_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

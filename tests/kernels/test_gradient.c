@@ -3,7 +3,6 @@
 #include "tests/kernels/support.h"
 
 #include "core/size.h"
-#include "kernels/device_ops.h"
 
 #include <math.h>
 #include <string.h>
@@ -152,7 +151,7 @@ static void widen_all(struct pair *pair) {
                 const float value = types[t] == SW_BF16 ? sw_bf16_to_f32((sw_bf16)i) : sw_f16_to_f32((sw_f16)i);
                 memcpy((float *)want.data + i, &value, sizeof value);
             }
-            assert_ok(pair->device->ops.cast_to_f32(pair->stream, types[t], PATTERNS, patterns, to.data));
+            assert_ok(sw_cast_to_f32(pair->stream, types[t], PATTERNS, patterns, to.data));
             assert_same_floats(pair, PATTERNS, to.data, want.data);
             buffer_free(&from);
             buffer_free(&to);

@@ -14,7 +14,7 @@ static void run(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t c
                 const void *gamma, const void *beta, const void *dy, struct sides *s) {
     assert_ok(
         sw_layernorm_forward(stream, type, rows, cols, EPSILON, x, gamma, beta, s->y.data, s->mean.data, s->rstd.data));
-    assert_ok(sw_layernorm_backward(stream, type, rows, cols, dy, x, gamma, s->mean.data, s->rstd.data, add, s->dx.data,
+    assert_ok(sw_layernorm_backward(stream, type, rows, cols, add, dy, x, gamma, s->mean.data, s->rstd.data, s->dx.data,
                                     s->gamma_acc.data, s->beta_acc.data));
 }
 

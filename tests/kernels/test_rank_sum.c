@@ -46,11 +46,11 @@ static void sum_once(struct pair *pair, const struct shape *shape) {
                               .to = (char *)want.data + shape->shift * to_bytes};
     sw_comm_sum_host(&sum);
     sum.to = (char *)got.data + shape->shift * to_bytes;
-    assert_ok(pair->device->ops.rank_sum(pair->stream, &sum));
+    assert_ok(sw_device_run(pair->stream, SW_DEVICE_RANK_SUM, &sum));
     assert_same_bits("a sum over ranks", pair, got.bytes, got.data, want.data);
     if (shape->type == shape->to_type) {
         sum.to = (char *)own.data + shape->shift * bytes;
-        assert_ok(pair->device->ops.rank_sum(pair->stream, &sum));
+        assert_ok(sw_device_run(pair->stream, SW_DEVICE_RANK_SUM, &sum));
         assert_same_bits("a sum over ranks in place", pair, shape->elems * bytes, sum.to,
                          (char *)want.data + shape->shift * bytes);
     }

@@ -37,7 +37,7 @@ static struct sides run(struct sw_stream *stream, sw_dtype type, const struct sw
                       .dx = add ? buffer_random(type, x_elems, 5, 1.0f) : buffer_zeros(x.bytes),
                       .gamma_acc = buffer_random(SW_F32, shape->cols, 6, 1.0f)};
     assert_ok(sw_rmsnorm_forward(stream, type, shape, x.data, gamma.data, s.y.data, s.rstd.data));
-    assert_ok(sw_rmsnorm_backward(stream, type, shape, dy.data, x.data, gamma.data, s.rstd.data, add, s.dx.data,
+    assert_ok(sw_rmsnorm_backward(stream, type, shape, add, dy.data, x.data, gamma.data, s.rstd.data, s.dx.data,
                                   s.gamma_acc.data));
     buffer_free(&x);
     buffer_free(&gamma);
@@ -115,7 +115,7 @@ static void gradients_of_reference(void **state) {
         w[i] = ((float *)inputs[2].data)[i];
     }
     assert_ok(sw_rmsnorm_forward(stream, SW_F32, &shape, inputs[0].data, inputs[1].data, y, &rstd));
-    assert_ok(sw_rmsnorm_backward(stream, SW_F32, &shape, inputs[2].data, inputs[0].data, inputs[1].data, &rstd, false,
+    assert_ok(sw_rmsnorm_backward(stream, SW_F32, &shape, false, inputs[2].data, inputs[0].data, inputs[1].data, &rstd,
                                   dx, gamma_acc));
     for (int64_t i = 0; i < COLS; i++)
         total += w[i] * y[i];

@@ -35,75 +35,73 @@ static void passes(void **state) {
     }
 }
 
-/* The ops of the GPU, each of which one test spoils. Its memory is its own: a mistake is made by other arguments. */
+/* The functions of the GPU, whose ops a test spoils. The GPU's memory is its own: a mistake is made by other arguments.
+ */
 static struct sw_device_ops right;
 
-static sw_status rotate_back(struct sw_stream *stream, sw_dtype type, const struct sw_rotation *shape,
-                             const float *table, void *x) {
-    struct sw_rotation other = *shape;
-    other.back = !shape->back;
-    return right.rotate(stream, type, &other, table, x);
+static sw_status rotate_back(struct sw_stream *stream, const struct sw_rotate *op) {
+    struct sw_rotation shape = *op->shape;
+    struct sw_rotate other = *op;
+    shape.back = !shape.back;
+    other.shape = &shape;
+    return right.run(stream, SW_DEVICE_ROTATE, &other);
 }
 
-static sw_status one_too_many(struct sw_stream *stream, sw_dtype type, int64_t elems, const void *a, const void *b,
-                              void *y) {
-    return right.add(stream, type, elems + 1, a, b, y);
+static sw_status one_too_many(struct sw_stream *stream, const struct sw_add *op) {
+    struct sw_add other = *op;
+    other.elems++;
+    return right.run(stream, SW_DEVICE_ADD, &other);
 }
 
-static sw_status one_too_few(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t cols, float epsilon,
-                             const void *x, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
-    return right.layernorm_forward(stream, type, rows - 1, cols, epsilon, x, gamma, beta, y, mean, rstd);
+static sw_status one_too_few(struct sw_stream *stream, const struct sw_layernorm_forward *op) {
+    struct sw_layernorm_forward other = *op;
+    other.rows--;
+    return right.run(stream, SW_DEVICE_LAYERNORM_FORWARD, &other);
 }
 
-static sw_status no_window(struct sw_stream *stream, sw_dtype type, const struct sw_attention *shape, const void *q,
-                           const void *k, const void *v, void *o, float *log_sum_exp, void *scratch) {
-    struct sw_attention other = *shape;
-    other.window = 0;
-    return right.attention_forward(stream, type, &other, q, k, v, o, log_sum_exp, scratch);
+static sw_status no_window(struct sw_stream *stream, const struct sw_attention_forward *op) {
+    struct sw_attention shape = *op->shape;
+    struct sw_attention_forward other = *op;
+    shape.window = 0;
+    other.shape = &shape;
+    return right.run(stream, SW_DEVICE_ATTENTION_FORWARD, &other);
 }
 
-static sw_status other_rate(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                            int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                            float *records, void *weights) {
-    struct sw_adamw other = *adamw;
-    other.lr *= 1.0 + 1e-6;
-    return right.update_adamw(stream, type, &other, first_elem, grains, runs, run_count, grads, records, weights);
+static sw_status other_rate(struct sw_stream *stream, const struct sw_update_adamw *op) {
+    struct sw_adamw adamw = *op->adamw;
+    struct sw_update_adamw other = *op;
+    adamw.lr *= 1.0 + 1e-6;
+    other.adamw = &adamw;
+    return right.run(stream, SW_DEVICE_UPDATE_ADAMW, &other);
 }
 
-static void spoil_rotate(struct sw_device_ops *ops) {
-    ops->rotate = rotate_back;
-}
-static void spoil_add(struct sw_device_ops *ops) {
-    ops->add = one_too_many;
-}
-static void spoil_norm(struct sw_device_ops *ops) {
-    ops->layernorm_forward = one_too_few;
-}
-static void spoil_attention(struct sw_device_ops *ops) {
-    ops->attention_forward = no_window;
-}
-static void spoil_update(struct sw_device_ops *ops) {
-    ops->update_adamw = other_rate;
+static sw_status run_spoiled(struct sw_stream *stream, sw_device_op op, const void *args) {
+    switch (op) {
+    case SW_DEVICE_ROTATE: return rotate_back(stream, args);
+    case SW_DEVICE_ADD: return one_too_many(stream, args);
+    case SW_DEVICE_LAYERNORM_FORWARD: return one_too_few(stream, args);
+    case SW_DEVICE_ATTENTION_FORWARD: return no_window(stream, args);
+    case SW_DEVICE_UPDATE_ADAMW: return other_rate(stream, args);
+    default: return right.run(stream, op, args);
+    }
 }
 
 /* One run tells five mistakes apart: each of these ops fails, with what says how, and no other does. */
 static void names_the_ops(void **state) {
     (void)state;
     static const struct {
-        void (*spoil)(struct sw_device_ops *ops);
         const char *op, *says;
-    } cases[] = {{spoil_rotate, "rotary positions", "should be"},
-                 {spoil_add, "addition", "not its output was written"},
-                 {spoil_norm, "layer norm", "nan"},
-                 {spoil_attention, "attention", "should be"},
-                 {spoil_update, "update", "should be"}};
+    } cases[] = {{"rotary positions", "should be"},
+                 {"addition", "not its output was written"},
+                 {"layer norm", "nan"},
+                 {"attention", "should be"},
+                 {"update", "should be"}};
     enum { CASES = sizeof cases / sizeof cases[0] };
     struct sw_device *device = open_one("cuda");
     if (device == NULL)
         return;
     right = device->ops;
-    for (size_t i = 0; i < CASES; i++)
-        cases[i].spoil(&device->ops);
+    device->ops.run = run_spoiled;
     assert_ok(sw_self_test_run(device, &report));
     sw_device_close(device);
     assert_non_null(sw_self_test_failed(&report));

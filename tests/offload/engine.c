@@ -348,20 +348,17 @@ static void the_first_failure_ends_all_lanes(void **state) {
 /* A host device whose update of the last unit does not end before the next step's forward has reached that unit. */
 struct held_update {
     struct toy toy;
-    sw_status (*update)(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                        int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                        float *records, void *weights);
+    sw_status (*update)(struct sw_stream *stream, const void *args);
     bool came;
 };
 
-static sw_status hold_update(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
-                             int64_t grains, const struct sw_decay_run *runs, int64_t run_count, const void *grads,
-                             float *records, void *weights) {
+static sw_status hold_update(struct sw_stream *stream, const void *args) {
+    const struct sw_update_adamw *op = args;
     struct held_update *held = stream->device->backend;
-    const bool last_unit = runs == held->toy.units->unit[TOY_UNITS - 1].run;
-    if (last_unit && adamw->step == 1)
+    const bool last_unit = op->runs == held->toy.units->unit[TOY_UNITS - 1].run;
+    if (last_unit && op->adamw->step == 1)
         held->came = toy_await_forward(&held->toy, 2, TOY_UNITS - 2);
-    return held->update(stream, type, adamw, first_elem, grains, runs, run_count, grads, records, weights);
+    return held->update(stream, args);
 }
 
 static void train_under_a_held_update(const char *place) {
@@ -371,8 +368,8 @@ static void train_under_a_held_update(const char *place) {
     must(toy_open(&spec, &held->toy));
     assert_null(held->toy.host->backend);
     held->toy.host->backend = held;
-    held->update = held->toy.host->ops.update_adamw;
-    held->toy.host->ops.update_adamw = hold_update;
+    held->update = held->toy.host->ops.op[SW_DEVICE_UPDATE_ADAMW];
+    held->toy.host->ops.op[SW_DEVICE_UPDATE_ADAMW] = hold_update;
     must(toy_begin(&held->toy, SW_STEP_TRAIN, 1, NULL));
     must(toy_begin(&held->toy, SW_STEP_TRAIN, 2, NULL));
     must(toy_wait(&held->toy, &result));

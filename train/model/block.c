@@ -48,10 +48,10 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  void *dx) {
     const struct sw_rmsnorm shape = rms_shape(model, norm->rows);
     if (model->config.norm == SW_NORM_RMS)
-        return sw_rmsnorm_backward(stream, model->shape.type, &shape, dy, x, norm->scale, norm->rstd, add_to_dx, dx,
+        return sw_rmsnorm_backward(stream, model->shape.type, &shape, add_to_dx, dy, x, norm->scale, norm->rstd, dx,
                                    norm->scale_acc);
-    return sw_layernorm_backward(stream, model->shape.type, norm->rows, model->config.hidden, dy, x, norm->scale,
-                                 norm->mean, norm->rstd, add_to_dx, dx, norm->scale_acc, norm->bias_acc);
+    return sw_layernorm_backward(stream, model->shape.type, norm->rows, model->config.hidden, add_to_dx, dy, x,
+                                 norm->scale, norm->mean, norm->rstd, dx, norm->scale_acc, norm->bias_acc);
 }
 
 /* NULL where the unit has no such tensor. */
@@ -207,9 +207,10 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
         return SW_OK;
     head_norms(model, s, norm);
     for (int i = 0; i < HEAD_NORMS; i++)
-        SW_TRY(sw_rmsnorm_backward(call->stream, model->shape.type, &norm[i].shape, d_heads + norm[i].offset_bytes,
-                                   s->qkv + norm[i].offset_bytes, weights_of(model, call, norm[i].scale), norm[i].rstd,
-                                   false, d_qkv + norm[i].offset_bytes, acc_of(model, call, norm[i].scale)));
+        SW_TRY(sw_rmsnorm_backward(call->stream, model->shape.type, &norm[i].shape, false,
+                                   d_heads + norm[i].offset_bytes, s->qkv + norm[i].offset_bytes,
+                                   weights_of(model, call, norm[i].scale), norm[i].rstd, d_qkv + norm[i].offset_bytes,
+                                   acc_of(model, call, norm[i].scale)));
     return SW_OK;
 }
 

@@ -179,8 +179,8 @@ static sw_status run_whole_rows(const struct sw_model *model, const struct sw_un
     for (int64_t first = 0; first < t->rows; first += model->head.logits_rows) {
         const struct head_tile part = part_of(model, t, first);
         SW_TRY(tile_logits(model, call, &part, 0, vocab));
-        SW_TRY(sw_cross_entropy(call->stream, model->shape.type, part.rows, vocab, part.logits, part.targets,
-                                call->loss_scale, part.losses, part.logits_grad));
+        SW_TRY(sw_cross_entropy(call->stream, model->shape.type, part.rows, vocab, call->loss_scale, part.logits,
+                                part.targets, part.losses, part.logits_grad));
     }
     return train ? tile_gradients(model, call, t, 0, vocab) : SW_OK;
 }
@@ -200,8 +200,8 @@ static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const s
         const int64_t cols = cols_at(model, col);
         if (col < last)
             SW_TRY(tile_logits(model, call, t, col, cols));
-        SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols, col, t->logits, t->targets,
-                                     call->loss_scale, t->largest, t->sums, t->target_logits, NULL, t->logits_grad));
+        SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols, col, call->loss_scale, t->logits,
+                                     t->targets, t->largest, t->sums, t->target_logits, NULL, t->logits_grad));
         SW_TRY(tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad, t->norm_grad);
@@ -215,8 +215,8 @@ static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit
         SW_TRY(sw_softmax_partial(call->stream, t->rows, cols, col, t->logits, t->targets, t->largest, t->sums,
                                   t->target_logits));
     }
-    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols_at(model, 0), 0, NULL, t->targets,
-                                 call->loss_scale, t->largest, t->sums, t->target_logits, t->losses, NULL));
+    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols_at(model, 0), 0, call->loss_scale, NULL,
+                                 t->targets, t->largest, t->sums, t->target_logits, t->losses, NULL));
     return train ? run_gradients_of_cut_rows(model, call, t) : SW_OK;
 }
 

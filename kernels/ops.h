@@ -1,0 +1,418 @@
+/* The ops of a model and of its update, with their contracts; device.h includes this file.
+ *
+ * Every op takes a struct of arguments, which all devices read. A call fills the struct in place, by position or
+ * by name: sw_add(stream, type, elems, a, b, y) is sw_add(stream, .type = type, .elems = elems, ...). sw_device_run
+ * checks the arguments, runs the op, and keeps the stream's first error for sw_stream_synchronize. Shapes, AdamW's
+ * settings and decay runs are the host's memory and are read before the call returns; all other pointers are the
+ * device's. */
+#ifndef SW_KERNELS_OPS_H
+#define SW_KERNELS_OPS_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_device;
+struct sw_stream;
+
+typedef enum {
+    SW_DEVICE_LAYERNORM_FORWARD,
+    SW_DEVICE_LAYERNORM_BACKWARD,
+    SW_DEVICE_RMSNORM_FORWARD,
+    SW_DEVICE_RMSNORM_BACKWARD,
+    SW_DEVICE_ADD_NORM_FORWARD,
+    SW_DEVICE_ROTATE,
+    SW_DEVICE_ATTENTION_FORWARD,
+    SW_DEVICE_ATTENTION_BACKWARD,
+    SW_DEVICE_ACTIVATION_FORWARD,
+    SW_DEVICE_ACTIVATION_BACKWARD,
+    SW_DEVICE_GATED_FORWARD,
+    SW_DEVICE_GATED_BACKWARD,
+    SW_DEVICE_ADD,
+    SW_DEVICE_BIAS_GRADIENT,
+    SW_DEVICE_EMBEDDING_FORWARD,
+    SW_DEVICE_EMBEDDING_BACKWARD,
+    SW_DEVICE_CROSS_ENTROPY,
+    SW_DEVICE_SOFTMAX_PARTIAL,
+    SW_DEVICE_CROSS_ENTROPY_TILE,
+    SW_DEVICE_SUM_LOSSES,
+    SW_DEVICE_FINISH_GRADIENT,
+    SW_DEVICE_ROUND_GRADIENT,
+    SW_DEVICE_SQUARE_SUMS,
+    SW_DEVICE_CAST_FROM_F32,
+    SW_DEVICE_CAST_TO_F32,
+    SW_DEVICE_UPDATE_ADAMW,
+    SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
+    SW_DEVICE_OPS
+} sw_device_op;
+
+/* Runs an op. `args` points to the op's own struct, so callers use the macro beside that struct instead. */
+sw_status sw_device_run(struct sw_stream *stream, sw_device_op op, const void *args);
+
+/* y = (x - mean)·rstd·gamma + beta over rows of `cols`; mean and rstd (fp32, one a row) are written for the backward
+ * pass. Statistics are fp32, with the variance from centred values. (torch.nn.LayerNorm) */
+struct sw_layernorm_forward {
+    sw_dtype type;
+    int64_t rows, cols;
+    float epsilon;
+    const void *x, *gamma, *beta;
+    void *y;
+    float *mean, *rstd;
+};
+#define sw_layernorm_forward(stream, ...)                                                                              \
+    sw_device_run(stream, SW_DEVICE_LAYERNORM_FORWARD, &(const struct sw_layernorm_forward){__VA_ARGS__})
+
+/* dx (+)= the gradient at x: it is added to what dx holds where add_to_dx is set, which is the residual path. gamma_acc
+ * and beta_acc, fp32, += their gradients, summed in row order whatever the threads. dx may not alias dy. */
+struct sw_layernorm_backward {
+    sw_dtype type;
+    int64_t rows, cols;
+    bool add_to_dx;
+    const void *dy, *x, *gamma;
+    const float *mean, *rstd;
+    void *dx;
+    float *gamma_acc, *beta_acc;
+};
+#define sw_layernorm_backward(stream, ...)                                                                             \
+    sw_device_run(stream, SW_DEVICE_LAYERNORM_BACKWARD, &(const struct sw_layernorm_backward){__VA_ARGS__})
+
+/* The rows of a root-mean-square norm. `groups` rows lie side by side, such as the heads of a token: row r of x begins
+ * at (r / groups)·x_stride + (r % groups)·cols, and row r of y likewise with y_stride. */
+struct sw_rmsnorm {
+    int64_t rows, cols;
+    int64_t groups;
+    int64_t x_stride, y_stride; /* elements */
+    float epsilon;
+};
+/* y = x·rstd·gamma with rstd = 1/sqrt(average(x²) + epsilon), fp32, one a row, kept for the backward pass.
+ * (torch.nn.RMSNorm) */
+struct sw_rmsnorm_forward {
+    sw_dtype type;
+    const struct sw_rmsnorm *shape;
+    const void *x, *gamma;
+    void *y;
+    float *rstd;
+};
+#define sw_rmsnorm_forward(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_RMSNORM_FORWARD, &(const struct sw_rmsnorm_forward){__VA_ARGS__})
+
+/* Does for this norm what sw_layernorm_backward does. The rows of dy lie as those of y, the rows of dx as those of x.
+ */
+struct sw_rmsnorm_backward {
+    sw_dtype type;
+    const struct sw_rmsnorm *shape;
+    bool add_to_dx;
+    const void *dy, *x, *gamma;
+    const float *rstd;
+    void *dx;
+    float *gamma_acc;
+};
+#define sw_rmsnorm_backward(stream, ...)                                                                               \
+    sw_device_run(stream, SW_DEVICE_RMSNORM_BACKWARD, &(const struct sw_rmsnorm_backward){__VA_ARGS__})
+
+/* sum = a + b as sw_add, and y is the norm of that: as sw_layernorm_forward, or as sw_rmsnorm_forward where beta and
+ * mean are NULL. The bits are those of the two ops in turn, and memory is passed over once. sum may be a or b. */
+struct sw_add_norm_forward {
+    sw_dtype type;
+    int64_t rows, cols;
+    float epsilon;
+    const void *a, *b;
+    void *sum;
+    const void *gamma, *beta;
+    void *y;
+    float *mean, *rstd;
+};
+#define sw_add_norm_forward(stream, ...)                                                                               \
+    sw_device_run(stream, SW_DEVICE_ADD_NORM_FORWARD, &(const struct sw_add_norm_forward){__VA_ARGS__})
+
+/* Rotary positions. Token t of sequence b is row b·seq+t of x, rows are `stride` elements apart, and each of the row's
+ * `heads`, side by side, is turned in place: of the pair (x[i], x[i + head_dim/2]) the first becomes x[i]·c - x[i +
+ * head_dim/2]·s and the second x[i + head_dim/2]·c + x[i]·s, with c = table[t][i] and s = table[t][i + head_dim/2],
+ * fp32 [seq, head_dim]. `back` turns the other way, which takes gradients from the result to x. */
+struct sw_rotation {
+    int64_t batch, seq;
+    int64_t heads, head_dim; /* head_dim is even */
+    int64_t stride;
+    bool back;
+};
+struct sw_rotate {
+    sw_dtype type;
+    const struct sw_rotation *shape;
+    const float *table;
+    void *x;
+};
+#define sw_rotate(stream, ...) sw_device_run(stream, SW_DEVICE_ROTATE, &(const struct sw_rotate){__VA_ARGS__})
+
+/* Causal multi-head attention of `batch` sequences of `seq` tokens. Token t of sequence b is row b·seq+t of q, k, v, o,
+ * whose rows are q_stride, k_stride, v_stride and o_stride elements apart; head h occupies columns [h·head_dim,
+ * (h+1)·head_dim). Query head h uses key head h/(heads/kv_heads). softmax(scale·q·kᵀ)·v with fp32 sums, scale positive;
+ * a device with matrix instructions may round probabilities and their gradients to `type` for them. A query sees itself
+ * and the tokens before it, at most `window` in all where that is not 0, and none of another document: query t sees the
+ * keys j <= t with j > t - window and j >= document_start[t]. log_sum_exp[batch, heads, seq] is kept for the backward
+ * pass. Scores are never whole: memory is linear in seq.
+ *
+ * With `past`, forward only and without documents, the tokens are the last of longer sequences, whose keys and values
+ * were computed before: a sequence of k and v has past + seq rows, and query t has position past + t among them. */
+enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
+struct sw_attention {
+    int64_t batch, seq;
+    int64_t past; /* keys before the first query of a sequence */
+    int64_t heads, kv_heads, head_dim;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    int64_t window; /* the most keys that a query sees; 0: no limit */
+    float scale;
+    const int32_t *document_start; /* [batch, seq], device memory: the first token of its sequence that a query may see;
+                                      NULL: 0. Never decreases within a sequence, document_start[t] <= t */
+};
+/* Returns the scratch, device memory, that a forward or backward call needs. */
+int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
+struct sw_attention_forward {
+    sw_dtype type;
+    const struct sw_attention *shape;
+    const void *q, *k, *v;
+    void *o;
+    float *log_sum_exp;
+    void *scratch; /* NULL where the call needs none */
+};
+#define sw_attention_forward(stream, ...)                                                                              \
+    sw_device_run(stream, SW_DEVICE_ATTENTION_FORWARD, &(const struct sw_attention_forward){__VA_ARGS__})
+
+/* dq, dk, dv have the strides of q, k, v and are overwritten. (FlashAttention-2, algorithm 2) Where the device
+ * multiplies the type itself, probabilities and the gradients of scores are rounded to it before the products that they
+ * enter. */
+struct sw_attention_backward {
+    sw_dtype type;
+    const struct sw_attention *shape;
+    const void *q, *k, *v, *o, *d_o;
+    const float *log_sum_exp;
+    void *dq, *dk, *dv;
+    void *scratch; /* NULL where the call needs none */
+};
+#define sw_attention_backward(stream, ...)                                                                             \
+    sw_device_run(stream, SW_DEVICE_ATTENTION_BACKWARD, &(const struct sw_attention_backward){__VA_ARGS__})
+
+typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2, SW_SILU = 3 } sw_activation;
+/* y = f(x). */
+struct sw_activation_forward {
+    sw_dtype type;
+    sw_activation which;
+    int64_t elems;
+    const void *x;
+    void *y;
+};
+#define sw_activation_forward(stream, ...)                                                                             \
+    sw_device_run(stream, SW_DEVICE_ACTIVATION_FORWARD, &(const struct sw_activation_forward){__VA_ARGS__})
+
+/* dx = dy · f'(x). dx may be dy. `activated` receives f(x) in the same pass over memory, with the bits of the forward
+ * op; NULL: nobody needs f(x). */
+struct sw_activation_backward {
+    sw_dtype type;
+    sw_activation which;
+    int64_t elems;
+    const void *x, *dy;
+    void *dx, *activated;
+};
+#define sw_activation_backward(stream, ...)                                                                            \
+    sw_device_run(stream, SW_DEVICE_ACTIVATION_BACKWARD, &(const struct sw_activation_backward){__VA_ARGS__})
+
+/* A row of x holds `cols` gates and then `cols` values; y[row][col] = f(gate)·value. */
+struct sw_gated_forward {
+    sw_dtype type;
+    sw_activation which;
+    int64_t rows, cols;
+    const void *x;
+    void *y;
+};
+#define sw_gated_forward(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_GATED_FORWARD, &(const struct sw_gated_forward){__VA_ARGS__})
+
+/* Writes dx [rows, 2·cols] from dy [rows, cols], and y again into `activated` [rows, cols]; NULL: nobody needs it. */
+struct sw_gated_backward {
+    sw_dtype type;
+    sw_activation which;
+    int64_t rows, cols;
+    const void *x, *dy;
+    void *dx, *activated;
+};
+#define sw_gated_backward(stream, ...)                                                                                 \
+    sw_device_run(stream, SW_DEVICE_GATED_BACKWARD, &(const struct sw_gated_backward){__VA_ARGS__})
+
+/* y = a + b; y may be a or b. */
+struct sw_add {
+    sw_dtype type;
+    int64_t elems;
+    const void *a, *b;
+    void *y;
+};
+#define sw_add(stream, ...) sw_device_run(stream, SW_DEVICE_ADD, &(const struct sw_add){__VA_ARGS__})
+
+/* acc[cols] += the sum of the rows of dy, in row order within a fixed tiling that does not depend on threads. */
+struct sw_bias_gradient {
+    sw_dtype type;
+    int64_t rows, cols;
+    const void *dy;
+    float *acc;
+};
+#define sw_bias_gradient(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_BIAS_GRADIENT, &(const struct sw_bias_gradient){__VA_ARGS__})
+
+/* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t - document_start[b·seq+t]]: positions begin anew with each
+ * document. document_start is as in struct sw_attention, NULL: 0. positions NULL: the model has none. */
+struct sw_embedding_forward {
+    sw_dtype type;
+    int64_t batch, seq, cols;
+    const int32_t *tokens, *document_start;
+    const void *table, *positions;
+    void *out;
+};
+#define sw_embedding_forward(stream, ...)                                                                              \
+    sw_device_run(stream, SW_DEVICE_EMBEDDING_FORWARD, &(const struct sw_embedding_forward){__VA_ARGS__})
+
+/* table_acc[tokens[i]] += d_out[i] in order of i, and positions_acc in the same way (NULL: the model has no
+ * positions). The bits do not depend on the run. */
+struct sw_embedding_backward {
+    sw_dtype type;
+    int64_t batch, seq, cols;
+    const int32_t *tokens, *document_start;
+    const void *d_out;
+    float *table_acc, *positions_acc;
+};
+#define sw_embedding_backward(stream, ...)                                                                             \
+    sw_device_run(stream, SW_DEVICE_EMBEDDING_BACKWARD, &(const struct sw_embedding_backward){__VA_ARGS__})
+
+/* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and d_logits (of `type`; NULL:
+ * no gradient is wanted) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].
+ */
+struct sw_cross_entropy {
+    sw_dtype type;
+    int64_t rows, vocab;
+    float scale; /* of the gradient */
+    const float *logits;
+    const int32_t *targets;
+    float *loss;
+    void *d_logits;
+};
+#define sw_cross_entropy(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_CROSS_ENTROPY, &(const struct sw_cross_entropy){__VA_ARGS__})
+
+/* The next two ops are the two passes of cross-entropy over tiles of the vocabulary, so that logits are never whole. A
+ * tile holds the columns [first_col, first_col + tile_cols) of every row: logits is [rows, tile_cols].
+ *
+ * The first pass takes each tile into the running maximum, the sum of exp(logit - max) and the target's logit of every
+ * row (0 until its column came). A tile with first_col 0 starts them; the others follow, in the order of columns.
+ * A row without a target (< 0) keeps 0, 1 and 0. Tiles are taken in blocks of SW_SOFTMAX_BLOCK_COLUMNS (512), so on one
+ * device every tiling by multiples of it gives the bits of sw_cross_entropy; "ref" sums whole tiles in fp64 instead. */
+struct sw_softmax_partial {
+    int64_t rows, tile_cols, first_col;
+    const float *logits;
+    const int32_t *targets;
+    float *max, *sum, *target_logit;
+};
+#define sw_softmax_partial(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_SOFTMAX_PARTIAL, &(const struct sw_softmax_partial){__VA_ARGS__})
+
+/* The second pass reads what the first has found, in any order of tiles: loss = log(sum) + max - target_logit where
+ * first_col is 0 and loss is not NULL; d_logits (of `type`, [rows, tile_cols]; NULL to leave out, and then logits may
+ * be NULL) = scale·(exp(logit - max)/sum - onehot(target)). Both are 0 where target < 0. */
+struct sw_cross_entropy_tile {
+    sw_dtype type;
+    int64_t rows, tile_cols, first_col;
+    float scale; /* of the gradient */
+    const float *logits;
+    const int32_t *targets;
+    const float *max, *sum, *target_logit;
+    float *loss;
+    void *d_logits;
+};
+#define sw_cross_entropy_tile(stream, ...)                                                                             \
+    sw_device_run(stream, SW_DEVICE_CROSS_ENTROPY_TILE, &(const struct sw_cross_entropy_tile){__VA_ARGS__})
+
+/* *total += the sum of `rows` losses in fp64, in an order that depends on `rows` only. */
+struct sw_sum_losses {
+    int64_t rows;
+    const float *losses;
+    double *total;
+};
+#define sw_sum_losses(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_SUM_LOSSES, &(const struct sw_sum_losses){__VA_ARGS__})
+
+/* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
+ * fp64. elems is a multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums,
+ * element i to partial i mod 256 by fused multiply-add in index order, then halves added pairwise (128, 64, ... 1). */
+struct sw_finish_gradient {
+    sw_dtype type;
+    int64_t elems;
+    const float *acc;
+    void *grads;
+    double *sums;
+};
+#define sw_finish_gradient(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_FINISH_GRADIENT, &(const struct sw_finish_gradient){__VA_ARGS__})
+
+/* to (of type) = round(from). */
+struct sw_cast_from_f32 {
+    sw_dtype type;
+    int64_t elems;
+    const float *from;
+    void *to;
+};
+#define sw_cast_from_f32(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_CAST_FROM_F32, &(const struct sw_cast_from_f32){__VA_ARGS__})
+
+/* sw_finish_gradient in two halves, for gradients that ranks sum in between: the rounded values of whole grains, with
+ * the bits of sw_cast_from_f32, and the sums of squares of what `grads` holds. */
+#define sw_round_gradient(stream, ...)                                                                                 \
+    sw_device_run(stream, SW_DEVICE_ROUND_GRADIENT, &(const struct sw_cast_from_f32){__VA_ARGS__})
+struct sw_square_sums {
+    sw_dtype type;
+    int64_t elems;
+    const void *grads;
+    double *sums;
+};
+#define sw_square_sums(stream, ...)                                                                                    \
+    sw_device_run(stream, SW_DEVICE_SQUARE_SUMS, &(const struct sw_square_sums){__VA_ARGS__})
+
+/* to = from (of type), which loses nothing. */
+struct sw_cast_to_f32 {
+    sw_dtype type;
+    int64_t elems;
+    const void *from;
+    float *to;
+};
+#define sw_cast_to_f32(stream, ...)                                                                                    \
+    sw_device_run(stream, SW_DEVICE_CAST_TO_F32, &(const struct sw_cast_to_f32){__VA_ARGS__})
+
+/* AdamW as torch.optim.AdamW (decoupled weight decay, no amsgrad), fused with unscaling, clipping and rounding:
+ *   g = grad·grad_scale;  p -= lr·decay·p;  m += (1-beta1)·(g-m);  v = beta2·v + (1-beta2)·g·g;
+ *   p -= (lr/(1-beta1^t))·m / (sqrt(v)/sqrt(1-beta2^t) + eps)
+ * in fp32 with the fused multiply-adds written out in ref/update.c, which every implementation reproduces bit by bit.
+ */
+struct sw_adamw {
+    double lr, beta1, beta2, eps, weight_decay; /* doubles, as Python's: 1 - beta2 loses five digits in fp32 */
+    float grad_scale;                           /* the clip coefficient over the loss scale */
+    int64_t step;                               /* t, from 1 */
+    bool skip; /* the step is skipped: the state stays as it is and the weights are rounded again */
+};
+/* A run of elements with or without weight decay; runs cover [0, elems) of a unit in order. */
+struct sw_decay_run {
+    int64_t end; /* first element after the run */
+    bool decay;
+};
+/* Updates `grains` grains of a unit from its element first_elem on. */
+struct sw_update_adamw {
+    sw_dtype type; /* of grads and weights */
+    const struct sw_adamw *adamw;
+    int64_t first_elem; /* a multiple of SW_GRAIN_ELEMS */
+    int64_t grains;
+    const struct sw_decay_run *runs; /* [run_count], of the whole unit */
+    int64_t run_count;
+    const void *grads; /* [grains·SW_GRAIN_ELEMS]; may be NULL where the step is skipped */
+    float *records;    /* the optimizer state, master|m|v of each grain: SW_RECORD_BYTES */
+    void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights */
+};
+#define sw_update_adamw(stream, ...)                                                                                   \
+    sw_device_run(stream, SW_DEVICE_UPDATE_ADAMW, &(const struct sw_update_adamw){__VA_ARGS__})
+
+#endif
