@@ -41,10 +41,39 @@ def documents(name):
         return array.array("Q", file.read()).tolist()
 
 
-def tokenize(model, data, *more, out="out.bin"):
+def mask(name):
+    with open(path(name + ".mask"), "rb") as file:
+        return list(file.read())
+
+
+CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+START, END = 256, 257
+
+
+def chat_folder(name="chat", template=CHATML, **config):
+    added = [{"id": START + i, "content": content, "special": True, "normalized": False}
+             for i, content in enumerate(("<|im_start|>", "<|im_end|>"))]
+    made = folder(name, hf_folder.byte_tokenizer(added_tokens=added), **{"vocab_size": 300, "eos_token_id": END, **config})
+    program.write(path(name, "tokenizer_config.json"), json.dumps({"chat_template": template}))
+    return made
+
+
+def chat(*contents):
+    """Turns of user and assistant, one after the other."""
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]}
+
+
+def lines(*objects):
+    return "".join(json.dumps(item) + "\n" for item in objects)
+
+
+def tokenize(model, data, *more, out="out.bin", left=()):
+    """Tokenizes files of this content. Of an earlier output, the suffixes in `left` stay."""
     files = [program.write(path(name), content) for name, content in data.items()]
-    for old in (out, out + ".doc"):
-        if os.path.exists(path(old)):
+    for old in (out, out + ".doc", out + ".mask"):
+        if os.path.exists(path(old)) and not old.endswith(left):
             os.unlink(path(old))
     return program.run("tokenize", "--model", model, "--data", *files, "--out", path(out), *more)
 
@@ -113,6 +142,38 @@ def special_tokens():
     return problems
 
 
+def chats():
+    """Chats in the model's format: what the assistant says has a loss, and a user's text ends no turn."""
+    problems = []
+    turns = [START, *b"user\nq<|im_end|>", END, 10, START, *b"assistant\n", *b"a", END, 10]
+    learnt = [0] * (len(turns) - 3) + [1, 1, 0]
+    texts = ({"prompt": "ab", "completion": "cd"}, {"text": "ef"})
+    for more, wanted in (((), [*learnt, 0, 0, 1, 1, 1, 1, 1, 1]), (("--loss", "all"), None)):
+        ended = tokenize(chat_folder(), {"a.jsonl": lines(chat("q<|im_end|>", "a"), *texts)}, *more)
+        expect(problems, f"{more} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, f"{more}", tokens("out.bin"), [*turns, *b"abcd", END, *b"ef", END])
+        expect(problems, f"documents {more}", documents("out.bin"), [0, len(turns), len(turns) + 5])
+        expect(problems, f"mask {more}", mask("out.bin") if os.path.exists(path("out.bin.mask")) else None, wanted)
+        expect(problems, f"{more} names its format", "format chatml" in ended.err, True)
+    return problems
+
+
+def skips_bad_lines():
+    problems = []
+    good, bad = chat("q", "a"), ({"messages": []}, {"text": 5}, chat("q"), {"messages": [{"role": "tool", "content": ""}]})
+    long = json.dumps({"text": "x" * (65 << 20)}) + "\n"
+    data = {"a.jsonl": lines(good, *bad) + '{"text"\n' + '{"text": "a\0b"}\n' + long + lines(good)}
+    ended = tokenize(chat_folder(), data, "--skip-bad")
+    expect(problems, "ends", ended.code, 0)
+    expect(problems, "documents", len(documents("out.bin")), 2)
+    expect(problems, "counts", "7 lines were wrong" in ended.err, True)
+    ended = tokenize(chat_folder(template="{{ messages }}"), data, "--skip-bad")
+    expect(problems, "without a format", (ended.code, "--chat-format" in ended.err), (1, True))
+    ended = tokenize(chat_folder(template="{{ messages }}"), {"a.jsonl": lines(good)}, "--chat-format", "chatml")
+    expect(problems, "with a named format", ended.code, 0)
+    return problems
+
+
 def bad_input():
     problems, good = [], {"a.txt": "abc"}
     cut = gzip.compress(TEXT.encode())[:-20]
@@ -120,7 +181,12 @@ def bad_input():
     cases = (
         (byte_folder(), {"a.jsonl": '{"text": "x"}\n{"text"}\n'}, (), ("a.jsonl:2", "JSON")),
         (byte_folder(), {"a.jsonl": '{"text": "x"}\n{"text": 5}\n'}, (), ("a.jsonl:2", "--field")),
-        (byte_folder(), {"a.jsonl": '{"messages": []}\n'}, (), ("a.jsonl:1", "messages")),
+        (chat_folder(), {"a.jsonl": '\n{"messages": []}\n'}, (), ("a.jsonl:2", "no messages")),
+        (byte_folder(), {"a.jsonl": lines(chat("q", "a"))}, (), ("bytes", "--chat-format")),
+        (byte_folder(), {"a.jsonl": lines(chat("q", "a"))}, ("--chat-format", "chatml"), ("<|im_end|>", "no special token")),
+        (byte_folder(), {"a.jsonl": lines(chat("q", "a"))}, ("--chat-format", "alpaca"), ("alpaca", "chatml, qwen2")),
+        (chat_folder(), {"a.jsonl": '{"text": "a\0b"}\n'}, (), ("a.jsonl:1", "JSON")),
+        (chat_folder(), {"a.jsonl": json.dumps({"text": "x" * (65 << 20)})}, (), ("a.jsonl:1", "64 MiB")),
         (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("UTF-16", "iconv")),
         (byte_folder(), {"a.txt.gz": cut}, (), ("a.txt.gz", "end of file")),
         (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
@@ -148,7 +214,7 @@ def bad_input():
 def stale_documents():
     problems = []
     program.write(path("out.bin.mask"), b"\1\1")
-    ended = tokenize(byte_folder(), {"a.txt": "abc"})
+    ended = tokenize(byte_folder(), {"a.txt": "abc"}, left=(".mask",))
     expect(problems, "beside a mask of other tokens", (ended.code, "out.bin.mask" in ended.err), (1, True))
     os.unlink(path("out.bin.mask"))
     return problems
@@ -167,4 +233,4 @@ def trains_and_talks():
     return problems
 
 
-script_test.run(golden_ids, rules, wide_and_joined, special_tokens, bad_input, stale_documents, trains_and_talks)
+script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, skips_bad_lines, bad_input, stale_documents, trains_and_talks)

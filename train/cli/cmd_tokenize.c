@@ -18,10 +18,14 @@
 /* A batch is what all threads encode before it is written. */
 enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
 
+/* The choices of --loss. */
+enum { LOSS_COMPLETIONS, LOSS_ALL };
+
 struct tokenize_options {
-    char *model, *out, *separator, *field, *end;
+    char *model, *out, *separator, *field, *end, *chat_format;
     struct sw_option_list data;
-    bool lines, joined, parse_special;
+    bool lines, joined, parse_special, skip_bad;
+    int loss; /* index in completions, all */
     int64_t threads;
 };
 
@@ -35,21 +39,31 @@ static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
      .what = "Hugging Face folder with a tokenizer.json, or that file"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE", .required = true,
-     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one; "
-             "also with .gz"},
+     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one: a text, a chat ('messages') "
+             "or a 'prompt' with its 'completion'; also with .gz"},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},
     {.name = "--separator", .kind = SW_OPTION_STRING, AT(separator), .group = INPUT, .value = "LINE",
      .what = "divide .txt and .md files at lines that are just this"},
     {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .initial = "text", .value = "NAME",
      .what = "member of a .jsonl line that has the text"},
+    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
+     .value = "NAME",
+     .what = "how chats are written: chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral "
+             "or mistral-spaced; auto: as the model's chat template does"},
+    {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
+     .choices = "completions|all",
+     .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
+    {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
+     .what = "leave out .jsonl lines that are wrong, count them and go on"},
     {.name = "--special", .kind = SW_OPTION_FLAG, AT(parse_special), .group = INPUT,
      .what = "take special tokens that the text spells out, such as <|im_end|>, for these tokens; without it they are "
              "text"},
     {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = OUTPUT, .value = "FILE.bin", .required = true,
-     .what = "token file to write; FILE.bin.doc beside it has where documents begin"},
+     .what = "token file to write; beside it, FILE.bin.doc has where documents begin, and FILE.bin.mask which tokens "
+             "have a loss, where not all do"},
     {.name = "--end", .kind = SW_OPTION_STRING, AT(end), .group = OUTPUT, .initial = "auto", .value = "TOKEN",
-     .what = "token to put behind each document, or none; auto: the model's eos_token_id"},
+     .what = "token to put behind each document but chats, or none; auto: the model's eos_token_id"},
     {.name = "--joined", .kind = SW_OPTION_FLAG, AT(joined), .group = OUTPUT,
      .what = "write no FILE.bin.doc: attention then crosses from one document to the next"},
     {.name = "--threads", .kind = SW_OPTION_INT, AT(threads), .group = OUTPUT, .initial = "auto", .value = "N",
@@ -75,11 +89,12 @@ static const struct sw_command_line line = {
     .check = check,
     .examples = {"spillway tokenize --model model --data text.txt --out text.bin",
                  "spillway tokenize --model model --data text.txt --lines --out lines.bin",
-                 "spillway tokenize --model model --data docs.jsonl --end none --out docs.bin"}};
+                 "spillway tokenize --model model --data chat.jsonl --out chat.bin"}};
 
 struct document {
-    struct sw_text_buffer text;
+    struct sw_marked_text text;
     struct sw_token_list tokens;
+    struct sw_text_buffer loss; /* a byte a token */
     sw_status status;
     char message[256]; /* of a failure, which its thread keeps to itself */
 };
@@ -114,21 +129,22 @@ static sw_status find_end(struct work *w) {
 }
 
 static sw_status refuse_stale_documents(const struct work *w) {
-    static const char *const suffixes[] = {".doc", ".mask"};
-    for (size_t i = w->given->joined ? 0 : 1; i < sizeof suffixes / sizeof suffixes[0]; i++) {
-        char path[PATH_MAX];
-        const int chars = snprintf(path, sizeof path, "%s%s", w->given->out, suffixes[i]);
-        if (chars > 0 && chars < (int)sizeof path && access(path, F_OK) == 0)
-            return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", path);
-    }
+    char path[PATH_MAX];
+    const int chars = snprintf(path, sizeof path, "%s.doc", w->given->out);
+    if (w->given->joined && chars > 0 && chars < (int)sizeof path && access(path, F_OK) == 0)
+        return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", path);
     return SW_OK;
 }
 
 static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct document *document) {
-    const struct sw_encode_options how = {.parse_special = w->given->parse_special};
-    document->tokens.count = 0;
-    SW_TRY(sw_text_encode(encoder, sw_text_of_buffer(&document->text), how, &document->tokens));
-    return w->end < 0 || document->tokens.count == 0 ? SW_OK : sw_token_list_append(&document->tokens, &w->end, 1);
+    static const char learnt = 1;
+    document->tokens.count = document->loss.bytes = 0;
+    SW_TRY(
+        sw_marked_text_encode(encoder, &document->text, w->given->parse_special, &document->tokens, &document->loss));
+    if (w->end < 0 || document->tokens.count == 0 || document->text.closed)
+        return SW_OK;
+    SW_TRY(sw_token_list_append(&document->tokens, &w->end, 1));
+    return sw_text_buffer_append(&document->loss, (struct sw_text){&learnt, 1});
 }
 
 /* Encodes the documents of the batch whose number is `index` modulo the encoders. */
@@ -153,8 +169,8 @@ static sw_status read_batch(struct work *w, bool *out_end) {
         SW_TRY(sw_text_reader_next(w->reader, &document->text, out_end));
         if (*out_end)
             return SW_OK;
-        bytes += document->text.bytes;
-        w->text_bytes += (int64_t)document->text.bytes;
+        bytes += document->text.text.bytes;
+        w->text_bytes += (int64_t)document->text.text.bytes;
     }
     return SW_OK;
 }
@@ -166,9 +182,10 @@ static sw_status encode_all(struct work *w) {
         sw_team_begin(w->team, encode_share, w, w->encoders);
         sw_team_finish(w->team);
         for (int64_t i = 0; i < w->documents; i++) {
-            if (w->document[i].status != SW_OK)
-                return sw_fail(w->document[i].status, "%s", w->document[i].message);
-            SW_TRY(sw_token_writer_add(w->writer, &w->document[i].tokens));
+            const struct document *document = &w->document[i];
+            if (document->status != SW_OK)
+                return sw_fail(document->status, "%s", document->message);
+            SW_TRY(sw_token_writer_add(w->writer, &document->tokens, sw_text_of_buffer(&document->loss)));
         }
         SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
     }
@@ -180,8 +197,15 @@ static sw_status encode_all(struct work *w) {
 
 static sw_status open_all(struct work *w) {
     const struct tokenize_options *given = w->given;
-    const struct sw_text_rules rules = {.separator = given->separator, .lines = given->lines, .field = given->field};
     SW_TRY(sw_model_text_open(given->model, &w->model));
+    const struct sw_text_rules rules = {.separator = given->separator,
+                                        .lines = given->lines,
+                                        .field = given->field,
+                                        .tokenizer = w->model.tokenizer,
+                                        .model = given->model,
+                                        .chat_format = given->chat_format,
+                                        .all_loss = given->loss == LOSS_ALL,
+                                        .skip_bad = given->skip_bad};
     SW_TRY(find_end(w));
     SW_TRY(refuse_stale_documents(w));
     SW_TRY(sw_text_reader_open((const char *const *)given->data.items, given->data.count, &rules, &w->reader));
@@ -202,8 +226,9 @@ static void close_all(struct work *w) {
     for (int i = 0; w->encoder != NULL && i < w->encoders; i++)
         sw_text_encoder_destroy(w->encoder[i]);
     for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++) {
-        free(w->document[i].text.data);
+        sw_marked_text_release(&w->document[i].text);
         free(w->document[i].tokens.id);
+        free(w->document[i].loss.data);
     }
     free(w->encoder);
     free(w->document);
@@ -213,10 +238,18 @@ static void close_all(struct work *w) {
 }
 
 static void say(const struct work *w, double seconds) {
-    const int64_t tokens = sw_token_writer_tokens(w->writer);
+    const int64_t tokens = sw_token_writer_tokens(w->writer), learnt = sw_token_writer_learnt(w->writer);
+    const int64_t skipped = sw_text_reader_skipped(w->reader);
+    const struct sw_chat_format *format = sw_text_reader_chat_format(w->reader);
     sw_log_info("wrote %s: %lld tokens of %lld documents, uint%d, in %.2f s (%.1f MB/s of text)", w->given->out,
                 (long long)tokens, (long long)sw_token_writer_documents(w->writer),
                 w->model.vocab <= UINT16_VOCAB ? 16 : 32, seconds, (double)w->text_bytes / seconds * 1e-6);
+    if (format != NULL)
+        sw_log_info("chats are written in the format %s", sw_chat_format_name(format));
+    if (learnt < tokens)
+        sw_log_info("%lld tokens have a loss (%.3g%%)", (long long)learnt, 100.0 * (double)learnt / (double)tokens);
+    if (skipped > 0)
+        sw_log_warn("%lld lines were wrong and were left out", (long long)skipped);
 }
 
 static sw_status run(const void *target) {

@@ -44,6 +44,10 @@ void sw_text_encoder_destroy(struct sw_text_encoder *encoder) {
     free(encoder);
 }
 
+const struct sw_tokenizer *sw_text_encoder_tokenizer(const struct sw_text_encoder *encoder) {
+    return encoder->tokenizer;
+}
+
 /* One text on its way. */
 struct encoding {
     struct sw_text_encoder *encoder;
@@ -94,6 +98,6 @@ sw_status sw_text_encode(struct sw_text_encoder *encoder, struct sw_text text, s
         text = sw_text_of_buffer(&encoder->repaired);
     }
     SW_TRY(options.add_special ? sw_token_list_append(out, tokenizer->before.id, tokenizer->before.count) : SW_OK);
-    SW_TRY(encode_between(&encoding, text, true, false));
+    SW_TRY(encode_between(&encoding, text, !options.continues, false));
     return options.add_special ? sw_token_list_append(out, tokenizer->after.id, tokenizer->after.count) : SW_OK;
 }

@@ -1,13 +1,20 @@
 #include "train/text/text_reader.h"
 
+#include "core/log.h"
+#include "train/text/chat_json.h"
+#include "train/text/chat_template.h"
+
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
-enum { CHUNK_BYTES = 1 << 16 };
+/* A line of JSON that is longer is no document but a mistake, and would fill the memory. */
+enum { CHUNK_BYTES = 1 << 16, MOST_LINE_BYTES = 64 << 20, MOST_SKIPS_SAID = 5 };
 
 struct sw_text_reader {
     const char *const *files;
@@ -19,7 +26,10 @@ struct sw_text_reader {
                               */
     size_t chunk_at, chunk_end;
     struct sw_text_buffer line; /* the one read last, with its end */
-    int64_t line_number;
+    bool too_long;              /* it has more than MOST_LINE_BYTES, and the rest was left out */
+    int64_t line_number, skipped;
+    struct sw_chat_style chat;   /* chosen when the first chat is read */
+    bool chat_failed;            /* the model has no chat format */
     int64_t bytes, bytes_before; /* of all files, and of those before the open one, as they lie on the drive */
 };
 
@@ -70,12 +80,21 @@ void sw_text_reader_close(struct sw_text_reader *reader) {
         return;
     if (reader->file != NULL)
         gzclose(reader->file);
+    sw_chat_style_release(&reader->chat);
     free(reader->line.data);
     free(reader);
 }
 
 int64_t sw_text_reader_bytes(const struct sw_text_reader *reader) {
     return reader->bytes;
+}
+
+int64_t sw_text_reader_skipped(const struct sw_text_reader *reader) {
+    return reader->skipped;
+}
+
+const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader) {
+    return reader->chat.format;
 }
 
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader) {
@@ -113,7 +132,9 @@ static sw_status fill_chunk(struct sw_text_reader *reader) {
 
 /* Reads the next line of the open file, with its end; *out_end is set where there is none. */
 static sw_status read_line(struct sw_text_reader *reader, bool *out_end) {
+    const size_t most = is_json(reader->path) ? MOST_LINE_BYTES : SIZE_MAX;
     reader->line.bytes = 0;
+    reader->too_long = false;
     for (bool whole = false; !whole;) {
         if (reader->chunk_at == reader->chunk_end)
             SW_TRY(fill_chunk(reader));
@@ -121,7 +142,9 @@ static sw_status read_line(struct sw_text_reader *reader, bool *out_end) {
         const size_t left = reader->chunk_end - reader->chunk_at;
         const char *end = memchr(begin, '\n', left);
         const size_t taken = end == NULL ? left : (size_t)(end - begin) + 1;
-        SW_TRY(sw_text_buffer_append(&reader->line, (struct sw_text){begin, taken}));
+        reader->too_long |= reader->line.bytes > most - taken;
+        if (!reader->too_long)
+            SW_TRY(sw_text_buffer_append(&reader->line, (struct sw_text){begin, taken}));
         reader->chunk_at += taken;
         whole = end != NULL || left == 0;
     }
@@ -143,25 +166,66 @@ static bool is_blank(struct sw_text text) {
     return true;
 }
 
-static sw_status append_field(const struct sw_text_reader *reader, const json_t *object, struct sw_text_buffer *out) {
+static sw_status append_field(const struct sw_text_reader *reader, const json_t *object, const char *where,
+                              struct sw_text_buffer *out) {
     const json_t *text = json_object_get(object, reader->rules.field);
     if (json_is_string(text))
         return sw_text_buffer_append(out, (struct sw_text){json_string_value(text), json_string_length(text)});
-    if (json_object_get(object, "messages") != NULL)
-        return sw_fail(SW_ERR_UNSUPPORTED, "%s:%lld has 'messages', and this version does not make text of chats",
-                       reader->path, (long long)reader->line_number);
-    return sw_fail(SW_ERR_ARG, "%s:%lld has no text '%s'; --field names the member that has it", reader->path,
-                   (long long)reader->line_number, reader->rules.field);
+    if (json_object_get(object, "conversations") != NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s has 'conversations'; chats are read as 'messages', each with 'role' and 'content'", where);
+    return sw_fail(SW_ERR_ARG,
+                   "%s has no text '%s', no 'messages' and no 'prompt' with 'completion'; --field names "
+                   "the member that has the text",
+                   where, reader->rules.field);
 }
 
-static sw_status append_json(const struct sw_text_reader *reader, struct sw_text line, struct sw_text_buffer *out) {
+static sw_status append_chat(struct sw_text_reader *reader, const json_t *object, const char *where,
+                             struct sw_marked_text *out) {
+    const struct sw_text_rules *rules = &reader->rules;
+    if (rules->tokenizer == NULL)
+        return sw_fail(SW_ERR_ARG, "%s is a chat, which needs a model with a tokenizer.json", where);
+    if (reader->chat.format == NULL) {
+        reader->chat_failed = true;
+        SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, &reader->chat));
+        SW_TRY(sw_chat_check_tokenizer(&reader->chat, rules->tokenizer));
+        reader->chat_failed = false;
+    }
+    return sw_chat_append_json(object, &reader->chat, rules->all_loss, where, out);
+}
+
+static sw_status append_document(struct sw_text_reader *reader, const json_t *object, const char *where,
+                                 struct sw_marked_text *out) {
+    if (json_object_get(object, reader->rules.field) == NULL)
+        switch (sw_json_document_of(object)) {
+        case SW_JSON_CHAT: return append_chat(reader, object, where, out);
+        case SW_JSON_COMPLETION: return sw_completion_append_json(object, reader->rules.all_loss, where, out);
+        case SW_JSON_TEXT: break;
+        }
+    return append_field(reader, object, where, &out->text);
+}
+
+static sw_status append_json(struct sw_text_reader *reader, struct sw_text line, struct sw_marked_text *out) {
+    char where[PATH_MAX + 32];
     json_error_t error;
+    (void)snprintf(where, sizeof where, "%s:%lld", reader->path, (long long)reader->line_number);
+    if (reader->too_long)
+        return sw_fail(SW_ERR_ARG, "%s is longer than %d MiB; a document of a .jsonl file is one line of at most that",
+                       where, MOST_LINE_BYTES >> 20);
     json_t *object = json_loadb(line.data, line.bytes, JSON_ALLOW_NUL, &error);
     if (object == NULL)
-        return sw_fail(SW_ERR_ARG, "%s:%lld is not JSON: %s", reader->path, (long long)reader->line_number, error.text);
-    const sw_status status = append_field(reader, object, out);
+        return sw_fail(SW_ERR_ARG, "%s is not JSON: %s", where, error.text);
+    const sw_status status = append_document(reader, object, where, out);
     json_decref(object);
     return status;
+}
+
+/* Leaves a line out that is wrong, and says why of the first few. */
+static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw_marked_text *out) {
+    if (reader->skipped++ < MOST_SKIPS_SAID)
+        sw_log_warn("left out: %s", sw_error_message(status));
+    sw_error_clear();
+    sw_marked_text_clear(out);
 }
 
 /* Reads one document of a file of text. *out_end: the file ended, perhaps behind a document. */
@@ -180,12 +244,18 @@ static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer 
     }
 }
 
-static sw_status read_json(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
+static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end) {
     SW_TRY(read_line(reader, out_end));
     const struct sw_text line = line_without_end(reader);
-    if (*out_end || is_blank(line))
+    if (*out_end || (!reader->too_long && is_blank(line)))
         return SW_OK;
-    return append_json(reader, line, out);
+    /* A model without a chat format fails every chat, so the first one ends the reading. */
+    const sw_status status = append_json(reader, line, out);
+    const bool is_bad = status == SW_ERR_ARG || status == SW_ERR_UNSUPPORTED;
+    if (!is_bad || !reader->rules.skip_bad || reader->chat_failed)
+        return status;
+    skip_line(reader, status, out);
+    return SW_OK;
 }
 
 static sw_status open_next(struct sw_text_reader *reader) {
@@ -202,10 +272,10 @@ static void close_file(struct sw_text_reader *reader) {
     reader->file = NULL;
 }
 
-sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
+sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end) {
     *out_end = false;
-    out->bytes = 0;
-    while (out->bytes == 0) {
+    sw_marked_text_clear(out);
+    while (out->text.bytes == 0) {
         bool file_ended;
         if (reader->file == NULL && reader->next_file == reader->file_count) {
             *out_end = true;
@@ -213,7 +283,8 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_text_buff
         }
         if (reader->file == NULL)
             SW_TRY(open_next(reader));
-        SW_TRY(is_json(reader->path) ? read_json(reader, out, &file_ended) : read_text(reader, out, &file_ended));
+        SW_TRY(is_json(reader->path) ? read_json(reader, out, &file_ended)
+                                     : read_text(reader, &out->text, &file_ended));
         if (file_ended)
             close_file(reader);
     }

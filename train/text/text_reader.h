@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_TEXT_TEXT_READER_H
 #define SW_TRAIN_TEXT_TEXT_READER_H
 
-#include "train/text/buffer.h"
+#include "train/text/chat_format.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,6 +15,12 @@ struct sw_text_rules {
     const char *separator; /* lines that are just this divide a file; NULL: none do */
     bool lines;            /* each line of a file is a document */
     const char *field;     /* of a .jsonl line's object, that has the text */
+    /* Of .jsonl lines that are chats or prompts with completions (chat_json.h): */
+    const struct sw_tokenizer *tokenizer; /* NULL: chats are refused; borrowed */
+    const char *model;                    /* folder whose chat template is the chats' format */
+    const char *chat_format;              /* a format's name, or "auto" for the template's */
+    bool all_loss;                        /* all of their tokens have a loss, not the replies' and completions' alone */
+    bool skip_bad;                        /* a .jsonl line that is wrong is counted and left out */
 };
 
 /* Checks that all files are there and of a known kind. Borrows the names and the rules. The caller closes the reader.
@@ -25,9 +31,12 @@ void sw_text_reader_close(struct sw_text_reader *reader);
 
 /* Replaces *out by the next document that is not empty, without a byte order mark; *out_end is set where there is none.
  * Errors name the file, and the line where one is wrong. */
-sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end);
+sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end);
 
 int64_t sw_text_reader_bytes(const struct sw_text_reader *reader);      /* of all files */
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so far */
+int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */
+/* Returns the format of the chats that were read, or NULL. */
+const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader);
 
 #endif

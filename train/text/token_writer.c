@@ -18,9 +18,9 @@ struct part {
 };
 
 struct sw_token_writer {
-    struct part tokens, documents;
+    struct part tokens, documents, mask;
     int token_bytes;
-    int64_t token_count, document_count;
+    int64_t token_count, document_count, learnt;
 };
 
 static sw_status fail_on(const struct part *part, int error) {
@@ -50,6 +50,8 @@ sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents
         return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
     writer->token_bytes = token_bytes;
     sw_status status = open_part(path, "", &writer->tokens);
+    if (status == SW_OK)
+        status = open_part(path, ".mask", &writer->mask);
     if (status == SW_OK && documents)
         status = open_part(path, ".doc", &writer->documents);
     if (status != SW_OK) {
@@ -77,11 +79,15 @@ static sw_status write_tokens(const struct sw_token_writer *writer, const int32_
     return write_part(&writer->tokens, is_narrow ? (const void *)narrow : wide, count * (size_t)writer->token_bytes);
 }
 
-sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens) {
+sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss) {
     enum { AT_ONCE = 4096 };
     const uint64_t begin = htole64((uint64_t)writer->token_count);
+    assert(loss.bytes == tokens->count);
     if (tokens->count == 0)
         return SW_OK;
+    SW_TRY(write_part(&writer->mask, loss.data, loss.bytes));
+    for (size_t i = 0; i < loss.bytes; i++)
+        writer->learnt += loss.data[i] != 0;
     if (writer->documents.file != NULL)
         SW_TRY(write_part(&writer->documents, &begin, sizeof begin));
     for (size_t at = 0; at < tokens->count; at += AT_ONCE)
@@ -105,18 +111,26 @@ static sw_status publish_part(struct part *part) {
     return fail_on(part, why);
 }
 
-/* The documents come first: beside tokens of before they would be noticed, while tokens without theirs would not. */
-sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
-    SW_TRY(publish_part(&writer->documents));
-    SW_TRY(publish_part(&writer->tokens));
-    return sw_file_flush_folder_of(writer->tokens.path);
-}
-
 static void discard(struct part *part) {
     if (part->file == NULL)
         return;
     fclose(part->file);
+    part->file = NULL;
     unlink(part->partial);
+}
+
+/* The documents and the mask come first: beside tokens of before they would be noticed, while tokens without theirs
+ * would not. */
+sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
+    const bool all_learnt = writer->learnt == writer->token_count;
+    if (all_learnt && access(writer->mask.path, F_OK) == 0)
+        return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", writer->mask.path);
+    if (all_learnt)
+        discard(&writer->mask);
+    SW_TRY(publish_part(&writer->mask));
+    SW_TRY(publish_part(&writer->documents));
+    SW_TRY(publish_part(&writer->tokens));
+    return sw_file_flush_folder_of(writer->tokens.path);
 }
 
 void sw_token_writer_close(struct sw_token_writer *writer) {
@@ -124,11 +138,16 @@ void sw_token_writer_close(struct sw_token_writer *writer) {
         return;
     discard(&writer->tokens);
     discard(&writer->documents);
+    discard(&writer->mask);
     free(writer);
 }
 
 int64_t sw_token_writer_tokens(const struct sw_token_writer *writer) {
     return writer->token_count;
+}
+
+int64_t sw_token_writer_learnt(const struct sw_token_writer *writer) {
+    return writer->learnt;
 }
 
 int64_t sw_token_writer_documents(const struct sw_token_writer *writer) {

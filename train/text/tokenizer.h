@@ -29,12 +29,14 @@ struct sw_text_encoder;
 /* The tokenizer is borrowed and outlives the encoder. */
 sw_status sw_text_encoder_create(const struct sw_tokenizer *tokenizer, struct sw_text_encoder **out);
 void sw_text_encoder_destroy(struct sw_text_encoder *encoder);
+const struct sw_tokenizer *sw_text_encoder_tokenizer(const struct sw_text_encoder *encoder);
 
 struct sw_encode_options {
     /* Special tokens in the text are these tokens. Else they are text like any other, as a user's text must be, which
      * may not end a turn. */
     bool parse_special;
     bool add_special; /* what the file puts around a text, such as the token that begins it */
+    bool continues;   /* the text follows others: nothing is put before it that only begins a whole text */
 };
 /* Appends the tokens of a text. What is not UTF-8 becomes U+FFFD, one for each maximal subpart (Unicode, 3.9). */
 sw_status sw_text_encode(struct sw_text_encoder *encoder, struct sw_text text, struct sw_encode_options options,
