@@ -158,6 +158,49 @@ def chats():
     return problems
 
 
+def folders_and_patterns():
+    """A folder stands for the text files below it, by name; a pattern for what it matches; - for standard input."""
+    problems, model = [], byte_folder()
+    os.makedirs(path("texts", "below"), exist_ok=True)
+    for name, content in (("b.txt", "B"), ("a.jsonl", lines({"text": "A"})), ("c.csv", "C"), ("below/d.md", "D")):
+        program.write(path("texts", name), content)
+    for data, wanted in ((path("texts"), b"ABD"), (path("texts", "*.*"), b"AB"), (path("texts", "[b]*"), b"BD")):
+        ended = program.run("tokenize", "--model", model, "--data", data, "--out", path("out.bin"))
+        expect(problems, f"{data} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, data, tokens("out.bin"), [*wanted])
+    for content, wanted in ((b"plain", b"plain"), (lines({"text": "x"}, {"text": "y"}).encode(), b"xy")):
+        ended = program.run("tokenize", "--model", model, "--data", "-", "--out", path("out.bin"), stdin=content)
+        expect(problems, f"{content} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, f"{content}", tokens("out.bin"), [*wanted])
+    os.makedirs(path("nothing"), exist_ok=True)
+    for data in (path("nothing"), path("nothing", "*.txt")):
+        ended = program.run("tokenize", "--model", model, "--data", data, "--out", path("new.bin"))
+        expect(problems, f"{data} ends", (ended.code, "no file of text" in ended.err), (1, True))
+    return problems
+
+
+def packs_whole_documents():
+    """Documents lie whole within sequences; what is longer is split, and gaps have no loss."""
+    problems = []
+    lengths = (5, 3, 7, 8, 19, 1, 4)
+    data = {"a.jsonl": lines(*({"text": chr(97 + i) * length} for i, length in enumerate(lengths)))}
+    ended = tokenize(byte_folder(), data, "--pack", 8)
+    expect(problems, "ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+    if ended.code:
+        return problems
+    found, starts, losses = tokens("out.bin"), documents("out.bin"), mask("out.bin")
+    expect(problems, "whole sequences", len(found) % 8, 0)
+    ends = [*starts[1:], len(found)]
+    cut = [start for start, end in zip(starts, ends) if start // 8 != (end - 1) // 8]
+    expect(problems, "documents across sequences", cut, [])
+    expect(problems, "tokens", sorted(token for token, loss in zip(found, losses) if loss),
+           [97 + i for i, length in enumerate(lengths) for _ in range(length)])
+    expect(problems, "padding", {token for token, loss in zip(found, losses) if not loss}, {0})
+    said = ("7 documents", "1 documents are longer", f"{losses.count(0)} tokens fill")
+    problems += [f"'{ended.err}' lacks '{word}'" for word in said if word not in ended.err]
+    return problems
+
+
 def skips_bad_lines():
     problems = []
     good, bad = chat("q", "a"), ({"messages": []}, {"text": 5}, chat("q"), {"messages": [{"role": "tool", "content": ""}]})
@@ -233,4 +276,5 @@ def trains_and_talks():
     return problems
 
 
-script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, skips_bad_lines, bad_input, stale_documents, trains_and_talks)
+script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, packs_whole_documents,
+                skips_bad_lines, bad_input, stale_documents, trains_and_talks)

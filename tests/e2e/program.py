@@ -40,9 +40,8 @@ def command(*arguments):
     return [PROGRAM, *map(str, arguments)]
 
 
-def run(*arguments, **options):
-    done = subprocess.run(command(*arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S,
-                          check=False, **options)
+def run(*arguments, stdin=b"", **options):
+    done = subprocess.run(command(*arguments), input=stdin, capture_output=True, timeout=LIMIT_S, check=False, **options)
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 

@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "train/text/chat_json.h"
 #include "train/text/chat_template.h"
+#include "train/text/text_inputs.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 /* A line of JSON that is longer is no document but a mistake, and would fill the memory. */
@@ -22,6 +24,7 @@ struct sw_text_reader {
     struct sw_text_rules rules;
     gzFile file; /* reads files that are not packed too; NULL: none is open */
     const char *path;
+    bool json;               /* its lines are JSON */
     char chunk[CHUNK_BYTES]; /* of the file, of which the bytes from chunk_at to chunk_end are still to be cut in lines
                               */
     size_t chunk_at, chunk_end;
@@ -33,26 +36,15 @@ struct sw_text_reader {
     int64_t bytes, bytes_before; /* of all files, and of those before the open one, as they lie on the drive */
 };
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t chars = strlen(path), ending_chars = strlen(ending);
-    return chars > ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
-}
-
-static bool is_text(const char *path) {
-    return ends_in(path, ".txt") || ends_in(path, ".md") || ends_in(path, ".txt.gz") || ends_in(path, ".md.gz");
-}
-
-static bool is_json(const char *path) {
-    return ends_in(path, ".jsonl") || ends_in(path, ".jsonl.gz");
-}
-
 static sw_status check_file(const char *path, int64_t *bytes) {
     struct stat info;
+    if (strcmp(path, SW_TEXT_STDIN) == 0)
+        return SW_OK;
     if (stat(path, &info) != 0)
         return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
-    if (!is_text(path) && !is_json(path))
+    if (!sw_text_is_readable(path))
         return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md or .jsonl, or these with .gz", path);
     *bytes += info.st_size;
     return SW_OK;
@@ -132,7 +124,7 @@ static sw_status fill_chunk(struct sw_text_reader *reader) {
 
 /* Reads the next line of the open file, with its end; *out_end is set where there is none. */
 static sw_status read_line(struct sw_text_reader *reader, bool *out_end) {
-    const size_t most = is_json(reader->path) ? MOST_LINE_BYTES : SIZE_MAX;
+    const size_t most = reader->json ? MOST_LINE_BYTES : SIZE_MAX;
     reader->line.bytes = 0;
     reader->too_long = false;
     for (bool whole = false; !whole;) {
@@ -258,10 +250,25 @@ static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text 
     return SW_OK;
 }
 
+/* Standard input has lines of JSON where it begins with an object. */
+static sw_status open_stdin(struct sw_text_reader *reader) {
+    const int fd = dup(STDIN_FILENO);
+    reader->path = "standard input";
+    reader->file = fd >= 0 ? gzdopen(fd, "rb") : NULL;
+    if (reader->file == NULL)
+        return sw_fail(SW_ERR_IO, "standard input cannot be read: %s", strerror(errno));
+    SW_TRY(fill_chunk(reader));
+    reader->json = reader->chunk_end > 0 && reader->chunk[0] == '{';
+    return SW_OK;
+}
+
 static sw_status open_next(struct sw_text_reader *reader) {
     reader->path = reader->files[reader->next_file++];
     reader->line_number = 0;
     reader->chunk_at = reader->chunk_end = 0;
+    if (strcmp(reader->path, SW_TEXT_STDIN) == 0)
+        return open_stdin(reader);
+    reader->json = sw_text_is_json(reader->path);
     reader->file = gzopen(reader->path, "rbe");
     return reader->file != NULL ? SW_OK : sw_fail(SW_ERR_ARG, "%s: %s", reader->path, strerror(errno));
 }
@@ -283,8 +290,7 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
         }
         if (reader->file == NULL)
             SW_TRY(open_next(reader));
-        SW_TRY(is_json(reader->path) ? read_json(reader, out, &file_ended)
-                                     : read_text(reader, &out->text, &file_ended));
+        SW_TRY(reader->json ? read_json(reader, out, &file_ended) : read_text(reader, &out->text, &file_ended));
         if (file_ended)
             close_file(reader);
     }

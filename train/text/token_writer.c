@@ -20,7 +20,7 @@ struct part {
 struct sw_token_writer {
     struct part tokens, documents, mask;
     int token_bytes;
-    int64_t token_count, document_count, learnt;
+    int64_t token_count, learnt;
 };
 
 static sw_status fail_on(const struct part *part, int error) {
@@ -93,7 +93,6 @@ sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_to
     for (size_t at = 0; at < tokens->count; at += AT_ONCE)
         SW_TRY(write_tokens(writer, tokens->id + at, tokens->count - at < AT_ONCE ? tokens->count - at : AT_ONCE));
     writer->token_count += (int64_t)tokens->count;
-    writer->document_count++;
     return SW_OK;
 }
 
@@ -148,8 +147,4 @@ int64_t sw_token_writer_tokens(const struct sw_token_writer *writer) {
 
 int64_t sw_token_writer_learnt(const struct sw_token_writer *writer) {
     return writer->learnt;
-}
-
-int64_t sw_token_writer_documents(const struct sw_token_writer *writer) {
-    return writer->document_count;
 }

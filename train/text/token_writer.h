@@ -22,6 +22,5 @@ void sw_token_writer_close(struct sw_token_writer *writer);
 
 int64_t sw_token_writer_tokens(const struct sw_token_writer *writer);
 int64_t sw_token_writer_learnt(const struct sw_token_writer *writer); /* tokens with a loss */
-int64_t sw_token_writer_documents(const struct sw_token_writer *writer);
 
 #endif

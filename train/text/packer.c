@@ -1,0 +1,130 @@
+#include "train/text/packer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* With more open sequences less padding is needed, and more memory. */
+enum { MOST_OPEN = 64 };
+
+/* A sequence that is being filled. */
+struct sequence {
+    struct sw_token_list tokens;
+    struct sw_text_buffer loss;
+    struct sw_token_list lengths; /* of its documents, in tokens */
+};
+
+struct sw_packer {
+    struct sw_token_writer *writer;
+    size_t seq;
+    int32_t padding;
+    struct sequence sequence[MOST_OPEN];
+    int open;
+    int64_t split, padded;
+};
+
+sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t padding, struct sw_packer **out) {
+    struct sw_packer *packer = calloc(1, sizeof *packer);
+    if (packer == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to pack documents");
+    *packer = (struct sw_packer){.writer = writer, .seq = (size_t)seq, .padding = padding};
+    *out = packer;
+    return SW_OK;
+}
+
+void sw_packer_close(struct sw_packer *packer) {
+    for (int i = 0; packer != NULL && i < MOST_OPEN; i++) {
+        free(packer->sequence[i].tokens.id);
+        free(packer->sequence[i].loss.data);
+        free(packer->sequence[i].lengths.id);
+    }
+    free(packer);
+}
+
+static sw_status append(struct sequence *sequence, const struct sw_token_list *tokens, struct sw_text loss) {
+    const int32_t length = (int32_t)tokens->count;
+    SW_TRY(sw_token_list_append(&sequence->tokens, tokens->id, tokens->count));
+    SW_TRY(sw_text_buffer_append(&sequence->loss, loss));
+    return sw_token_list_append(&sequence->lengths, &length, 1);
+}
+
+static sw_status fill_up(struct sw_packer *packer, struct sequence *sequence) {
+    const size_t lacking = packer->seq - sequence->tokens.count;
+    struct sw_token_list tokens = {0};
+    struct sw_text_buffer loss = {0};
+    if (lacking == 0)
+        return SW_OK;
+    sw_status status = sw_token_list_reserve(&tokens, lacking);
+    if (status == SW_OK)
+        status = sw_text_buffer_reserve(&loss, lacking);
+    for (; status == SW_OK && tokens.count < lacking; tokens.count++, loss.bytes++) {
+        tokens.id[tokens.count] = packer->padding;
+        loss.data[loss.bytes] = 0;
+    }
+    if (status == SW_OK)
+        status = append(sequence, &tokens, sw_text_of_buffer(&loss));
+    packer->padded += (int64_t)lacking;
+    free(tokens.id);
+    free(loss.data);
+    return status;
+}
+
+/* Fills a sequence up, writes it and makes it empty. */
+static sw_status write(struct sw_packer *packer, struct sequence *sequence) {
+    SW_TRY(fill_up(packer, sequence));
+    for (size_t i = 0, at = 0; i < sequence->lengths.count; i++) {
+        const size_t length = (size_t)sequence->lengths.id[i];
+        const struct sw_token_list tokens = {.id = sequence->tokens.id + at, .count = length};
+        SW_TRY(sw_token_writer_add(packer->writer, &tokens, (struct sw_text){sequence->loss.data + at, length}));
+        at += length;
+    }
+    sequence->tokens.count = sequence->loss.bytes = sequence->lengths.count = 0;
+    return SW_OK;
+}
+
+/* Returns the fullest sequence that has room for so many tokens, or NULL. */
+static struct sequence *find(struct sw_packer *packer, size_t tokens) {
+    struct sequence *best = NULL;
+    for (int i = 0; i < packer->open; i++) {
+        struct sequence *sequence = &packer->sequence[i];
+        if (packer->seq - sequence->tokens.count < tokens)
+            continue;
+        if (best == NULL || sequence->tokens.count > best->tokens.count)
+            best = sequence;
+    }
+    return best;
+}
+
+static sw_status add_fitting(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss) {
+    struct sequence *sequence = find(packer, tokens->count);
+    if (sequence == NULL && packer->open < MOST_OPEN)
+        sequence = &packer->sequence[packer->open++];
+    if (sequence == NULL) {
+        sequence = find(packer, 0);
+        SW_TRY(write(packer, sequence));
+    }
+    return append(sequence, tokens, loss);
+}
+
+sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss) {
+    packer->split += tokens->count > packer->seq;
+    for (size_t at = 0; at < tokens->count; at += packer->seq) {
+        const size_t left = tokens->count - at, taken = left < packer->seq ? left : packer->seq;
+        const struct sw_token_list part = {.id = tokens->id + at, .count = taken};
+        SW_TRY(add_fitting(packer, &part, (struct sw_text){loss.data + at, taken}));
+    }
+    return SW_OK;
+}
+
+sw_status sw_packer_finish(struct sw_packer *packer) {
+    for (int i = 0; i < packer->open; i++)
+        SW_TRY(packer->sequence[i].tokens.count > 0 ? write(packer, &packer->sequence[i]) : SW_OK);
+    return SW_OK;
+}
+
+int64_t sw_packer_split(const struct sw_packer *packer) {
+    return packer->split;
+}
+
+int64_t sw_packer_padding(const struct sw_packer *packer) {
+    return packer->padded;
+}

@@ -1,0 +1,22 @@
+/* Packs documents into sequences, so that none is cut where sequences of training meet. */
+#ifndef SW_TRAIN_TEXT_PACKER_H
+#define SW_TRAIN_TEXT_PACKER_H
+
+#include "train/text/token_writer.h"
+
+struct sw_packer;
+
+/* Sequences have `seq` tokens each; what a sequence lacks is filled with a document of the token `padding`, without a
+ * loss. The writer is borrowed. */
+sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t padding, struct sw_packer **out);
+/* Puts a document into the open sequence that it leaves the least room in. One that is longer than a sequence is split
+ * into whole sequences and a rest, which are documents of their own. */
+sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss);
+/* Writes all sequences that are still open. */
+sw_status sw_packer_finish(struct sw_packer *packer);
+void sw_packer_close(struct sw_packer *packer);
+
+int64_t sw_packer_split(const struct sw_packer *packer);   /* documents that were split */
+int64_t sw_packer_padding(const struct sw_packer *packer); /* tokens of padding */
+
+#endif

@@ -1,0 +1,224 @@
+#include "train/text/tokenize_files.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/long_work.h"
+#include "offload/engine/team.h"
+#include "train/text/model_text.h"
+#include "train/text/packer.h"
+#include "train/text/text_inputs.h"
+#include "train/text/token_writer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A batch is what all threads encode before it is written. */
+enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
+
+struct document {
+    struct sw_marked_text text;
+    struct sw_token_list tokens;
+    struct sw_text_buffer loss; /* a byte a token */
+    sw_status status;
+    char message[256]; /* of a failure, which its thread keeps to itself */
+};
+
+struct work {
+    const struct sw_tokenize_spec *spec;
+    struct sw_model_text model;
+    struct sw_text_reader *reader;
+    struct sw_token_writer *writer;
+    struct sw_packer *packer; /* NULL: documents are not packed */
+    struct sw_text_inputs inputs;
+    struct sw_team *team;
+    struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
+    int encoders;
+    struct document *document;
+    int64_t documents;  /* of this batch */
+    int64_t text_bytes; /* of all documents */
+    int64_t put;        /* documents written, without padding */
+    int32_t end;        /* token behind each document; -1: none */
+};
+
+static sw_status find_end(struct work *w) {
+    const char *end = w->spec->end;
+    w->end = -1;
+    if (strcmp(end, "auto") == 0) {
+        w->end = w->model.ends.count > 0 ? w->model.ends.id[0] : -1;
+        return SW_OK;
+    }
+    if (strcmp(end, "none") == 0)
+        return SW_OK;
+    w->end = sw_tokenizer_find(w->model.tokenizer, end);
+    if (w->end < 0)
+        return sw_fail(SW_ERR_ARG, "--end: the tokenizer has no token '%s'", end);
+    return SW_OK;
+}
+
+static sw_status refuse_stale_documents(const struct work *w) {
+    char path[PATH_MAX];
+    const int chars = snprintf(path, sizeof path, "%s.doc", w->spec->out);
+    if (w->spec->joined && chars > 0 && chars < (int)sizeof path && access(path, F_OK) == 0)
+        return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", path);
+    return SW_OK;
+}
+
+static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct document *document) {
+    static const char learnt = 1;
+    document->tokens.count = document->loss.bytes = 0;
+    SW_TRY(sw_marked_text_encode(encoder, &document->text, w->spec->parse_special, &document->tokens, &document->loss));
+    if (w->end < 0 || document->tokens.count == 0 || document->text.closed)
+        return SW_OK;
+    SW_TRY(sw_token_list_append(&document->tokens, &w->end, 1));
+    return sw_text_buffer_append(&document->loss, (struct sw_text){&learnt, 1});
+}
+
+/* Encodes the documents of the batch whose number is `index` modulo the encoders. */
+static void encode_share(void *context, int64_t index) {
+    struct work *w = context;
+    for (int64_t i = index; i < w->documents; i += w->encoders) {
+        struct document *document = &w->document[i];
+        document->status = encode(w, w->encoder[index], document);
+        if (document->status == SW_OK)
+            continue;
+        (void)snprintf(document->message, sizeof document->message, "%s", sw_error_message(document->status));
+        sw_error_clear();
+        return;
+    }
+}
+
+static sw_status read_batch(struct work *w, bool *out_end) {
+    size_t bytes = 0;
+    for (w->documents = 0; w->documents < BATCH_DOCUMENTS && bytes < BATCH_BYTES; w->documents++) {
+        struct document *document = &w->document[w->documents];
+        document->status = SW_OK;
+        SW_TRY(sw_text_reader_next(w->reader, &document->text, out_end));
+        if (*out_end)
+            return SW_OK;
+        bytes += document->text.text.bytes;
+        w->text_bytes += (int64_t)document->text.text.bytes;
+    }
+    return SW_OK;
+}
+
+static sw_status put(struct work *w, const struct document *document) {
+    w->put += document->tokens.count > 0;
+    const struct sw_text loss = sw_text_of_buffer(&document->loss);
+    return w->packer != NULL ? sw_packer_add(w->packer, &document->tokens, loss)
+                             : sw_token_writer_add(w->writer, &document->tokens, loss);
+}
+
+static sw_status encode_all(struct work *w) {
+    struct sw_long_work progress = sw_long_work_begin("encoding text", sw_text_reader_bytes(w->reader));
+    for (bool end = false; !end;) {
+        SW_TRY(read_batch(w, &end));
+        sw_team_begin(w->team, encode_share, w, w->encoders);
+        sw_team_finish(w->team);
+        for (int64_t i = 0; i < w->documents; i++) {
+            const struct document *document = &w->document[i];
+            if (document->status != SW_OK)
+                return sw_fail(document->status, "%s", document->message);
+            SW_TRY(put(w, document));
+        }
+        SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
+    }
+    sw_long_work_end(&progress);
+    if (w->packer != NULL)
+        SW_TRY(sw_packer_finish(w->packer));
+    if (sw_token_writer_tokens(w->writer) == 0)
+        return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
+    return sw_token_writer_publish(w->writer);
+}
+
+static sw_status open_files(struct work *w) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    struct sw_text_rules rules = spec->rules;
+    rules.tokenizer = w->model.tokenizer;
+    rules.model = spec->model;
+    SW_TRY(refuse_stale_documents(w));
+    SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
+    SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
+    SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
+    return spec->pack_seq > 0 ? sw_packer_open(w->writer, spec->pack_seq, w->end >= 0 ? w->end : 0, &w->packer) : SW_OK;
+}
+
+static sw_status open_all(struct work *w) {
+    SW_TRY(sw_model_text_open(w->spec->model, &w->model));
+    SW_TRY(find_end(w));
+    SW_TRY(open_files(w));
+    w->encoders = w->spec->threads;
+    w->encoder = calloc((size_t)w->encoders, sizeof(struct sw_text_encoder *));
+    w->document = calloc(BATCH_DOCUMENTS, sizeof *w->document);
+    if (w->encoder == NULL || w->document == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to encode text");
+    for (int i = 0; i < w->encoders; i++)
+        SW_TRY(sw_text_encoder_create(w->model.tokenizer, &w->encoder[i]));
+    return sw_team_open(w->encoders, &w->team);
+}
+
+static void close_all(struct work *w) {
+    if (w->team != NULL)
+        sw_team_close(w->team);
+    for (int i = 0; w->encoder != NULL && i < w->encoders; i++)
+        sw_text_encoder_destroy(w->encoder[i]);
+    for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++) {
+        sw_marked_text_release(&w->document[i].text);
+        free(w->document[i].tokens.id);
+        free(w->document[i].loss.data);
+    }
+    free(w->encoder);
+    free(w->document);
+    sw_packer_close(w->packer);
+    sw_token_writer_close(w->writer);
+    sw_text_reader_close(w->reader);
+    sw_text_inputs_release(&w->inputs);
+    sw_model_text_close(&w->model);
+}
+
+static void describe(const struct work *w, struct sw_tokenized *out) {
+    const struct sw_chat_format *format = sw_text_reader_chat_format(w->reader);
+    *out = (struct sw_tokenized){.tokens = sw_token_writer_tokens(w->writer),
+                                 .learnt = sw_token_writer_learnt(w->writer),
+                                 .documents = w->put,
+                                 .skipped = sw_text_reader_skipped(w->reader),
+                                 .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
+                                 .padding = w->packer != NULL ? sw_packer_padding(w->packer) : 0,
+                                 .text_bytes = w->text_bytes,
+                                 .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4,
+                                 .chat_format = format != NULL ? sw_chat_format_name(format) : NULL};
+}
+
+sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out) {
+    struct work w = {.spec = spec};
+    sw_status status = open_all(&w);
+    const int64_t begin_ns = sw_now_ns();
+    if (status == SW_OK)
+        status = encode_all(&w);
+    if (status == SW_OK) {
+        describe(&w, out);
+        out->seconds = (double)(sw_now_ns() - begin_ns) * 1e-9;
+    }
+    close_all(&w);
+    return status;
+}
+
+void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
+    const double percent = 100.0 / (double)made->tokens;
+    sw_log_info("wrote %s: %lld tokens of %lld documents, uint%d, in %.2f s (%.1f MB/s of text)", out,
+                (long long)made->tokens, (long long)made->documents, made->token_bytes * 8, made->seconds,
+                (double)made->text_bytes / made->seconds * 1e-6);
+    if (made->chat_format != NULL)
+        sw_log_info("chats are written in the format %s", made->chat_format);
+    if (made->learnt < made->tokens)
+        sw_log_info("%lld tokens have a loss (%.3g%%)", (long long)made->learnt, percent * (double)made->learnt);
+    if (made->split > 0)
+        sw_log_info("%lld documents are longer than a sequence and were split", (long long)made->split);
+    if (made->padding > 0)
+        sw_log_info("%lld tokens fill sequences up (%.3g%%)", (long long)made->padding,
+                    percent * (double)made->padding);
+    if (made->skipped > 0)
+        sw_log_warn("%lld lines were wrong and were left out", (long long)made->skipped);
+}

@@ -1,0 +1,38 @@
+/* Text files as a token file, on several threads, in memory for the longest document. */
+#ifndef SW_TRAIN_TEXT_TOKENIZE_FILES_H
+#define SW_TRAIN_TEXT_TOKENIZE_FILES_H
+
+#include "train/text/text_reader.h"
+
+struct sw_tokenize_spec {
+    const char *model;        /* Hugging Face folder, or a tokenizer.json */
+    const char *const *names; /* of files, folders and patterns (text_inputs.h) */
+    int name_count;
+    struct sw_text_rules rules; /* without tokenizer and model, which are set here */
+    const char *end;            /* token behind each document but chats: its spelling, "none", or "auto" for the model's
+                                   eos_token_id */
+    const char *out;            /* FILE.bin */
+    bool parse_special;         /* special tokens that the text spells are these tokens */
+    bool joined;                /* no FILE.bin.doc is written */
+    int threads;
+    int64_t pack_seq; /* packs documents into sequences of so many tokens (packer.h); 0: one follows the other */
+};
+
+/* What was written. */
+struct sw_tokenized {
+    int64_t tokens, learnt; /* learnt: with a loss */
+    int64_t documents;
+    int64_t skipped;        /* lines that were wrong */
+    int64_t split, padding; /* documents that are longer than a sequence; tokens of padding */
+    int64_t text_bytes;
+    int token_bytes;
+    const char *chat_format; /* name of the chats' format; NULL: there are none */
+    double seconds;
+};
+
+/* Writes FILE.bin, FILE.bin.doc and FILE.bin.mask (token_writer.h), all or nothing. */
+sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out);
+/* Says in the log what was written. */
+void sw_tokenized_say(const struct sw_tokenized *made, const char *out);
+
+#endif
