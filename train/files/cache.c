@@ -83,3 +83,12 @@ sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     free(text);
     return status;
 }
+
+sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars) {
+    char folder[PATH_CHARS], name[NAME_CHARS];
+    if (!folder_of(folder))
+        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder to keep tokens in");
+    SW_TRY(make_folders());
+    snprintf(name, sizeof name, "%s-%016" PRIx64 ".%s", kind, digest, ending);
+    return sw_path_join(out, chars, folder, name);
+}

@@ -7,11 +7,17 @@
 #include "core/status.h"
 
 #include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* The file of a kind ("gpu", "products") about what `key` names, or NULL. The caller releases it. */
 json_t *sw_cache_read(const char *kind, const char *key);
 /* Replaces the file whole. The key becomes a member of the object, by which reading tells files of equal digests apart.
  */
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object);
+
+/* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder
+ * that it lies in. The file need not be there. */
+sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars);
 
 #endif

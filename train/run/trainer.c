@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/machine.h"
+#include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
 #include "train/devices/gpu_verdict.h"
 #include "train/files/files.h"
@@ -72,11 +73,27 @@ static sw_status open_inputs(struct sw_trainer *trainer) {
     SW_TRY(sw_algorithms_begin(trainer->devices.compute, &trainer->run.products));
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     sw_ranks_keep_to_node(trainer->ranks, info.bus);
-    SW_TRY(sw_settings_resolve(settings, &trainer->run.config, &info));
+    return sw_settings_resolve(settings, &trainer->run.config, &info);
+}
+
+/* Opens the data, which says how many steps --epochs are. */
+static sw_status open_windows(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(open_data(trainer));
     SW_TRY(sw_settings_resolve_steps(settings, sw_data_train_windows(trainer->data)));
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     return sw_schedule_check(&schedule);
+}
+
+/* Rank 0 makes tokens of text, and the others find them. */
+static sw_status open_tokens(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    struct sw_ranks *ranks = trainer->ranks;
+    const int64_t vocab = trainer->run.config.vocab;
+    SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, vocab, true)));
+    if (sw_ranks_count(ranks) > 1)
+        SW_TRY(sw_ranks_gate(ranks, sw_text_data_prepare(settings, vocab, false)));
+    return sw_ranks_gate(ranks, open_windows(trainer));
 }
 
 static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
@@ -110,6 +127,7 @@ static sw_status prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
     SW_TRY(share_cores(trainer));
     SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
+    SW_TRY(open_tokens(trainer));
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)

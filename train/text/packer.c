@@ -116,9 +116,12 @@ sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *to
 }
 
 sw_status sw_packer_finish(struct sw_packer *packer) {
+    static const char unlearnt = 0;
+    const struct sw_token_list last = {.id = &packer->padding, .count = 1};
     for (int i = 0; i < packer->open; i++)
         SW_TRY(packer->sequence[i].tokens.count > 0 ? write(packer, &packer->sequence[i]) : SW_OK);
-    return SW_OK;
+    packer->padded++;
+    return sw_token_writer_add(packer->writer, &last, (struct sw_text){&unlearnt, 1});
 }
 
 int64_t sw_packer_split(const struct sw_packer *packer) {

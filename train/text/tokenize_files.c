@@ -126,10 +126,10 @@ static sw_status encode_all(struct work *w) {
         SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
     }
     sw_long_work_end(&progress);
+    if (w->put == 0)
+        return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
-    if (sw_token_writer_tokens(w->writer) == 0)
-        return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
     return sw_token_writer_publish(w->writer);
 }
 

@@ -1,0 +1,196 @@
+#include "train/data/text_data.h"
+
+#include "core/log.h"
+#include "core/machine.h"
+#include "train/files/cache.h"
+#include "train/files/files.h"
+#include "train/text/model_text.h"
+#include "train/text/text_inputs.h"
+#include "train/text/tokenize_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { BYTE_VOCAB = 256, READ_BYTES = 1 << 20 };
+
+/* What the same text is tokenized otherwise with begins with another word. */
+#define RULES_VERSION "text-1"
+
+static bool ends_in(const char *path, const char *ending) {
+    const size_t chars = strlen(path), ending_chars = strlen(ending);
+    return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
+}
+
+/* Tells whether a name is of text that becomes tokens. A vocabulary of bytes reads .txt and .md as they are. */
+static bool is_text(const char *name, int64_t vocab) {
+    struct stat info;
+    const bool is_there = stat(name, &info) == 0;
+    if (is_there && S_ISDIR(info.st_mode))
+        return true;
+    if (!is_there && strpbrk(name, "*?[") != NULL)
+        return true;
+    return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || (!ends_in(name, ".txt") && !ends_in(name, ".md")));
+}
+
+static sw_status hash_file(XXH3_state_t *hash, const char *path) {
+    char *bytes = malloc(READ_BYTES);
+    const int fd = bytes != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    sw_status status = SW_OK;
+    ssize_t count = -1;
+    if (bytes == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
+        XXH3_64bits_update(hash, bytes, (size_t)count);
+    if (status == SW_OK && count < 0)
+        status = sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    return status;
+}
+
+static void hash_text(XXH3_state_t *hash, const char *text) {
+    XXH3_64bits_update(hash, text, strlen(text) + 1);
+}
+
+/* Takes what a model's folder says of text into the digest. */
+static sw_status hash_model(XXH3_state_t *hash, const char *model) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json",
+                                        "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[PATH_MAX];
+        SW_TRY(sw_path_join(path, sizeof path, model, names[i]));
+        hash_text(hash, names[i]);
+        if (access(path, F_OK) == 0)
+            SW_TRY(hash_file(hash, path));
+    }
+    return SW_OK;
+}
+
+static sw_status hash_inputs(XXH3_state_t *hash, const char *const *names, int count) {
+    struct sw_text_inputs inputs;
+    SW_TRY(sw_text_inputs_expand(names, count, &inputs));
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < inputs.count; i++) {
+        /* Which documents a file has depends on its ending. */
+        hash_text(hash, sw_text_is_json(inputs.path[i]) ? "lines" : "text");
+        status = hash_file(hash, inputs.path[i]);
+    }
+    sw_text_inputs_release(&inputs);
+    return status;
+}
+
+static sw_status digest_of(const struct sw_settings *settings, const char *const *names, int count, uint64_t *out) {
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(hash);
+    hash_text(hash, RULES_VERSION);
+    XXH3_64bits_update(hash, &settings->seq, sizeof settings->seq);
+    sw_status status = hash_model(hash, settings->model);
+    if (status == SW_OK)
+        status = hash_inputs(hash, names, count);
+    *out = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return status;
+}
+
+/* Gives a file that was made its name; one that was not needed may be there from before. */
+static sw_status take_name(const char *made, const char *path, const char *suffix) {
+    char from[PATH_MAX], to[PATH_MAX];
+    if (snprintf(from, sizeof from, "%s%s", made, suffix) >= (int)sizeof from ||
+        snprintf(to, sizeof to, "%s%s", path, suffix) >= (int)sizeof to)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    if (rename(from, to) == 0 || (errno == ENOENT && (unlink(to) == 0 || errno == ENOENT)))
+        return SW_OK;
+    return sw_fail(SW_ERR_IO, "%s: %s", to, strerror(errno));
+}
+
+/* Makes the token file under a name of this process, as other processes may make the same, and then gives it its own:
+ * the tokens last, whose name says that all is there. */
+static sw_status make(const struct sw_settings *settings, const char *const *names, int count, const char *path) {
+    char made[PATH_MAX];
+    if (snprintf(made, sizeof made, "%s.%ld.bin", path, (long)getpid()) >= (int)sizeof made)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    const struct sw_tokenize_spec spec = {
+        .model = settings->model,
+        .names = names,
+        .name_count = count,
+        .rules = {.field = "text", .chat_format = "auto"},
+        .end = "auto",
+        .out = made,
+        .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
+        .pack_seq = settings->seq,
+    };
+    struct sw_tokenized tokenized;
+    SW_TRY(sw_tokenize_files(&spec, &tokenized));
+    SW_TRY(take_name(made, path, ".doc"));
+    SW_TRY(take_name(made, path, ".mask"));
+    SW_TRY(take_name(made, path, ""));
+    sw_tokenized_say(&tokenized, path);
+    return SW_OK;
+}
+
+/* Finds or makes the token file of some text. */
+static sw_status tokens_of(const struct sw_settings *settings, const char *const *names, int count, bool may_make,
+                           char path[PATH_MAX]) {
+    uint64_t digest;
+    SW_TRY(digest_of(settings, names, count, &digest));
+    SW_TRY(sw_cache_file("tokens", digest, "bin", path, PATH_MAX));
+    if (access(path, F_OK) == 0) {
+        sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
+        return SW_OK;
+    }
+    if (!may_make)
+        return sw_fail(SW_ERR_ARG,
+                       "%s, which rank 0 has made, is not to be seen here; give all ranks the same XDG_CACHE_HOME, or "
+                       "token files (spillway tokenize)",
+                       path);
+    return make(settings, names, count, path);
+}
+
+static sw_status prepare_data(struct sw_settings *settings, int64_t vocab, bool may_make) {
+    struct sw_option_list *data = &settings->data;
+    int texts = 0;
+    char path[PATH_MAX];
+    for (int i = 0; i < data->count; i++)
+        texts += is_text(data->items[i], vocab);
+    if (texts == 0)
+        return SW_OK;
+    if (texts < data->count)
+        return sw_fail(SW_ERR_ARG, "--data has both token files and text; give one kind, or make tokens of the text "
+                                   "with spillway tokenize");
+    SW_TRY(tokens_of(settings, (const char *const *)data->items, data->count, may_make, path));
+    sw_option_list_release(data);
+    return sw_option_list_add(data, path);
+}
+
+static sw_status prepare_validation(struct sw_settings *settings, int64_t vocab, bool may_make) {
+    double percent;
+    const char *file;
+    char path[PATH_MAX];
+    SW_TRY(sw_settings_validation(settings, &percent, &file));
+    if (file == NULL || !is_text(file, vocab))
+        return SW_OK;
+    SW_TRY(tokens_of(settings, &file, 1, may_make, path));
+    char *copy = strdup(path);
+    if (copy == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name of the validation file");
+    free(settings->val);
+    settings->val = copy;
+    return SW_OK;
+}
+
+sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make) {
+    if (!sw_model_text_is_there(settings->model))
+        return SW_OK;
+    SW_TRY(prepare_data(settings, vocab, may_make));
+    return prepare_validation(settings, vocab, may_make);
+}
