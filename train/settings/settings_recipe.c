@@ -30,22 +30,35 @@ static void print_pair(FILE *to, const char *key, const json_t *value) {
     free(text);
 }
 
-/* Paths have become absolute since the flags were read. Everything else stands as it was given, "auto" included. */
-static bool is_path(const char *key) {
-    static const char *const paths[] = {"model", "data", "val", "nvme"};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-        if (strcmp(key, paths[i]) == 0)
+static bool is_among(const char *key, const char *const *keys) {
+    for (; *keys != NULL; keys++)
+        if (strcmp(key, *keys) == 0)
             return true;
     return false;
 }
 
+/* Returns a new value with the absolute path of a name, where there is such a file, or of each name of a list. */
+static json_t *absolute(const json_t *value) {
+    char *path = json_is_string(value) ? realpath(json_string_value(value), NULL) : NULL;
+    json_t *made = path != NULL ? json_string(path) : json_deep_copy(value);
+    for (size_t i = 0; i < json_array_size(made); i++)
+        json_array_set_new(made, i, absolute(json_array_get(value, i)));
+    free(path);
+    return made;
+}
+
+/* Everything stands as it was given, "auto" included, but paths become absolute: those of the settings are already,
+ * except that text may have been replaced by its tokens. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
+    static const char *const paths[] = {"model", "nvme", NULL}, *const texts[] = {"data", "val", NULL};
     const char *key;
     json_t *value;
     json_object_foreach(given, key, value) {
-        const json_t *kept = is_path(key) ? json_object_get(now, key) : value;
-        if (!json_equal(kept, json_object_get(defaults, key)))
-            print_pair(to, key, kept);
+        json_t *kept = is_among(key, texts) ? absolute(value) : json_incref(value);
+        const json_t *shown = is_among(key, paths) ? json_object_get(now, key) : kept;
+        if (!json_equal(shown, json_object_get(defaults, key)))
+            print_pair(to, key, shown);
+        json_decref(kept);
     }
 }
 
