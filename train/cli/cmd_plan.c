@@ -9,7 +9,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Writes the predicted timeline, of speculated steps unless --speculate never: most steps are not clipped. */
 static sw_status write_trace(struct sw_planned *p) {

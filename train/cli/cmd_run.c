@@ -5,8 +5,6 @@
 #include "train/cli/cmd_ranks.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { BASELINE_VOCAB = 4096 };
 

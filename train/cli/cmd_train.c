@@ -5,8 +5,6 @@
 #include "train/run/signals.h"
 #include "train/run/trainer.h"
 
-#include <stdio.h>
-#include <string.h>
 
 static int train(struct sw_ranks *ranks, struct sw_settings *settings) {
     struct sw_trainer *trainer = NULL;

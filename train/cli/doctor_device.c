@@ -10,7 +10,6 @@
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     TEXT_CHARS = 256,

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #define KIND "gpu"
 enum { KEY_CHARS = 512, DEVICE_CHARS = 32, VERDICT_VERSION = 1 };

@@ -2,7 +2,6 @@
 
 #include "core/confine.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>

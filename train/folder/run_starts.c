@@ -1,8 +1,6 @@
 #include "train/folder/run_starts.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A store may be opened at a commit before its last one, which an earlier start may have made. */

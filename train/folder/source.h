@@ -28,8 +28,6 @@ const char *sw_source_folder(const struct sw_source *source);
 /* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
-/* Fills elements of a unit; a sw_fill_function whose context is the source. */
-sw_status sw_source_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 /* Returns the weights for the engine or an export. They are valid as long as the source. */
 struct sw_load sw_source_load(struct sw_source *source);
 int64_t sw_source_bytes_to_read(const struct sw_source *source); /* bytes of files; a store is not counted */

@@ -1,5 +1,4 @@
 /* Lists the matrix products of a training step, from the products that the model has prepared. */
-#include "core/size.h"
 #include "train/model/model_private.h"
 
 enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };

@@ -1,6 +1,5 @@
 #include "train/model/rope.h"
 
-#include "core/size.h"
 
 #include <math.h>
 

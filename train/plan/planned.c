@@ -1,10 +1,8 @@
 #include "train/plan/planned.h"
-#include "train/plan/settings_plan.h"
 
 #include "core/log.h"
 #include "train/devices/algorithms.h"
 #include "train/plan/plan_advice.h"
-#include "train/plan/plan_choice.h"
 
 /* Opens this machine's devices, or the described ones with their memory. */
 static sw_status open_devices(struct sw_planned *p) {

@@ -10,7 +10,6 @@
 #include "train/plan/rates_json.h"
 #include "train/plan/settings_plan.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>

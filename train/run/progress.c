@@ -1,7 +1,6 @@
 #include "train/run/progress.h"
 
 #include "core/log.h"
-#include "core/size.h"
 #include "train/run/steplog_text.h"
 
 #define SILENT_NS INT64_C(1000000000)

@@ -4,7 +4,6 @@
 #include "core/exit.h"
 
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Global, because a signal handler gets no argument of ours. */

@@ -2,7 +2,6 @@
 #include "core/exit.h"
 #include "train/settings/options_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* tools/manual.py knows TEXT_COLUMN. */

@@ -1,8 +1,6 @@
 /* Flags as the settings in run.json. */
 #include "train/settings/options_internal.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { KEY_CHARS = 64, NUMBER_CHARS = 40 };

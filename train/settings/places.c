@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Returns the size behind the last colon, or NULL if there is none. A size begins with a digit; other text is part of
  * the name, because links to drives have colons in their names. */

@@ -4,30 +4,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
-
-static const char *const kind_names[] = {
-    [SW_SCHEDULE_CONSTANT] = "constant",
-    [SW_SCHEDULE_LINEAR] = "linear",
-    [SW_SCHEDULE_COSINE] = "cosine",
-    [SW_SCHEDULE_WSD] = "wsd",
-};
-enum { KIND_COUNT = sizeof kind_names / sizeof kind_names[0] };
-
-sw_status sw_schedule_parse_kind(const char *name, sw_schedule_kind *out) {
-    for (int kind = 0; kind < KIND_COUNT; kind++) {
-        if (strcmp(name, kind_names[kind]) == 0) {
-            *out = (sw_schedule_kind)kind;
-            return SW_OK;
-        }
-    }
-    return sw_fail(SW_ERR_ARG, "the schedule '%s' is not known; choose constant, linear, cosine or wsd", name);
-}
-
-const char *sw_schedule_kind_name(sw_schedule_kind kind) {
-    assert((int)kind >= 0 && (int)kind < KIND_COUNT);
-    return kind_names[kind];
-}
 
 static sw_status check_rates(const struct sw_schedule *schedule) {
     if (!isfinite(schedule->lr) || schedule->lr < 0)

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* --schedule, in the order of its choices. */
 typedef enum { SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE, SW_SCHEDULE_WSD } sw_schedule_kind;
 
 struct sw_schedule {
@@ -20,8 +21,6 @@ struct sw_schedule {
     bool min_at_last;     /* the last step of the schedule has min_lr, as in runs of older versions */
 };
 
-sw_status sw_schedule_parse_kind(const char *name, sw_schedule_kind *out); /* constant, linear, cosine, wsd */
-const char *sw_schedule_kind_name(sw_schedule_kind kind);
 /* Checks ranges: steps >= 1, 0 <= min_lr <= lr, warm-up and decay within the steps. */
 sw_status sw_schedule_check(const struct sw_schedule *schedule);
 /* Returns the rate of a step, counted from 1. Steps beyond the schedule have min_lr (constant: lr). */

@@ -90,9 +90,7 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {
-    static const sw_schedule_kind kinds[] = {SW_SCHEDULE_CONSTANT, SW_SCHEDULE_LINEAR, SW_SCHEDULE_COSINE,
-                                             SW_SCHEDULE_WSD};
-    return (struct sw_schedule){.kind = kinds[settings->schedule],
+    return (struct sw_schedule){.kind = (sw_schedule_kind)settings->schedule,
                                 .lr = settings->lr,
                                 .min_lr = settings->min_lr,
                                 .warmup_steps = settings->warmup,

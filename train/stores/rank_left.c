@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *from_folder(const char *folder, const char *path) {
     const size_t chars = strlen(folder);

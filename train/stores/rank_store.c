@@ -4,7 +4,6 @@
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 sw_status sw_rank_store_create(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
