@@ -20,13 +20,14 @@ sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *
     return SW_OK;
 }
 
-static sw_status write_all(int file, const char *path, const char *text, size_t bytes) {
+sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes) {
     while (bytes > 0) {
         const ssize_t wrote = write(file, text, bytes);
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0)
-            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s", path,
+                           strerror(errno));
         text += wrote;
         bytes -= (size_t)wrote;
     }
@@ -75,7 +76,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
     const int file = open_new(beside, readers);
     if (file < 0)
         return sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
-    sw_status status = write_all(file, beside, text, bytes);
+    sw_status status = sw_file_write_all(file, beside, text, bytes);
     if (status == SW_OK && fsync(file) != 0)
         status = sw_fail(SW_ERR_IO, "cannot flush %s: %s", beside, strerror(errno));
     if (close(file) != 0 && status == SW_OK)
@@ -116,7 +117,7 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
     else if (ferror(file))
         status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     else if (fgetc(file) != EOF)
-        status = sw_fail(SW_ERR_ARG, "%s is larger than %zu bytes", path, limit_bytes);
+        status = sw_fail(SW_ERR_ARG, "%s is too large: it may have at most %zu bytes", path, limit_bytes);
     else if (flags == 0 && memchr(text, '\0', bytes) != NULL)
         status = sw_fail(SW_ERR_ARG, "%s is not UTF-8 text: it holds a zero byte", path);
     fclose(file);
@@ -125,6 +126,10 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
         return status;
     }
     text[bytes] = '\0';
+    if (strlen(text) != bytes) {
+        free(text);
+        return sw_fail(SW_ERR_ARG, "%s is no text file: it contains zero bytes", path);
+    }
     *out = text;
     return SW_OK;
 }
@@ -152,7 +157,7 @@ sw_status sw_file_copy(const char *from, const char *to) {
         if (got < 0 && errno != EINTR)
             status = sw_fail(SW_ERR_IO, "cannot read %s: %s", from, strerror(errno));
         else if (got > 0)
-            status = write_all(target, to, buffer, (size_t)got);
+            status = sw_file_write_all(target, to, buffer, (size_t)got);
     }
     if (target >= 0 && (fsync(target) != 0 || close(target) != 0) && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "cannot write %s: %s", to, strerror(errno));

@@ -15,6 +15,8 @@ sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *
 typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
 /* Writes beside the path, flushes, renames. What lies beside it under that name goes, and no link is followed. */
 sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers);
+/* Writes all bytes to an open file, which messages call `path`. */
+sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes);
 /* Makes names that came or went in the folder of a file last, where the file system can. */
 sw_status sw_file_flush_folder_of(const char *path);
 /* Reads a whole regular file of text: zero-terminated, malloc'ed, at most limit bytes. */

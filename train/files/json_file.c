@@ -1,6 +1,5 @@
 #include "train/files/json_file.h"
 
-#include "train/files/files.h"
 #include "train/files/nearest.h"
 
 #include <stdint.h>
@@ -26,6 +25,15 @@ sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status 
     SW_TRY(sw_file_read_own_text(path, limit_bytes, &text));
     const sw_status status = parse(text, path, bad, out);
     free(text);
+    return status;
+}
+
+sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers) {
+    char *text = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2));
+    const sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
+                                          : sw_file_replace(path, text, strlen(text), readers);
+    free(text);
+    json_decref(object);
     return status;
 }
 

@@ -25,33 +25,24 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
 }
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run) {
-    sw_status status = SW_OK;
-    json_t *root = NULL, *settings = NULL, *config = NULL;
-    char *config_text = NULL, *text = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
+    json_t *settings = NULL;
+    char *config = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
     digest_text(run->data_digest, digest);
-    SW_TRY_GOTO(sw_path_join(path, sizeof path, folder, "run.json"), end);
-    SW_TRY_GOTO(sw_options_to_json(&sw_train_command, &run->settings, &settings), end);
-    SW_TRY_GOTO(sw_config_to_json(&run->config, &config_text), end);
-    config = json_loads(config_text, 0, NULL);
-    root = json_pack("{s:i, s:s, s:i, s:O, s:O, s:s, s:I, s:b, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
-                     SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings",
-                     settings, "config", config, "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
-                     run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left",
-                     sw_run_left_to_json(run), "starts", sw_run_list_to_json(&run->starts));
-    if (root != NULL)
-        json_object_set_new(root, "beside", sw_run_list_to_json(&run->beside));
+    SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
+    SW_TRY(sw_config_to_json(&run->config, &config));
+    const sw_status status = sw_options_to_json(&sw_train_command, &run->settings, &settings);
+    json_t *root = json_pack(
+        "{s:i, s:s, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
+        SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings", settings,
+        "config", json_loads(config, 0, NULL), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
+        run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left", sw_run_left_to_json(run), "starts",
+        sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside));
+    free(config);
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
-    text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    if (text == NULL)
-        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", path), end);
-    status = sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
-end:
-    free(text);
-    free(config_text);
+    if (status == SW_OK)
+        return sw_json_write_file(path, root, SW_FILE_PRIVATE);
     json_decref(root);
-    json_decref(config);
-    json_decref(settings);
     return status;
 }
 

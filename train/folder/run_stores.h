@@ -32,7 +32,6 @@ sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *m
 void sw_store_set_close(struct sw_store_set *set);
 
 /* Convert the stores of a run to and from run.json. */
-json_t *sw_run_list_to_json(const struct sw_option_list *list);
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
 json_t *sw_run_left_to_json(const struct sw_run *run);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);

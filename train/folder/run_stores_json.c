@@ -6,40 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-json_t *sw_run_list_to_json(const struct sw_option_list *list) {
-    json_t *array = json_array();
-    for (int i = 0; i < list->count; i++)
-        if (json_array_append_new(array, json_string(list->items[i])) != 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
+/* Appends a store with one number of it to the array. Returns the array, or NULL, with the array released, on failure.
+ */
+static json_t *append(json_t *array, const struct sw_run_store *store, const char *name, int64_t number) {
+    json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, name, (json_int_t)number, "places",
+                              sw_option_list_to_json(&store->places));
+    if (json_array_append_new(array, entry) == 0)
+        return array;
+    json_decref(array);
+    return NULL;
 }
 
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count) {
     json_t *array = json_array();
-    for (int64_t i = 0; stores != NULL && i < count; i++) {
-        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", stores[i].id, "local_rank", (json_int_t)stores[i].local_rank,
-                                  "places", sw_run_list_to_json(&stores[i].places));
-        if (json_array_append_new(array, entry) != 0) {
-            json_decref(array);
-            return NULL;
-        }
-    }
+    for (int64_t i = 0; stores != NULL && array != NULL && i < count; i++)
+        array = append(array, &stores[i], "local_rank", stores[i].local_rank);
     return array;
 }
 
 json_t *sw_run_left_to_json(const struct sw_run *run) {
     json_t *array = json_array();
-    for (int64_t i = 0; i < run->left_count; i++) {
-        const struct sw_run_store *store = &run->left[i];
-        json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, "last_step", (json_int_t)store->last_step,
-                                  "places", sw_run_list_to_json(&store->places));
-        if (json_array_append_new(array, entry) != 0) {
-            json_decref(array);
-            return NULL;
-        }
-    }
+    for (int64_t i = 0; array != NULL && i < run->left_count; i++)
+        array = append(array, &run->left[i], "last_step", run->left[i].last_step);
     return array;
 }
 

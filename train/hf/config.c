@@ -1,67 +1,20 @@
 #include "train/hf/config.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include "train/files/files.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Real ones have a few KiB; label maps can make them larger. */
-#define CONFIG_MAX_BYTES (INT64_C(1) << 24)
-
-/* Reads until the end or the buffer is full. */
-static sw_status read_fully(int fd, const char *path, char *to, size_t capacity, size_t *out_used) {
-    size_t used = 0;
-    while (used < capacity) {
-        const ssize_t got = read(fd, to + used, capacity - used);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return sw_fail(SW_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-        if (got == 0)
-            break;
-        used += (size_t)got;
-    }
-    *out_used = used;
-    return SW_OK;
-}
-
-static sw_status read_open_text(int fd, const char *path, char **out) {
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode) || info.st_size > CONFIG_MAX_BYTES)
-        return sw_fail(SW_ERR_ARG, "%s is not a config.json: it must be a regular file of at most %lld bytes", path,
-                       (long long)CONFIG_MAX_BYTES);
-    char *text = malloc((size_t)info.st_size + 1);
-    if (text == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
-    size_t used = 0;
-    const sw_status status = read_fully(fd, path, text, (size_t)info.st_size, &used);
-    if (status != SW_OK) {
-        free(text);
-        return status;
-    }
-    text[used] = '\0';
-    if (strlen(text) != used) {
-        free(text);
-        return sw_fail(SW_ERR_ARG, "%s is not a config.json: it contains zero bytes", path);
-    }
-    *out = text;
-    return SW_OK;
-}
+/* A config.json has a few KiB; label maps can make it larger. */
+#define CONFIG_LIMIT_BYTES ((size_t)1 << 24)
 
 static sw_status load_file(const char *path, struct sw_model_config *out) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
-    char *text = NULL;
-    sw_status status = read_open_text(fd, path, &text);
-    close(fd);
-    if (status == SW_OK)
-        status = sw_config_parse(text, path, out);
+    char *text;
+    SW_TRY(sw_file_read_text(path, CONFIG_LIMIT_BYTES, &text));
+    const sw_status status = sw_config_parse(text, path, out);
     free(text);
     return status;
 }

@@ -5,7 +5,6 @@
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 #include "offload/simulate/measure_comm.h"
-#include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/plan/rates_json.h"
 #include "train/plan/settings_plan.h"
@@ -13,7 +12,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -225,13 +223,7 @@ static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, 
 }
 
 static sw_status write_file(const char *path, const struct sw_machine_rates *rates, const char *shape, int64_t units) {
-    json_t *root = to_json(rates, shape, units);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
-                                    : sw_file_replace(path, text, strlen(text), SW_FILE_SHARED);
-    free(text);
-    json_decref(root);
-    return status;
+    return sw_json_write_file(path, to_json(rates, shape, units), SW_FILE_SHARED);
 }
 
 static sw_status read_units(const json_t *root, const struct unit_array *array, const char *path, int64_t units,

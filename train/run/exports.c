@@ -3,7 +3,7 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "train/files/files.h"
+#include "train/files/json_file.h"
 #include "train/hf/checkpoint.h"
 #include "train/run/gathered_masters.h"
 
@@ -34,12 +34,10 @@ static sw_status path_of(const struct exports *exports, int64_t step, char path[
     return sw_path_join(path, SW_RUN_PATH_CHARS, exports->folder, name);
 }
 
-static sw_status parse_index(const char *text, const char *path, struct exports *exports) {
-    json_error_t error;
-    json_t *root = json_loads(text, 0, &error);
+static sw_status parse_index(const json_t *root, const char *path, struct exports *exports) {
     size_t i;
     json_t *entry;
-    json_array_foreach(root, i, entry) {
+    json_array_foreach((json_t *)(uintptr_t)root, i, entry) {
         const json_t *loss = json_object_get(entry, "val_loss");
         if (exports->count < SW_EXPORTS_MOST)
             exports->kept[exports->count++] =
@@ -47,26 +45,28 @@ static sw_status parse_index(const char *text, const char *path, struct exports 
                                 .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
                                 .unlisted = json_is_true(json_object_get(entry, "unlisted"))};
     }
-    const bool sound = json_is_array(root);
-    json_decref(root);
-    return sound ? SW_OK : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
+    return json_is_array(root)
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
 }
 
 static sw_status read_index(const char *run_folder, struct exports *exports) {
-    char path[SW_RUN_PATH_CHARS], *text;
+    char path[SW_RUN_PATH_CHARS];
+    json_t *root;
     SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
     SW_TRY(sw_folder_make_own(exports->folder, 0700));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
     if (!sw_path_exists(path))
         return SW_OK;
-    SW_TRY(sw_file_read_own_text(path, INDEX_LIMIT_BYTES, &text));
-    const sw_status status = parse_index(text, path, exports);
-    free(text);
+    SW_TRY(sw_json_read_own_file(path, INDEX_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
+    const sw_status status = parse_index(root, path, exports);
+    json_decref(root);
     return status;
 }
 
 static sw_status write_index(const struct exports *exports) {
     char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
     json_t *root = json_array();
     for (int i = 0; i < exports->count; i++) {
         const struct export *kept = &exports->kept[i];
@@ -76,14 +76,7 @@ static sw_status write_index(const struct exports *exports) {
             json_object_set_new(entry, "unlisted", json_true());
         json_array_append_new(root, entry);
     }
-    char *text = json_dumps(root, JSON_INDENT(2));
-    sw_status status = sw_path_join(path, sizeof path, exports->folder, "index.json");
-    if (status == SW_OK)
-        status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
-                              : sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
-    free(text);
-    json_decref(root);
-    return status;
+    return sw_json_write_file(path, root, SW_FILE_PRIVATE);
 }
 
 /* Compares exports: a known loss is better than none, then the lower loss, then the newer export. */

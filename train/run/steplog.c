@@ -153,17 +153,7 @@ static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CH
         return SW_OK;
     text[length] = '\n';
     log->broken = true;
-    const size_t bytes = (size_t)length + 1;
-    size_t done = 0;
-    while (done < bytes) {
-        const ssize_t put = write(log->fd, text + done, bytes - done);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s", log->path,
-                           strerror(errno));
-        done += (size_t)put;
-    }
+    SW_TRY(sw_file_write_all(log->fd, log->path, text, (size_t)length + 1));
     log->broken = false;
     return SW_OK;
 }

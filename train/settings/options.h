@@ -36,6 +36,8 @@ struct sw_option_list {
 
 sw_status sw_option_list_add(struct sw_option_list *list, const char *text);
 void sw_option_list_release(struct sw_option_list *list);
+/* Returns the texts as an array, or NULL if one is not UTF-8. The caller releases it. */
+json_t *sw_option_list_to_json(const struct sw_option_list *list);
 
 /* The value of an int, size or duration for which "auto" was given. */
 #define SW_OPTION_AUTO INT64_C(-1)

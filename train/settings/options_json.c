@@ -17,7 +17,7 @@ static bool is_kept(const struct sw_option *option) {
     return sw_option_has_flag(option) && !option->transient;
 }
 
-static json_t *list_to_json(const struct sw_option_list *list) {
+json_t *sw_option_list_to_json(const struct sw_option_list *list) {
     json_t *array = json_array();
     for (int i = 0; i < list->count; i++) {
         if (json_array_append_new(array, json_string(list->items[i])) != 0) {
@@ -55,7 +55,7 @@ static json_t *value_to_json(const struct sw_option *option, const void *target)
     case SW_OPTION_CHOICE:
         return sw_option_choice_name(option, *(const int *)member, choice) ? json_string(choice) : NULL;
     case SW_OPTION_LIST:
-    case SW_OPTION_MANY: return list_to_json(member);
+    case SW_OPTION_MANY: return sw_option_list_to_json(member);
     }
     return NULL;
 }

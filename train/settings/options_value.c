@@ -139,25 +139,17 @@ static sw_status set_choice(const struct sw_option *option, const char *text, in
     return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be one of %s", option->name, text, option->choices);
 }
 
+static sw_status check_text(const struct sw_option *option, const char *text) {
+    return text[0] != '\0' ? SW_OK : sw_fail(SW_ERR_ARG, "%s is empty; give a value", option->name);
+}
+
 static sw_status set_string(const struct sw_option *option, const char *text, char **out) {
-    if (text[0] == '\0')
-        return sw_fail(SW_ERR_ARG, "%s is empty; give a value", option->name);
+    SW_TRY(check_text(option, text));
     char *copy = strdup(text);
     if (copy == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the value of %s", option->name);
     free(*out);
     *out = copy;
-    return SW_OK;
-}
-
-static sw_status append(const struct sw_option *option, const char *text, struct sw_option_list *list) {
-    char **items = realloc(list->items, ((size_t)list->count + 1) * sizeof *items);
-    if (items == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the values of %s", option->name);
-    list->items = items;
-    items[list->count] = NULL;
-    SW_TRY(set_string(option, text, &items[list->count]));
-    list->count++;
     return SW_OK;
 }
 
@@ -179,7 +171,7 @@ sw_status sw_option_set(const struct sw_option *option, const char *text, void *
     case SW_OPTION_EVERY: return set_every(option, text, member);
     case SW_OPTION_CHOICE: return set_choice(option, text, member);
     case SW_OPTION_LIST:
-    case SW_OPTION_MANY: return append(option, text, member);
+    case SW_OPTION_MANY: SW_TRY(check_text(option, text)); return sw_option_list_add(member, text);
     }
     return sw_fail(SW_ERR_INTERNAL, "%s has no known kind", option->name);
 }

@@ -17,14 +17,8 @@
 enum { START_VERSION = 1, RANK_NAME_CHARS = 64 };
 #define START_LIMIT_BYTES ((size_t)16 << 20)
 
-static sw_status write_all(int file, const char *path, const char *text) {
-    const size_t bytes = strlen(text);
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t wrote = write(file, text + done, bytes - done);
-        if (wrote < 0 && errno != EINTR)
-            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        done += wrote > 0 ? (size_t)wrote : 0;
-    }
+static sw_status write_and_flush(int file, const char *path, const char *text) {
+    SW_TRY(sw_file_write_all(file, path, text, strlen(text)));
     return fsync(file) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "cannot flush %s: %s", path, strerror(errno));
 }
 
@@ -33,7 +27,7 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
                              "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     const sw_status status =
-        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_all(file, path, text);
+        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);
     free(text);
     json_decref(root);
     return status;
