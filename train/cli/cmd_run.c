@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/cli/cmd_ranks.h"
+#include "train/run/signals.h"
 
 #include <math.h>
 
@@ -90,7 +91,8 @@ static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
     return endings[end].exit_status;
 }
 
-int sw_run_say_checked(struct sw_ranks *ranks, const struct sw_trainer *trainer) {
+/* Logs what a --dry-run has checked. */
+static int say_checked(const struct sw_ranks *ranks, const struct sw_trainer *trainer) {
     if (sw_ranks_rank(ranks) == 0) {
         say_start(trainer);
         sw_log_info("all of it fits; nothing was written, as --dry-run asks");
@@ -98,7 +100,7 @@ int sw_run_say_checked(struct sw_ranks *ranks, const struct sw_trainer *trainer)
     return SW_EXIT_DONE;
 }
 
-int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
+static int train_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     sw_run_end end;
     if (sw_ranks_rank(ranks) == 0)
         say_start(trainer);
@@ -114,4 +116,30 @@ int sw_run_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     say_result(trainer, &to_beat);
     sw_costs_say_end(trainer);
     return say_end(trainer, end);
+}
+
+static int open_and_train(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_arguments *arguments,
+                          sw_run_opener open) {
+    struct sw_trainer *trainer = NULL;
+    sw_status status = sw_ranks_begin_watch(ranks, settings->rank_timeout);
+    if (status == SW_OK)
+        status = open(ranks, settings, arguments, sw_signals_catch(sw_ranks_rank(ranks) == 0), &trainer);
+    if (status != SW_OK)
+        return sw_command_fail_ranks(ranks, status);
+    const int code = trainer->run.settings.dry_run ? say_checked(ranks, trainer) : train_to_end(ranks, trainer);
+    sw_trainer_close(trainer);
+    return code;
+}
+
+int sw_command_trains(const struct sw_command_line *line, struct sw_arguments arguments, sw_run_opener open) {
+    struct sw_settings settings = {0};
+    struct sw_ranks ranks;
+    int code;
+    if (!sw_command_begin(&ranks, line->command, &code))
+        return code;
+    if (sw_command_parse_ranks(&ranks, line, arguments.argc, arguments.argv, &settings, &code))
+        code = open_and_train(&ranks, &settings, &arguments, open);
+    sw_options_release(line, &settings);
+    sw_command_end(&ranks, code);
+    return code;
 }

@@ -89,7 +89,7 @@ static const struct sw_option options[] = {
      .what = "print one JSON object on standard output"},
 };
 /* clang-format on */
-enum { OPTION_COUNT = sizeof options / sizeof options[0] };
+#define TABLE .options = options, .option_count = sizeof options / sizeof options[0]
 
 static sw_status check_prompt(const void *target) {
     const struct sw_read_options *given = target;
@@ -102,16 +102,14 @@ const struct sw_command_line sw_eval_command = {
     .command = "eval",
     .bit = EVAL,
     .summary = "Prints a model's loss and perplexity on a file of tokens or text.",
-    .options = options,
-    .option_count = OPTION_COUNT,
+    TABLE,
     .examples = {"spillway eval runs/a --data held-out.bin", "spillway eval model --data held-out.txt --json",
                  "spillway eval runs/a --data held-out.bin --seq 32 --tokens 1000"}};
 const struct sw_command_line sw_generate_command = {
     .command = "generate",
     .bit = GENERATE,
     .summary = "Continues a text, or tokens.",
-    .options = options,
-    .option_count = OPTION_COUNT,
+    TABLE,
     .check = check_prompt,
     .examples = {"spillway generate runs/a --tokens prompt.bin --max-tokens 50",
                  "spillway generate runs/b --prompt 'Once upon a time' --temperature 0.7",
@@ -120,14 +118,12 @@ const struct sw_command_line sw_export_command = {
     .command = "export",
     .bit = EXPORT,
     .summary = "Writes the weights of a run's last commit as a Hugging Face folder.",
-    .options = options,
-    .option_count = OPTION_COUNT,
+    TABLE,
     .examples = {"spillway export runs/a out", "spillway export runs/a out-bf16 --dtype bf16",
                  "spillway export runs/a out-small --dtype bf16 --shard-size 2GiB"}};
 const struct sw_command_line sw_verify_command = {
     .command = "verify",
     .bit = VERIFY,
     .summary = "Reads all of a run's last commit and checks every checksum.",
-    .options = options,
-    .option_count = OPTION_COUNT,
+    TABLE,
     .examples = {"spillway verify runs/a", "spillway verify runs/a --json", "spillway verify runs/c --nvme runs/c"}};

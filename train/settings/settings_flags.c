@@ -224,7 +224,7 @@ static const struct sw_option options[] = {
      .what = "print one JSON object on standard output"},
 };
 /* clang-format on */
-enum { OPTION_COUNT = sizeof options / sizeof options[0] };
+#define TABLE .options = options, .option_count = sizeof options / sizeof options[0], .check = check_settings
 
 static sw_status check_settings(const void *settings) {
     return sw_settings_check(settings);
@@ -253,7 +253,7 @@ const struct sw_command_line sw_train_command = {
     .bit = TRAIN,
     .summary = "Trains a model from its weights, or from random ones with --init.",
     .options = options,
-    .option_count = OPTION_COUNT,
+    .option_count = sizeof options / sizeof options[0],
     .check = check_train,
     .more_help = print_presets_and_exits,
     .examples = {"spillway train --model model --data text.bin --run runs/a --steps 1000",
@@ -264,9 +264,7 @@ const struct sw_command_line sw_resume_command = {
     .command = "resume",
     .bit = RESUME,
     .summary = "Continues a run from its last commit. Flags that are given replace those of the run.",
-    .options = options,
-    .option_count = OPTION_COUNT,
-    .check = check_settings,
+    TABLE,
     .more_help = sw_options_help_exits,
     .goes_on = true,
     .examples = {"spillway resume runs/a", "spillway resume runs/a --steps 2000",
@@ -275,9 +273,7 @@ const struct sw_command_line sw_plan_command = {
     .command = "plan",
     .bit = PLAN,
     .summary = "Shows where a model's state would live, what a step would move, and how long it would take.",
-    .options = options,
-    .option_count = OPTION_COUNT,
-    .check = check_settings,
+    TABLE,
     .more_help = print_presets,
     .examples = {"spillway plan --model model --place optimizer=nvme",
                  "spillway plan --model gpt2-tiny --rates rates.json --trace plan.trace.json",
@@ -287,9 +283,7 @@ const struct sw_command_line sw_bench_step_command = {
     .bit = STEP,
     .summary = "Measures a training step as placed, beside a step with all state in memory, the step's I/O alone, and "
                "the least bytes that it can move.",
-    .options = options,
-    .option_count = OPTION_COUNT,
-    .check = check_settings,
+    TABLE,
     .more_help = print_presets,
     .examples = {"spillway bench step --model gpt2-124m --place optimizer=nvme",
                  "spillway bench step --model model --nvme . --steps 8",
