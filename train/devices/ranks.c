@@ -38,7 +38,7 @@ struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks) {
     return ranks != NULL ? ranks->watch : NULL;
 }
 
-/* How a part of the start went on a rank. */
+/* How a part of the start ended on a rank. */
 struct outcome {
     int64_t status;
     char message[SW_WATCH_TEXT_CHARS];
@@ -51,7 +51,8 @@ static bool failed_alike(const struct outcome *outcomes, int count) {
     return true;
 }
 
-/* Where all have the same error, it is nobody's in particular. */
+/* Returns the error of the first rank that failed. The message names that rank, unless all ranks have the same error.
+ */
 static sw_status judge(const struct outcome *outcomes, int count) {
     int first = 0;
     while (first < count && outcomes[first].status == SW_OK)
@@ -106,14 +107,14 @@ sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count) {
 sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value) {
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    /* Counts of tokens, which doubles hold whole. */
+    /* Doubles hold these counts exactly: they are counts of tokens. */
     double sum = (double)*value;
     SW_TRY(sw_comm_sum_doubles(ranks->comm, "counts", &sum, 1));
     *value = (int64_t)sum;
     return SW_OK;
 }
 
-/* By records, which are host memory: what broadcasts take is the GPU's, where there is one. */
+/* Shares records, which lie in host memory. A broadcast would need the GPU's memory. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes) {
     const int count = sw_ranks_count(ranks);
     if (count == 1)
@@ -125,6 +126,23 @@ sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, 
     const sw_status status = sw_comm_share_records(ranks->comm, what, records, bytes);
     memcpy(data, records, (size_t)bytes);
     free(records);
+    return status;
+}
+
+sw_status sw_ranks_collect(struct sw_ranks *ranks, const char *what, const void *own, int64_t bytes, void **out) {
+    const int count = sw_ranks_count(ranks);
+    char *all = calloc((size_t)count, (size_t)bytes);
+    *out = NULL;
+    sw_status status = sw_ranks_gate(
+        ranks, all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the %s of %d ranks", what, count));
+    if (status == SW_OK && all != NULL) {
+        memcpy(all + sw_ranks_rank(ranks) * bytes, own, (size_t)bytes);
+        status = count > 1 ? sw_comm_share_records(ranks->comm, what, all, bytes) : SW_OK;
+    }
+    if (status == SW_OK)
+        *out = all;
+    else
+        free(all);
     return status;
 }
 
@@ -140,21 +158,18 @@ sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
     *out = sw_machine_cores();
     if (place->ranks == 1)
         return SW_OK;
-    struct cores *all = calloc((size_t)place->ranks, sizeof *all);
-    if (all == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the cores of %d ranks", place->ranks);
-    struct cores *own = &all[place->rank];
-    own->node = place->node;
-    if (sched_getaffinity(0, sizeof own->set, &own->set) != 0)
-        CPU_ZERO(&own->set);
+    struct cores own = {.node = place->node};
+    void *records;
+    if (sched_getaffinity(0, sizeof own.set, &own.set) != 0)
+        CPU_ZERO(&own.set);
+    SW_TRY(sw_ranks_collect(ranks, "cores", &own, sizeof own, &records));
+    const struct cores *all = records;
     cpu_set_t together;
     CPU_ZERO(&together);
-    const sw_status status = sw_comm_share_records(ranks->comm, "cores", all, sizeof *all);
-    for (int rank = 0; status == SW_OK && rank < place->ranks; rank++)
+    for (int rank = 0; rank < place->ranks; rank++)
         if (all[rank].node == place->node)
             CPU_OR(&together, &together, &all[rank].set);
-    free(all);
-    SW_TRY(status);
+    free(records);
     const int64_t share = CPU_COUNT(&together) / place->local_ranks;
     *out = sw_max_i64(1, sw_min_i64(*out, share));
     return sw_ranks_least(ranks, out, 1);

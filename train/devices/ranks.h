@@ -1,4 +1,4 @@
-/* The ranks that train one run together, as its start and its loop see them. NULL is a process alone. */
+/* The ranks that train one run together. A NULL pointer is a process alone, for every function here. */
 #ifndef SW_TRAIN_DEVICES_RANKS_H
 #define SW_TRAIN_DEVICES_RANKS_H
 
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The watch's lane of what the program itself does between steps, behind those of the engine. */
+/* The watch's lane for work of the program itself, between steps; the engine's lanes come before it. */
 enum { SW_RANKS_LANE = 1 + SW_LANES };
 
 /* The GPU objects that NCCL uses. They outlive the trainer, and are closed after the comm. */
@@ -24,13 +24,14 @@ struct sw_ranks_gpu {
 
 struct sw_ranks {
     struct sw_comm *comm;
-    struct sw_watch *watch;                                   /* NULL alone, and before the ranks have agreed */
-    const char *command;                                      /* for messages */
-    void (*ended)(void *ranks, const char *text, bool print); /* as struct sw_watch_spec has it */
+    struct sw_watch *watch; /* NULL for a process alone, and before sw_ranks_begin_watch */
+    const char *command;    /* name of the command, for messages */
+    void (*ended)(void *ranks, const char *text,
+                  bool print); /* called when the watch ends this process (struct sw_watch_spec) */
     struct sw_ranks_gpu gpu;
     bool told;          /* every rank has the same error, which is rank 0's to print */
-    atomic_bool keeps;  /* what is there is worth keeping: a failure ends the process at once */
-    atomic_bool undone; /* until then: what was made has been removed again */
+    atomic_bool keeps;  /* the run has begun: a failure ends the process at once and removes nothing */
+    atomic_bool undone; /* what a failed start has made is removed again */
 };
 
 int sw_ranks_count(const struct sw_ranks *ranks);
@@ -39,14 +40,14 @@ int sw_ranks_rank(const struct sw_ranks *ranks);
 int sw_ranks_local_rank(const struct sw_ranks *ranks);
 int sw_ranks_local_count(const struct sw_ranks *ranks);
 
-/* Return the comm and the watch for an engine; NULL where this rank is alone. Both belong to `ranks`. */
+/* Return the comm and the watch for an engine; NULL for a process alone. Both belong to `ranks`. */
 struct sw_comm *sw_ranks_comm(const struct sw_ranks *ranks);
 struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks);
 
-/* Between two parts of a start that each rank does for itself: goes on only where all have succeeded. Else every rank
- * gets the error of the first that failed, so that it is said once. */
+/* The agreement on errors after a part that each rank does by itself; own is this rank's status. Returns SW_OK if all
+ * have succeeded, or on every rank the error of the first that failed. All ranks call it together. */
 sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
-/* The same, of a part that rank 0 does for all. */
+/* Agrees on the status of a part that rank 0 does for all; the other ranks do not evaluate it. */
 #define sw_ranks_first(ranks, part) sw_ranks_gate(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
 
 /* Compares claims among the ranks, as sw_comm_agree does. */
@@ -57,35 +58,40 @@ sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count);
 sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value);
 /* Copies rank 0's bytes to all ranks. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes);
-/* Cores for each rank, so that all ranks of a machine have as many and they do not share any: the least of all. */
+/* Collects `bytes` bytes of each rank, at `own`, in rank order. The caller frees *out, which is NULL on failure. All
+ * ranks fail together where one has no memory for them. */
+sw_status sw_ranks_collect(struct sw_ranks *ranks, const char *what, const void *own, int64_t bytes, void **out);
+/* Returns how many cores each rank may use without sharing any; the least of all ranks, so that all have as many. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out);
 
-/* Where several ranks share a machine of several NUMA nodes: this thread and those that it starts from now on stay near
- * the rank's GPU (its place on the bus, or NULL), or near a node that it shares with as few as can be. */
+/* Binds this thread, and those that it starts later, to the NUMA node of the rank's GPU (gpu_bus: its bus address;
+ * NULL: no GPU), or to a node that it shares with as few ranks as possible. Does nothing for the only rank of a
+ * machine. */
 void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus);
 
-/* From now on ranks that die or hang are noticed, and end the others; where that is so already, after another time. The
- * time is the same on all. The watch begins patient. */
+/* Begins to watch: a rank that dies or is silent for rank_timeout_s ends all others. Changes the time if the watch runs
+ * already. The time is the same on all ranks. The watch begins patient. */
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
-/* As sw_watch_be_patient: for what takes long and shows nothing meanwhile, as starts and exports do, which flush, pin
- * memory and measure. */
+/* Makes the watch patient (sw_watch_be_patient) for long work that shows no progress, such as flushing, pinning memory
+ * and measuring during starts and exports. */
 void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient);
 
-/* Where GPUs compute, NCCL is to move what they hold; the devices then belong to the ranks. Refused where NCCL's
- * collectives give wrong results. */
+/* Makes NCCL the transport if GPUs compute; the devices then belong to `ranks`. Fails if NCCL's collectives give wrong
+ * results. */
 sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
-/* Compares NCCL's collectives on small buffers with what they should give. All ranks, on an idle comm. */
+/* Compares NCCL's collectives on small buffers with the expected results. All ranks call it together, on an idle comm.
+ */
 sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices);
 /* Closes the GPU objects. Call it once the comm is closed. */
 void sw_ranks_release_gpu(struct sw_ranks *ranks);
 
-/* Tell the watch that this rank begins work of its own for which others may wait, gets on with it, and has done it. */
+/* Tell the watch that this rank begins work for which others may wait, makes progress, and has finished it. */
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index);
 void sw_ranks_tick(struct sw_ranks *ranks);
 void sw_ranks_leave(struct sw_ranks *ranks);
 
-/* The run has begun: from now on a rank's failure leaves everything as it is. */
+/* Declares that the run has begun: from now on a failure leaves everything as it is. */
 void sw_ranks_keep(struct sw_ranks *ranks);
 
 #endif

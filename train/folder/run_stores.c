@@ -3,6 +3,7 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "offload/plan/unit.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_starts.h"
 
@@ -151,6 +152,13 @@ sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *m
         status = sw_run_open_stores(folder, run, moved, out);
     sw_confine_end(confined);
     return status != SW_OK && sw_run_is_locked(folder) ? SW_ERR_OVERTAKEN : status;
+}
+
+bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units) {
+    bool same = sw_store_unit_count(store) == units->count;
+    for (int64_t unit = 0; same && unit < units->count; unit++)
+        same = sw_store_unit_whole_grains(store, unit) == units->unit[unit].grains;
+    return same;
 }
 
 void sw_store_set_close(struct sw_store_set *set) {

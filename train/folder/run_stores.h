@@ -18,6 +18,10 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
 sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
                              struct sw_store **out);
 
+/* Tells whether a store holds the units of this model. */
+struct sw_units;
+bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units);
+
 /* All stores of a run, opened to be read (sw_store_open_to_read) at the newest step that every one has. */
 struct sw_store_set {
     int count;

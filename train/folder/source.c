@@ -65,18 +65,11 @@ sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int6
     return SW_OK;
 }
 
-static bool is_of_model(const struct sw_store *store, const struct sw_units *units) {
-    bool same = sw_store_unit_count(store) == units->count;
-    for (int64_t unit = 0; same && unit < units->count; unit++)
-        same = sw_store_unit_whole_grains(store, unit) == units->unit[unit].grains;
-    return same;
-}
-
 /* Opens a reader of the stores, which owns them, also after a failure. */
 static sw_status open_reader(struct sw_source *source, const char *folder, struct sw_store_set *stores) {
     bool same = true;
     for (int s = 0; same && s < stores->count; s++)
-        same = is_of_model(stores->store[s], source->units);
+        same = sw_run_store_is_of(stores->store[s], source->units);
     if (same)
         return sw_store_reader_open(stores, source->tiles, &source->reader);
     sw_store_set_close(stores);

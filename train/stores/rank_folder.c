@@ -4,7 +4,6 @@
 #include "train/files/files.h"
 #include "train/stores/rank_store.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,17 +39,13 @@ static sw_status compare(const struct sight *own, const struct sight *first, con
 }
 
 sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {
-    const int count = sw_ranks_count(ranks), rank = sw_ranks_rank(ranks);
-    if (count == 1)
+    struct sight own = {0};
+    void *all;
+    if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    struct sight *all = calloc((size_t)count, sizeof *all);
-    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare what %d ranks see", count);
-    SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
-    assert(all != NULL);
-    SW_TRY_GOTO(sw_ranks_gate(ranks, look(folder, &all[rank])), end);
-    SW_TRY_GOTO(sw_comm_share_records(sw_ranks_comm(ranks), "folder of the run", all, sizeof *all), end);
-    status = sw_ranks_gate(ranks, compare(&all[rank], &all[0], folder));
-end:
+    SW_TRY(sw_ranks_gate(ranks, look(folder, &own)));
+    SW_TRY(sw_ranks_collect(ranks, "folder of the run", &own, sizeof own, &all));
+    const sw_status status = sw_ranks_gate(ranks, compare(&own, all, folder));
     free(all);
     return status;
 }

@@ -3,7 +3,6 @@
 #include "train/files/files.h"
 #include "train/stores/rank_store_private.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -83,18 +82,13 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
     struct sw_places places = {0};
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    struct list *all = calloc((size_t)sw_ranks_count(ranks), sizeof *all);
-    sw_status status = all == NULL
-                           ? sw_fail(SW_ERR_NOMEM, "no memory to compare the places of %d ranks", sw_ranks_count(ranks))
-                           : SW_OK;
-    SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
-    assert(all != NULL);
-    struct list *own = &all[sw_ranks_rank(ranks)];
-    own->node = sw_comm_place(sw_ranks_comm(ranks))->node;
-    SW_TRY_GOTO(sw_ranks_gate(ranks, describe(self, own, &places)), end);
-    SW_TRY_GOTO(sw_comm_share_records(sw_ranks_comm(ranks), "places of the stores", all, sizeof *all), end);
-    SW_TRY_GOTO(sw_ranks_gate(ranks, compare(self, all, &places)), end);
-end:
+    struct list own = {.node = sw_comm_place(sw_ranks_comm(ranks))->node};
+    void *all = NULL;
+    sw_status status = sw_ranks_gate(ranks, describe(self, &own, &places));
+    if (status == SW_OK)
+        status = sw_ranks_collect(ranks, "places of the stores", &own, sizeof own, &all);
+    if (status == SW_OK)
+        status = sw_ranks_gate(ranks, compare(self, all, &places));
     sw_places_release(&places);
     free(all);
     return status;

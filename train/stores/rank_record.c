@@ -3,7 +3,6 @@
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,20 +54,20 @@ static sw_status hear(const struct told *told, struct sw_run_store *out) {
 
 static sw_status share(const struct sw_rank_stores *self, const char *id, const struct sw_places *places,
                        struct sw_run_store *out) {
-    const int64_t count = sw_ranks_count(self->ranks), rank = sw_ranks_rank(self->ranks);
+    const int64_t count = sw_ranks_count(self->ranks);
     int64_t negative = -sw_round_up((int64_t)sizeof(struct told) + text_bytes(places), (int64_t)sizeof(int64_t));
     SW_TRY(sw_ranks_least(self->ranks, &negative, 1));
     const int64_t bytes = -negative;
-    char *all = calloc((size_t)count, (size_t)bytes);
-    sw_status status = all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the stores of all ranks");
+    struct told *own = calloc(1, (size_t)bytes);
+    void *all = NULL;
+    sw_status status = own != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the stores of all ranks");
     SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
-    assert(all != NULL && out != NULL);
-    tell(self, id, places, (struct told *)(all + rank * bytes));
-    if (count > 1)
-        status = sw_comm_share_records(sw_ranks_comm(self->ranks), "stores", all, bytes);
+    tell(self, id, places, own);
+    SW_TRY_GOTO(sw_ranks_collect(self->ranks, "stores", own, bytes, &all), end);
     for (int64_t r = 0; status == SW_OK && r < count; r++)
-        status = hear((const struct told *)(all + r * bytes), &out[r]);
+        status = hear((const struct told *)((const char *)all + r * bytes), &out[r]);
 end:
+    free(own);
     free(all);
     return status;
 }
