@@ -5,90 +5,18 @@
 #include "core/size.h"
 #include "train/files/files.h"
 #include "train/run/commit_text.h"
-#include "train/run/eval.h"
 #include "train/run/exports.h"
+#include "train/run/loop_private.h"
 #include "train/run/signals.h"
-#include "train/run/steplog.h"
 #include "train/run/trace_file.h"
-#include "train/run/trainer.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define NS_PER_S INT64_C(1000000000)
 
 /* Requests of a rank during training, as bits. */
 enum { REQUEST_STOP = 1, REQUEST_TIME = 2, REQUEST_SAVE = 4 };
-
-struct loop {
-    struct sw_trainer *trainer;
-    const volatile sig_atomic_t *stop;
-    struct sw_steplog *log;
-    struct sw_schedule schedule;
-    int64_t first_step, last_step;
-    int64_t begun;                                /* last step that was begun */
-    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
-    sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
-    char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
-    bool saved;                                   /* the final save has succeeded */
-    int64_t evaluated;                            /* last step that the log has an evaluation of */
-    unsigned heard;                               /* requests of all ranks, up to the last step that ended */
-    int64_t ended_ns;                             /* when the last step ended, or this loop began */
-    int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
-    int64_t good_steps;                           /* steps of this start with finite loss and gradients */
-    int64_t applied_steps;                        /* steps of the whole run that changed the weights */
-    double seconds_per_step;                      /* smoothed */
-    double longest_pause_seconds;                 /* longest evaluation or export between two steps */
-    bool out_of_time;                             /* --time-limit ends the run */
-    int64_t nvme_bytes;                           /* size of the store's files */
-    int64_t saved_ns;  /* when the last save began; with several ranks, rank 0's clock decides */
-    int64_t save_step; /* first step that began after that save; requests of earlier steps are answered by it */
-    bool save_is_due;  /* the time between saves is over; all ranks agree on it */
-    bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo its length: a begun step carries a save */
-};
-
-/* Fills in this rank's sequences of a step, and counts the targets of all ranks that masks and documents leave. */
-static sw_status fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
-    const int64_t own = micros * batch, all = own * sw_settings_ranks(settings);
-    const int64_t first = sw_ranks_rank(trainer->ranks) * own;
-    *out_loss_tokens = 0;
-    for (int64_t s = 0; s < all; s++) {
-        const uint64_t position = (uint64_t)((step - 1) * all + s);
-        const int64_t mine = s - first;
-        int64_t targets;
-        if (mine >= 0 && mine < own) {
-            const struct sw_tokens tokens =
-                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
-            SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
-        }
-        SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
-        *out_loss_tokens += targets;
-    }
-    return SW_OK;
-}
-
-/* Keeps a failure until the final save: a full disk, a failed export or unreadable data must not cost the steps since
- * the last commit. It ends the run like a stop request, and is returned after the save. A failure of the engine is
- * returned at once, since nothing can be saved then. Later failures are dropped. */
-static sw_status keep_failure(struct loop *loop, sw_status status) {
-    if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
-        return status;
-    if (loop->failure == SW_OK)
-        snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
-    if (loop->failure == SW_OK)
-        loop->failure = status;
-    loop->trainer->ranks->told = false;
-    sw_error_clear();
-    return SW_OK;
-}
-
-static bool exports_after(const struct loop *loop, int64_t step) {
-    const int64_t every = loop->trainer->run.settings.export_every;
-    return every > 0 && step % every == 0;
-}
 
 /* Tells whether the time between saves is over. */
 static bool save_time_is_over(const struct loop *loop) {
@@ -122,10 +50,10 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
     expect_stop_after(loop, step);
-    const sw_status filled = fill_tokens(loop->trainer, step, &loss_tokens);
+    const sw_status filled = sw_loop_fill_tokens(loop->trainer, step, &loss_tokens);
     /* With several ranks, others may have begun this step already, so a failure here ends the job at once. */
     if (filled != SW_OK)
-        return sw_ranks_count(loop->trainer->ranks) == 1 ? keep_failure(loop, filled) : filled;
+        return sw_ranks_count(loop->trainer->ranks) == 1 ? sw_loop_keep_failure(loop, filled) : filled;
     loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
@@ -145,11 +73,6 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
     SW_TRY(sw_engine_begin(loop->trainer->engine, &input));
     loop->begun = step;
     return SW_OK;
-}
-
-static bool evaluates_after(const struct loop *loop, int64_t step) {
-    const int64_t every = loop->trainer->run.settings.eval_every;
-    return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
 }
 
 /* Returns a safe estimate of the final evaluation: half of the training time of as many tokens, though a third is
@@ -258,31 +181,8 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     remember(loop, &result);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
-    SW_TRY(keep_failure(loop, sw_steplog_step(loop->log, record)));
+    SW_TRY(sw_loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
     return describe(loop, &result);
-}
-
-/* Returns the mean loss over the whole validation part. The engine must be idle. */
-static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_evaluation evaluation = {.engine = trainer->engine,
-                                             .model = trainer->model,
-                                             .data = trainer->data,
-                                             .batch = settings->micro_batch,
-                                             .seq = settings->seq,
-                                             .micro_batches = sw_settings_micro_batches(settings),
-                                             .max_tokens = INT64_MAX,
-                                             .ranks = trainer->ranks};
-    return sw_evaluate(&evaluation, out_loss, out_tokens);
-}
-
-/* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. */
-static sw_status evaluate(struct loop *loop, int64_t step, double *out_loss) {
-    int64_t tokens;
-    SW_TRY(validate(loop->trainer, out_loss, &tokens));
-    loop->trainer->validation_loss = *out_loss;
-    return sw_steplog_evaluation(loop->log,
-                                 (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
 }
 
 /* Evaluates, exports and saves between two steps, as far as they are due. */
@@ -291,9 +191,9 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     loop->trainer->costs.paused = true;
     double loss = NAN;
     if (sw_data_validation_windows(loop->trainer->data) > 0)
-        SW_TRY(keep_failure(loop, evaluate(loop, step, &loss)));
-    if (exports_after(loop, step))
-        SW_TRY(keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
+        SW_TRY(sw_loop_keep_failure(loop, sw_loop_evaluate(loop, step, &loss)));
+    if (sw_loop_exports_after(loop, step))
+        SW_TRY(sw_loop_keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);
@@ -304,66 +204,16 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     return SW_OK;
 }
 
-/* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
- * step are not known. */
-static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
-    return sw_steplog_restore(loop->log, (struct sw_step_record){
-                                             .step = step->step,
-                                             .loss = step->loss,
-                                             .grad_norm = step->grad_norm,
-                                             .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
-                                             .tokens = loop->trainer->run.settings.batch_tokens,
-                                             .seconds = NAN,
-                                             .tokens_per_second = NAN,
-                                             .mfu = NAN,
-                                             .skipped = step->skipped,
-                                             .saved = true,
-                                             .ranks = sw_ranks_count(loop->trainer->ranks),
-                                             .zero = loop->trainer->plan->spec.zero,
-                                             .eta_seconds = NAN,
-                                         });
-}
-
-/* Writes an export that may be missing. If the log has the loss of its step already, it is measured again for the
- * index. */
-static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
-    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    double loss = validates ? loop->trainer->validation_loss : (double)NAN;
-    int64_t tokens;
-    bool has;
-    SW_TRY(sw_exports_has(loop->trainer, step, &has));
-    if (has)
-        return SW_OK;
-    if (validates && evaluated)
-        SW_TRY(validate(loop->trainer, &loss, &tokens));
-    return sw_exports_write(loop->trainer, step, loss);
-}
-
-/* Does what the killed process should have done after the last commit: log lines, an evaluation, an export. */
-static sw_status catch_up(struct loop *loop) {
-    const struct sw_run_position *position = &loop->trainer->position;
-    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
-        if (position->recent[i].step > sw_steplog_last_step(loop->log))
-            SW_TRY(restore_line(loop, &position->recent[i]));
-    const bool evaluated = loop->evaluated >= position->step;
-    const bool exports = position->step > 0 && exports_after(loop, position->step);
-    double loss;
-    if ((evaluates_after(loop, position->step) || exports) && !evaluated &&
-        sw_data_validation_windows(loop->trainer->data) > 0)
-        SW_TRY(evaluate(loop, position->step, &loss));
-    return exports ? export_again(loop, position->step, evaluated) : SW_OK;
-}
-
 static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     int64_t step = loop->first_step - 1;
-    SW_TRY(catch_up(loop));
+    SW_TRY(sw_loop_catch_up(loop));
     for (;;) {
         if (loop->begun == step && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         if (loop->begun == step)
             break;
         step++;
-        const bool pauses = evaluates_after(loop, step) || exports_after(loop, step);
+        const bool pauses = sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step);
         if (!pauses && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
@@ -372,83 +222,6 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     }
     *out_step = step;
     return SW_OK;
-}
-
-/* Saves the final state. */
-static sw_status save(struct loop *loop) {
-    struct sw_trainer *trainer = loop->trainer;
-    if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
-        sw_commit_text_flush_log(trainer, loop->last);
-    const sw_status status = sw_engine_save(trainer->engine);
-    loop->saved = status == SW_OK;
-    if (status == SW_OK || loop->failure == SW_OK)
-        return status;
-    char text[SW_WATCH_TEXT_CHARS];
-    snprintf(text, sizeof text, "%s", sw_error_message(status));
-    sw_error_clear();
-    return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
-}
-
-/* Returns the failure that was kept on any rank. */
-static sw_status kept_failure(const struct loop *loop) {
-    return sw_ranks_gate(loop->trainer->ranks,
-                         loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
-}
-
-/* Returns the mean loss of the current weights on the tokens of a step. The engine must be idle. */
-static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
-    struct sw_trainer *trainer = loop->trainer;
-    struct sw_step_input input = {.kind = SW_STEP_LOSS};
-    struct sw_step_result result;
-    SW_TRY(sw_ranks_gate(trainer->ranks, fill_tokens(trainer, step, &input.loss_tokens)));
-    input.loss_tokens = sw_max_i64(1, input.loss_tokens);
-    SW_TRY(sw_engine_begin(trainer->engine, &input));
-    SW_TRY(sw_engine_wait(trainer->engine, &result));
-    *out_loss = sw_step_mean_loss(&result);
-    return SW_OK;
-}
-
-/* Fails if too many steps were not finite. The state is saved already. */
-static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
-    if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
-        return sw_fail(
-            SW_ERR_NOT_FINITE,
-            "loss or gradients were not finite in %d steps in a row; the run stopped after step %lld, and the state "
-            "before these steps is saved; check the data, --lr, --warmup and --precision",
-            SW_BAD_STEPS_LIMIT, (long long)step);
-    if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
-        return sw_fail(
-            SW_ERR_NOT_FINITE,
-            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned; check the "
-            "initial weights, the data, --lr and --precision",
-            (long long)loop->first_step, (long long)step);
-    return SW_OK;
-}
-
-static sw_status refuse_bad_weights(int64_t step, double loss) {
-    return isfinite(loss) ? SW_OK
-                          : sw_fail(SW_ERR_NOT_FINITE,
-                                    "the weights after step %lld, which is saved, give no finite loss: they have "
-                                    "diverged; start a new run with a lower --lr or a longer --warmup",
-                                    (long long)step);
-}
-
-static sw_status finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
-    double loss = loop->trainer->validation_loss;
-    SW_TRY(save(loop));
-    SW_TRY(kept_failure(loop));
-    SW_TRY(refuse_bad_steps(loop, step));
-    *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
-    const bool evaluated = evaluates_after(loop, step) || exports_after(loop, step);
-    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */
-    if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
-        return SW_OK;
-    if (validates && !evaluated)
-        SW_TRY(evaluate(loop, step, &loss));
-    else if (!validates && step >= loop->first_step)
-        SW_TRY(loss_of_step(loop, step, &loss));
-    return refuse_bad_weights(step, loss);
 }
 
 static sw_status write_trace(const struct loop *loop, int64_t last_step) {
@@ -479,7 +252,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(run_steps(loop, &step));
-    sw_status status = finish(loop, step, out_end);
+    sw_status status = sw_loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         status = write_trace(loop, step);
     if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)

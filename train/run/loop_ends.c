@@ -1,0 +1,158 @@
+/* What comes before the first step of the training loop and after the last: what a killed process left undone, the
+ * final save, and the checks of what was trained. */
+#include "train/run/commit_text.h"
+#include "train/run/eval.h"
+#include "train/run/exports.h"
+#include "train/run/loop_private.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Returns the mean loss over the whole validation part. The engine must be idle. */
+static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .model = trainer->model,
+                                             .data = trainer->data,
+                                             .batch = settings->micro_batch,
+                                             .seq = settings->seq,
+                                             .micro_batches = sw_settings_micro_batches(settings),
+                                             .max_tokens = INT64_MAX,
+                                             .ranks = trainer->ranks};
+    return sw_evaluate(&evaluation, out_loss, out_tokens);
+}
+
+sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
+    int64_t tokens;
+    SW_TRY(validate(loop->trainer, out_loss, &tokens));
+    loop->trainer->validation_loss = *out_loss;
+    return sw_steplog_evaluation(loop->log,
+                                 (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
+}
+
+/* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
+ * step are not known. */
+static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
+    return sw_steplog_restore(loop->log, (struct sw_step_record){
+                                             .step = step->step,
+                                             .loss = step->loss,
+                                             .grad_norm = step->grad_norm,
+                                             .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
+                                             .tokens = loop->trainer->run.settings.batch_tokens,
+                                             .seconds = NAN,
+                                             .tokens_per_second = NAN,
+                                             .mfu = NAN,
+                                             .skipped = step->skipped,
+                                             .saved = true,
+                                             .ranks = sw_ranks_count(loop->trainer->ranks),
+                                             .zero = loop->trainer->plan->spec.zero,
+                                             .eta_seconds = NAN,
+                                         });
+}
+
+/* Writes an export that may be missing. If the log has the loss of its step already, it is measured again for the
+ * index. */
+static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    double loss = validates ? loop->trainer->validation_loss : (double)NAN;
+    int64_t tokens;
+    bool has;
+    SW_TRY(sw_exports_has(loop->trainer, step, &has));
+    if (has)
+        return SW_OK;
+    if (validates && evaluated)
+        SW_TRY(validate(loop->trainer, &loss, &tokens));
+    return sw_exports_write(loop->trainer, step, loss);
+}
+
+sw_status sw_loop_catch_up(struct loop *loop) {
+    const struct sw_run_position *position = &loop->trainer->position;
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
+        if (position->recent[i].step > sw_steplog_last_step(loop->log))
+            SW_TRY(restore_line(loop, &position->recent[i]));
+    const bool evaluated = loop->evaluated >= position->step;
+    const bool exports = position->step > 0 && sw_loop_exports_after(loop, position->step);
+    double loss;
+    if ((sw_loop_evaluates_after(loop, position->step) || exports) && !evaluated &&
+        sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(sw_loop_evaluate(loop, position->step, &loss));
+    return exports ? export_again(loop, position->step, evaluated) : SW_OK;
+}
+
+/* Saves the final state. */
+static sw_status save(struct loop *loop) {
+    struct sw_trainer *trainer = loop->trainer;
+    if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
+        sw_commit_text_flush_log(trainer, loop->last);
+    const sw_status status = sw_engine_save(trainer->engine);
+    loop->saved = status == SW_OK;
+    if (status == SW_OK || loop->failure == SW_OK)
+        return status;
+    char text[SW_WATCH_TEXT_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
+}
+
+/* Returns the failure that was kept on any rank. */
+static sw_status kept_failure(const struct loop *loop) {
+    return sw_ranks_gate(loop->trainer->ranks,
+                         loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
+}
+
+/* Returns the mean loss of the current weights on the tokens of a step. The engine must be idle. */
+static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
+    struct sw_trainer *trainer = loop->trainer;
+    struct sw_step_input input = {.kind = SW_STEP_LOSS};
+    struct sw_step_result result;
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_loop_fill_tokens(trainer, step, &input.loss_tokens)));
+    input.loss_tokens = sw_max_i64(1, input.loss_tokens);
+    SW_TRY(sw_engine_begin(trainer->engine, &input));
+    SW_TRY(sw_engine_wait(trainer->engine, &result));
+    *out_loss = sw_step_mean_loss(&result);
+    return SW_OK;
+}
+
+/* Fails if too many steps were not finite. The state is saved already. */
+static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
+    if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in %d steps in a row; the run stopped after step %lld, and the state "
+            "before these steps is saved; check the data, --lr, --warmup and --precision",
+            SW_BAD_STEPS_LIMIT, (long long)step);
+    if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned; check the "
+            "initial weights, the data, --lr and --precision",
+            (long long)loop->first_step, (long long)step);
+    return SW_OK;
+}
+
+static sw_status refuse_bad_weights(int64_t step, double loss) {
+    return isfinite(loss) ? SW_OK
+                          : sw_fail(SW_ERR_NOT_FINITE,
+                                    "the weights after step %lld, which is saved, give no finite loss: they have "
+                                    "diverged; start a new run with a lower --lr or a longer --warmup",
+                                    (long long)step);
+}
+
+sw_status sw_loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
+    double loss = loop->trainer->validation_loss;
+    SW_TRY(save(loop));
+    SW_TRY(kept_failure(loop));
+    SW_TRY(refuse_bad_steps(loop, step));
+    *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+    const bool evaluated = sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step);
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */
+    if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
+        return SW_OK;
+    if (validates && !evaluated)
+        SW_TRY(sw_loop_evaluate(loop, step, &loss));
+    else if (!validates && step >= loop->first_step)
+        SW_TRY(loss_of_step(loop, step, &loss));
+    return refuse_bad_weights(step, loss);
+}

@@ -1,0 +1,48 @@
+/* What the steps of the training loop share with its ends. */
+#include "core/size.h"
+#include "train/run/loop_private.h"
+
+#include <stdio.h>
+
+sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    const int64_t own = micros * batch, all = own * sw_settings_ranks(settings);
+    const int64_t first = sw_ranks_rank(trainer->ranks) * own;
+    *out_loss_tokens = 0;
+    for (int64_t s = 0; s < all; s++) {
+        const uint64_t position = (uint64_t)((step - 1) * all + s);
+        const int64_t mine = s - first;
+        int64_t targets;
+        if (mine >= 0 && mine < own) {
+            const struct sw_tokens tokens =
+                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
+            SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
+        }
+        SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
+        *out_loss_tokens += targets;
+    }
+    return SW_OK;
+}
+
+bool sw_loop_evaluates_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.eval_every;
+    return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
+}
+
+bool sw_loop_exports_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.export_every;
+    return every > 0 && step % every == 0;
+}
+
+sw_status sw_loop_keep_failure(struct loop *loop, sw_status status) {
+    if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
+        return status;
+    if (loop->failure == SW_OK)
+        snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
+    if (loop->failure == SW_OK)
+        loop->failure = status;
+    loop->trainer->ranks->told = false;
+    sw_error_clear();
+    return SW_OK;
+}

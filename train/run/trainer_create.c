@@ -1,0 +1,185 @@
+/* Makes a new run: checks everything, makes the folder and the store, loads the weights and commits them as step 0. */
+#include "core/clock.h"
+#include "core/confine.h"
+#include "core/long_work.h"
+#include "train/files/files.h"
+#include "train/folder/run_lock.h"
+#include "train/run/agreement.h"
+#include "train/run/commit_text.h"
+#include "train/run/loading.h"
+#include "train/run/progress.h"
+#include "train/run/trace_file.h"
+#include "train/run/trainer_private.h"
+#include "train/stores/new_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The work while a store is made: progress is shown, and a stop request is obeyed. */
+struct making {
+    struct sw_progress progress;
+    struct sw_ranks *ranks;
+    const volatile sig_atomic_t *stop;
+};
+
+static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
+    struct making *making = context;
+    sw_progress_at(&making->progress, done_bytes, total_bytes, sw_now_ns());
+    sw_ranks_tick(making->ranks);
+    return !*making->stop;
+}
+
+/* Makes the store. Every byte of it is written once, which takes a while if it is large. */
+static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
+    struct sw_trainer *trainer = context;
+    const struct sw_new_store wanted = {.plan = trainer->plan,
+                                        .places = places,
+                                        .id = id,
+                                        .allow_buffered = trainer->run.settings.allow_buffered,
+                                        .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
+    struct making making = {
+        .progress = sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
+        .ranks = trainer->ranks,
+        .stop = trainer->stop};
+    sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
+    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, out);
+    sw_ranks_leave(trainer->ranks);
+    if (status == SW_OK)
+        sw_progress_end(&making.progress, sw_store_file_bytes(*out), sw_now_ns());
+    else
+        sw_progress_break(&making.progress);
+    trainer->made_store = status == SW_OK;
+    return status;
+}
+
+struct sw_rank_stores sw_trainer_stores(struct sw_trainer *trainer) {
+    return (struct sw_rank_stores){.ranks = trainer->ranks,
+                                   .folder = trainer->folder,
+                                   .run = &trainer->run,
+                                   .make = make_store,
+                                   .context = trainer};
+}
+
+static sw_status create_store(struct sw_trainer *trainer) {
+    const struct sw_rank_stores stores = sw_trainer_stores(trainer);
+    SW_TRY(sw_rank_places_agree(&stores));
+    SW_TRY(sw_start_announce(&stores, &trainer->start));
+    return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
+}
+
+static sw_status open_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
+                                &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    return SW_OK;
+}
+
+/* Makes the folder with mode 0700, because it will hold weights. */
+static sw_status make_folder(struct sw_trainer *trainer) {
+    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
+    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
+                           sizeof trainer->made_folders);
+}
+
+static sw_status write_recipe(const struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, SW_RECIPE_NAME));
+    SW_TRY(sw_settings_recipe(&trainer->run.settings, trainer->given, &text));
+    const sw_status status = sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
+    free(text);
+    return status;
+}
+
+static sw_status begin_run(struct sw_trainer *trainer) {
+    SW_TRY(write_recipe(trainer));
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
+}
+
+/* Checks that the store has room: in the folders of --nvme, else in what is there of the path to the run's folder. */
+static sw_status check_places(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    char folder[SW_RUN_PATH_CHARS];
+    struct sw_places places;
+    SW_TRY(sw_path_join(folder, sizeof folder, trainer->folder, "."));
+    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
+        *strrchr(folder, '/') = '\0';
+    if (access(folder, F_OK) != 0)
+        snprintf(folder, sizeof folder, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
+    const sw_status status = sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places});
+    sw_places_release(&places);
+    return status;
+}
+
+static sw_status create(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_settings_check_names(settings));
+    SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
+    SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
+    SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
+    SW_TRY(sw_trainer_prepare(trainer));
+    if (settings->dry_run)
+        return sw_ranks_gate(ranks, check_places(trainer));
+    trainer->run.data_digest = sw_data_digest(trainer->data);
+    SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
+    SW_TRY(make_folder(trainer));
+    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
+    SW_TRY(sw_start_clear(ranks, trainer->folder));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_trainer_choose_plan(trainer));
+    SW_TRY(create_store(trainer));
+    SW_TRY(sw_trainer_add_start(trainer));
+    SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_trainer_open_engine(trainer));
+    SW_TRY(sw_commit_text_begin(trainer));
+    SW_TRY(sw_loading_run(trainer));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    return SW_OK;
+}
+
+/* Removes everything that a failed start made. */
+static void undo_create(struct sw_trainer *trainer) {
+    sw_engine_close(trainer->engine);
+    trainer->engine = NULL;
+    const struct sw_rank_stores stores = sw_trainer_stores(trainer);
+    if (trainer->start.announced) {
+        sw_rank_store_undo(&stores, trainer->store);
+        trainer->store = NULL;
+    }
+    sw_start_undo(&stores, &trainer->start);
+    if (trainer->lock >= 0)
+        sw_run_lock_remove(trainer->folder);
+    sw_confine_end(trainer->confined);
+    trainer->confined = NULL;
+    sw_folder_unmake(trainer->folder, trainer->made_folders);
+}
+
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(sw_trainer_make(settings->run, ranks, stop, &trainer));
+    trainer->run.settings = *settings;
+    trainer->run.settings.memory_named[SW_DEVICE] = settings->device_memory != SW_OPTION_AUTO;
+    trainer->run.settings.memory_named[SW_HOST] = settings->host_memory != SW_OPTION_AUTO;
+    *settings = (struct sw_settings){0};
+    sw_long_work_stop_by(stop);
+    const sw_status status = create(trainer);
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK) {
+        undo_create(trainer);
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}

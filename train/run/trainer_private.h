@@ -1,0 +1,25 @@
+/* The parts of a start that a new run and a resume share. After each part that a rank does by itself, all ranks learn
+ * whether it failed on any. */
+#ifndef SW_TRAIN_RUN_TRAINER_PRIVATE_H
+#define SW_TRAIN_RUN_TRAINER_PRIVATE_H
+
+#include "train/run/trainer.h"
+#include "train/stores/rank_store.h"
+
+/* Allocates a trainer with nothing open. *stop is the request to stop. */
+sw_status sw_trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                          struct sw_trainer **out);
+/* Opens device, data and model and outlines the plan: does everything that can be refused before anything is written.
+ */
+sw_status sw_trainer_prepare(struct sw_trainer *trainer);
+/* Chooses and completes the cheapest plan. Checks its memory again, as it may take more than the plan that was checked,
+ * and that all ranks have the same collectives. */
+sw_status sw_trainer_choose_plan(struct sw_trainer *trainer);
+/* Returns how this run's stores are made and opened. */
+struct sw_rank_stores sw_trainer_stores(struct sw_trainer *trainer);
+/* Adds the id of this start to the run, before its first commit, which carries the id. */
+sw_status sw_trainer_add_start(struct sw_trainer *trainer);
+/* Opens the engine, with nothing loaded. */
+sw_status sw_trainer_open_engine(struct sw_trainer *trainer);
+
+#endif

@@ -1,0 +1,112 @@
+/* Continues a run from its last commit. */
+#include "core/confine.h"
+#include "core/long_work.h"
+#include "train/folder/run_lock.h"
+#include "train/folder/run_stores.h"
+#include "train/run/trace_file.h"
+#include "train/run/trainer_private.h"
+
+static sw_status check_store(const struct sw_trainer *trainer) {
+    if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->model)))
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "the store was made for another model than run.json describes; restore the one that belongs to it");
+    if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the store was made with another --durability than run.json names; restore the one that belongs to it");
+    return SW_OK;
+}
+
+/* Edits the settings of a run that is resumed; apply NULL: no edit. */
+struct change {
+    sw_status (*apply)(void *context, struct sw_settings *settings);
+    void *context;
+};
+
+/* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
+ * only a chunk size that is not named may be raised. */
+static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
+    enum { UNNAMED = INT32_MIN };
+    const int64_t chunk_grains = settings->chunk_grains;
+    settings->chunk_grains = UNNAMED;
+    const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
+    int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
+    settings->device_memory = settings->host_memory = UNNAMED;
+    const sw_status status = change->apply(change->context, settings);
+    for (int tier = SW_DEVICE; tier <= SW_HOST; tier++) {
+        settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
+        *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
+    }
+    settings->chunk_may_grow = settings->chunk_grains == UNNAMED;
+    settings->chunk_grains = settings->chunk_may_grow ? chunk_grains : settings->chunk_grains;
+    return status;
+}
+
+static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    trainer->past_schedule = sw_settings_schedule(settings);
+    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
+        sw_settings_regroup(settings, trainer->run.ranks);
+    if (change->apply != NULL)
+        SW_TRY(apply_change(change, settings));
+    return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
+}
+
+static sw_status open_store(struct sw_trainer *trainer) {
+    struct sw_rank_stores stores = sw_trainer_stores(trainer);
+    stores.previous = trainer->run.settings.previous;
+    SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
+    SW_TRY(sw_rank_places_agree(&stores));
+    return sw_rank_store_open(&stores, &trainer->store);
+}
+
+static sw_status read_position(struct sw_trainer *trainer) {
+    SW_TRY(check_store(trainer));
+    return sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest,
+                                &trainer->position);
+}
+
+/* Locks the run. A folder without a run gets no lock file: reading it fails with a better error. */
+static sw_status lock_run(struct sw_trainer *trainer) {
+    return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
+}
+
+static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
+    SW_TRY(sw_trainer_prepare(trainer));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_gate(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
+    SW_TRY(sw_trainer_choose_plan(trainer));
+    SW_TRY(open_store(trainer));
+    SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
+    SW_TRY(sw_trainer_add_start(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    SW_TRY(sw_trainer_open_engine(trainer));
+    return sw_engine_restore(trainer->engine);
+}
+
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(sw_trainer_make(folder, ranks, stop, &trainer));
+    sw_long_work_stop_by(stop);
+    const sw_status status = resume(trainer, &(struct change){change, context});
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
+        (void)sw_fail_while(status, "resuming a run whose start was cut off; start it again with train");
+    if (status != SW_OK) {
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
