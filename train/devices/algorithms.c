@@ -138,7 +138,7 @@ static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
              gpu->isa, driver, gpu->driver, (long long)gpu->library);
 }
 
-/* Reads the algorithms that this machine keeps; the list is empty where there are none, or they are damaged. */
+/* Reads the algorithms that this machine keeps. The list is empty if there are none or the file is damaged. */
 static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
     char key[KEY_CHARS];
     struct sw_gemm_algorithms list = {0};
@@ -151,7 +151,8 @@ static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
     return list;
 }
 
-/* Shapes that are kept already keep their algorithms: a run that obeyed its record says nothing of this machine. */
+/* Keeps algorithms of new shapes. Those of known shapes stay, because a run that obeys its record may use others than
+ * this machine would choose. */
 static sw_status keep(const struct sw_device_info *gpu, const struct sw_gemm_algorithms *list) {
     char key[KEY_CHARS];
     struct sw_gemm_algorithms kept = read_kept(gpu);
@@ -179,7 +180,7 @@ void sw_algorithms_keep(const struct sw_device *device) {
         (void)keep(&gpu, &list);
         sw_gemm_algorithms_release(&list);
     }
-    sw_error_clear(); /* whatever could not be kept is measured again */
+    sw_error_clear(); /* what cannot be kept is measured again */
 }
 
 static bool usable(const struct sw_algorithm_record *record, const struct sw_device_info *gpu) {
@@ -191,7 +192,7 @@ static bool usable(const struct sw_algorithm_record *record, const struct sw_dev
     return false;
 }
 
-/* The slower way of attention is always there; the faster one is only where the self-test has passed it. */
+/* Computes attention as the run did. The slower way always works; the faster one only if it passed the self-test. */
 static sw_status follow_attention(struct sw_device *device, bool warpgroups) {
     if (warpgroups && !sw_device_info(device).warpgroups)
         sw_log_warn("the run's attention was computed by products of warpgroups, which this GPU or its self-test does "
@@ -213,7 +214,7 @@ sw_status sw_algorithms_begin(struct sw_device *device, const struct sw_algorith
     return status;
 }
 
-/* On rank 0. */
+/* Notes on rank 0 which algorithms the device uses, and keeps them on this machine. */
 static sw_status note(struct sw_device *device, struct sw_algorithm_record *record) {
     const struct sw_device_info gpu = sw_device_info(device);
     const bool recorded = record->library == gpu.library && record->library != 0;
@@ -230,7 +231,7 @@ static sw_status note(struct sw_device *device, struct sw_algorithm_record *reco
                     "run goes on with others, by which bits may change",
                     (long long)refused);
     if (keep(&gpu, &record->list) != SW_OK)
-        sw_error_clear(); /* they are in run.json, and another run measures again */
+        sw_error_clear(); /* run.json has them, and another run measures again */
     return SW_OK;
 }
 

@@ -22,15 +22,15 @@ json_t *sw_algorithm_record_to_json(const struct sw_algorithm_record *record);
 /* Reads the record of run.json. `from` is NULL for a run.json of an older version, and the record is then empty. */
 sw_status sw_algorithm_record_from_json(const json_t *from, const char *path, struct sw_algorithm_record *out);
 
-/* Before the device prepares products, and once it computes attention in its fastest way: it takes the algorithms that
- * are recorded, else those that this machine keeps, and else measures; attention follows the record. Says where a
- * record cannot be used, as bits may then change. */
+/* Gives the device the algorithms of the record, or else those that this machine keeps; it measures all others.
+ * Attention follows the record. Warns if the record cannot be used, because bits may then change. Call it before the
+ * device prepares products and after its way of attention is chosen (sw_gpu_verdict_require). */
 sw_status sw_algorithms_begin(struct sw_device *device, const struct sw_algorithm_record *record);
-/* Once products are prepared, in a process that trains nothing: keeps those that were measured on this machine, so that
- * its next start computes the same bits. */
+/* Keeps the algorithms that were measured on this machine, so that the next start computes the same bits. For processes
+ * that do not train; call it after products are prepared. */
 void sw_algorithms_keep(const struct sw_device *device);
-/* Once rank 0's products are prepared: notes their algorithms in the record, keeps them on this machine, and has the
- * other ranks' devices, which have prepared none yet, use the same. All ranks. */
+/* Notes the algorithms of rank 0 in the record, keeps them on its machine, and gives them to the other ranks' devices.
+ * Rank 0 has prepared its products, and the others have not. All ranks call it together. */
 sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, struct sw_algorithm_record *record);
 
 #endif

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 enum { NAME_CHARS = 24 };
-/* A plan leaves this share of what a GPU has free, and of a large GPU so much at most: kernels that are loaded when
- * they are first used, buffers of NCCL, and page tables for pinned memory, 2 GiB of which tell where 1 TiB lies. */
+/* A plan leaves this share of a GPU's free memory, but at most GPU_MOST_REST_BYTES, for kernels that are loaded at
+ * their first use, buffers of NCCL, and page tables of pinned memory, which take 2 GiB for each TiB. */
 #define GPU_REST_SHARE 0.08
 #define GPU_MOST_REST_BYTES (2 * SW_GIB)
 
@@ -18,7 +18,7 @@ static sw_status open_gpu(int local_rank, struct sw_device **out) {
     return sw_device_open(name, 0, out);
 }
 
-/* Why there is no GPU is of no interest to whoever did not ask for one; that there is one which does not work is. */
+/* Opens a GPU, or else the CPU. Warns of a GPU that does not work, but not of a machine without one. */
 static sw_status open_best(int local_rank, struct sw_devices *out) {
     const sw_status status = open_gpu(local_rank, &out->compute);
     if (status == SW_OK)

@@ -1,4 +1,4 @@
-/* The device that computes, and the one that updates state in the host's memory. */
+/* The devices of a process: one that computes, and the CPU, which updates state in host memory. */
 #ifndef SW_TRAIN_DEVICES_DEVICES_H
 #define SW_TRAIN_DEVICES_DEVICES_H
 
@@ -9,15 +9,17 @@ typedef enum { SW_DEVICE_AUTO, SW_DEVICE_CPU, SW_DEVICE_CUDA } sw_device_choice;
 
 struct sw_devices {
     struct sw_device *compute;
-    struct sw_device *host; /* the CPU; the same one where that computes */
+    struct sw_device *host; /* the CPU; equal to `compute` if the CPU computes */
 };
 
-/* auto is CUDA where it is built in and a GPU can be used, else the CPU. threads: of the CPU, 0 for all cores. Ranks of
- * a machine take its GPUs in turn; a launcher that shows each of them only its own has chosen already. */
+/* Opens the devices. AUTO is a GPU if CUDA is built in and one can be used, else the CPU. threads: CPU threads; 0: all
+ * cores. The ranks of a machine take its GPUs in turn by local_rank, unless the launcher shows each rank only its own.
+ */
 sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out);
 void sw_devices_close(struct sw_devices *devices);
 
-/* Bytes that a plan may take of a GPU's free memory: the rest is for what its libraries load and take later on. */
+/* Returns the bytes of a GPU's free memory that a plan may take. The rest is left to libraries, which load and allocate
+ * later. */
 int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu);
 
 /* Returns the properties of the computing device, with the number of threads of the host. */

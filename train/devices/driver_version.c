@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  DATE": the first word that begins with a digit and has a
- * point. */
+/* Finds the first word that begins with a digit and has a point in "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+ * 535.129.03 DATE". */
 void sw_driver_version(const char *root, char out[SW_DRIVER_VERSION_CHARS]) {
     char line[SW_DRIVER_VERSION_CHARS], *rest = NULL;
     out[0] = '\0';

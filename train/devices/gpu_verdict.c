@@ -12,7 +12,8 @@
 #define KIND "gpu"
 enum { KEY_CHARS = 512, DEVICE_CHARS = 32, VERDICT_VERSION = 1 };
 
-/* The key of a verdict. Two programs of one digest have the same kernels. */
+/* Writes the key of a verdict. It has the digest of the program, because programs of one digest have the same kernels.
+ */
 static sw_status key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
     unsigned char digest[SW_COMM_DIGEST_BYTES];
     char driver[SW_DRIVER_VERSION_CHARS];
@@ -25,7 +26,7 @@ static sw_status key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
     return SW_OK;
 }
 
-/* JSON has no infinity: null. */
+/* Writes an infinite error as null, because JSON has no infinity. */
 static json_t *op_to_json(const struct sw_self_test_op *op) {
     return json_pack("{s:s, s:b, s:b, s:I, s:o, s:s}", "op", op->name, "passed", !op->failed, "optional", op->optional,
                      "comparisons", (json_int_t)op->comparisons, "worst_of_tolerance",
@@ -94,7 +95,7 @@ static void keep(const char *key, const struct sw_self_test_report *report) {
     sw_error_clear();
 }
 
-/* On a device of its own, so that the run's has prepared nothing. */
+/* Runs the self-test on a device of its own, so that the run's device has prepared nothing. */
 static sw_status run_self_test(const char *name, bool tf32, struct sw_self_test_report *report) {
     struct sw_device *device;
     SW_TRY(sw_device_open(name, 0, &device));
@@ -117,7 +118,7 @@ sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_ve
 }
 
 static sw_status judge(const struct sw_device_info *gpu, struct sw_gpu_verdict *verdict) {
-    /* A GPU that failed once, by chance or heat, is asked again. */
+    /* A GPU that failed is tested again, because the failure may have come from chance or heat. */
     if (!sw_gpu_verdict_read(gpu, verdict) || sw_self_test_failed(&verdict->report) != NULL) {
         SW_TRY(sw_gpu_verdict_make(gpu, verdict));
         sw_log_info("self-test of %s: %d ops compared with the reference in %.1f s", gpu->model, verdict->report.count,

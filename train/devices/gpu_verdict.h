@@ -16,17 +16,18 @@ struct sw_gpu_verdict {
 
 /* Reads the kept verdict on a device. Returns false if there is none. */
 bool sw_gpu_verdict_read(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
-/* The same, made where there is none: runs the self-test on the GPU and keeps its verdict. */
+/* Runs the self-test on the GPU and keeps its verdict. */
 sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_verdict *out);
 /* Returns the JSON object of a verdict as it is kept. The caller releases it. */
 json_t *sw_gpu_verdict_to_json(const struct sw_self_test_report *report);
 
-/* Refuses to compute on a GPU that does not pass, and has one that passes use its fastest way of attention. Runs the
- * self-test where there is no verdict that passed, with one line that says so. A CPU needs none. Before the device
- * prepares products. */
+/* Refuses a GPU that fails the self-test, and lets one that passes use its fastest way of attention. Runs the
+ * self-test, and logs it, unless a verdict that passed is kept. A CPU needs none. Call it before the device prepares
+ * products. */
 sw_status sw_gpu_verdict_require(const struct sw_devices *devices);
-/* For whoever only measures or plans: has a GPU compute as a training would, by the algorithms that this machine keeps
- * and by the way of attention that a kept verdict names. Runs no self-test. Before the device prepares products. */
+/* Lets a GPU compute as training would: with the algorithms that this machine keeps and the way of attention that a
+ * kept verdict names. Runs no self-test. For commands that only measure or plan; call it before the device prepares
+ * products. */
 sw_status sw_gpu_as_in_training(const struct sw_devices *devices);
 
 #endif

@@ -1,15 +1,14 @@
-/* NCCL moves and adds what it should: the collectives of a training on small buffers, whose results every rank knows.
- */
+/* Checks NCCL: runs the collectives of training on small buffers whose results every rank knows. */
 #include "core/size.h"
 #include "train/devices/ranks.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-/* Shares are unequal, and no multiple of anything. */
+/* Shares are unequal, and not multiples of any block size. */
 enum { SHARE_ELEMS = 1000, ODD_ELEMS = 13, VALUES = 7 };
 
-/* Small whole numbers, whose sums are exact in every type and order. */
+/* Returns an element of a rank: a small whole number, so that sums are exact in every type and order. */
 static float value_of(int rank, int64_t i) {
     return (float)((rank + 1) * (1 + i % VALUES));
 }
@@ -18,10 +17,10 @@ struct check {
     struct sw_comm *comm;
     struct sw_stream *stream;
     int rank, ranks;
-    int64_t *bounds, *bounds_bytes; /* ranks + 1 */
-    int64_t elems;                  /* of all shares */
+    int64_t *bounds, *bounds_bytes; /* ranks + 1 entries each: where each rank's share begins */
+    int64_t elems;                  /* elements of all shares together */
     float *host;
-    char *device; /* two vectors of elems, and then the staging */
+    char *device; /* two vectors of `elems` fp32 values, and behind them the staging memory */
 };
 
 static sw_status to_device(const struct check *c, float *device) {
@@ -110,7 +109,7 @@ static sw_status check_broadcast(struct check *c) {
     return SW_OK;
 }
 
-/* All ranks come to each, so that none waits for one that has stopped. */
+/* Agrees after each check, so that no rank waits for one that has failed. */
 static sw_status check_all(struct sw_ranks *ranks, struct check *c) {
     SW_TRY(sw_ranks_gate(ranks, check_gather(c)));
     SW_TRY(sw_ranks_gate(ranks, check_reduce(c)));

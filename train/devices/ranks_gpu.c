@@ -1,4 +1,4 @@
-/* Ranks whose devices are GPUs: NCCL moves what these hold. */
+/* Ranks whose devices are GPUs: NCCL is their transport. */
 #include "train/devices/ranks.h"
 
 static sw_status open_stream(struct sw_ranks_gpu *gpu, const struct sw_devices *devices) {

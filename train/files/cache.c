@@ -15,7 +15,8 @@
 #define FILE_LIMIT_BYTES ((size_t)4 << 20)
 enum { PATH_CHARS = 4096, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
 
-/* The XDG base directory specification wants an absolute path and ignores another. False: this user has no place. */
+/* Writes the folder for caches. Ignores a path that is not absolute, as the XDG base directory specification asks.
+ * False: the user has no such folder. */
 static bool base_of(char out[PATH_CHARS]) {
     const char *named = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (named != NULL && named[0] == '/')
@@ -53,12 +54,13 @@ json_t *sw_cache_read(const char *kind, const char *key) {
 static sw_status make_folders(void) {
     char base[PATH_CHARS], folder[PATH_CHARS];
     if (!base_of(base) || !folder_of(folder))
-        return SW_OK; /* path_of says it */
+        return SW_OK; /* path_of reports it */
     SW_TRY(sw_folder_make(base, PRIVATE_FOLDER));
     return sw_folder_make(folder, PRIVATE_FOLDER);
 }
 
-/* Processes that find out the same at once each write a file of their own, and the last name stays. */
+/* Writes through a file of this process's own, because other processes may write the same entry at the same time. The
+ * last one stays. */
 static sw_status write_text(const char *path, const char *text) {
     char own[PATH_CHARS];
     if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)

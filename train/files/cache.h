@@ -1,6 +1,5 @@
-/* A cache of facts about this machine, which can be found out again: small JSON files in
- * $XDG_CACHE_HOME/spillway, or ~/.cache/spillway. A file that is not there, damaged or of another version is only made
- * again. */
+/* A cache of facts about this machine that can be measured again: small JSON files in $XDG_CACHE_HOME/spillway or
+ * ~/.cache/spillway. A file that is missing, damaged or of another version is made anew. */
 #ifndef SW_TRAIN_FILES_CACHE_H
 #define SW_TRAIN_FILES_CACHE_H
 
@@ -10,10 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The file of a kind ("gpu", "products") about what `key` names, or NULL. The caller releases it. */
+/* Returns the entry of a kind ("gpu", "products") for a key, or NULL if there is none. The caller releases it. */
 json_t *sw_cache_read(const char *kind, const char *key);
-/* Replaces the file whole. The key becomes a member of the object, by which reading tells files of equal digests apart.
- */
+/* Replaces the entry of a kind for a key. Adds the key to the object: it tells entries apart whose keys have the same
+ * digest. */
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object);
 
 /* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder

@@ -34,7 +34,7 @@ sw_status sw_file_write_all(int file, const char *path, const char *text, size_t
     return SW_OK;
 }
 
-/* Flushes the folder of a path, whose name goes to `folder`. Returns an errno, or 0. */
+/* Flushes the folder that holds a path, and writes its name to `folder`. Returns an errno, or 0. */
 static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
     snprintf(folder, PATH_CHARS, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -57,7 +57,8 @@ sw_status sw_file_flush_folder_of(const char *path) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
-/* A link goes, and so does another name of somebody else's file, but never the file behind it. */
+/* Creates a file, and removes what has its name. If that is a link, only the link is removed, never the file behind it.
+ */
 static int open_new(const char *path, sw_file_readers readers) {
     if (sw_path_unlink(path) != 0 && errno != ENOENT)
         return -1;
@@ -90,7 +91,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
     return sw_file_flush_folder_of(path);
 }
 
-/* A FIFO would keep whoever opens or reads it waiting. */
+/* Opens a regular file to read. Refuses others, because opening or reading a FIFO may wait for ever. */
 static FILE *open_regular(const char *path, int flags) {
     struct stat info;
     const int fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags, 0);
@@ -103,7 +104,6 @@ static FILE *open_regular(const char *path, int flags) {
     return file;
 }
 
-/* Zero bytes in a file of ours are what a power loss may leave: they end its text. */
 static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out) {
     FILE *file = open_regular(path, flags);
     if (file == NULL)
@@ -118,8 +118,6 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
         status = sw_fail(SW_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     else if (fgetc(file) != EOF)
         status = sw_fail(SW_ERR_ARG, "%s is too large: it may have at most %zu bytes", path, limit_bytes);
-    else if (flags == 0 && memchr(text, '\0', bytes) != NULL)
-        status = sw_fail(SW_ERR_ARG, "%s is not UTF-8 text: it holds a zero byte", path);
     fclose(file);
     if (status != SW_OK) {
         free(text);
@@ -198,14 +196,14 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
         return errno == EEXIST ? SW_OK
                                : sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s",
                                          folder, strerror(errno));
-    /* A umask takes nothing from a folder that is its user's alone. */
+    /* The umask may not take rights from a folder that belongs to its user alone. */
     if (mode == 0700 && sw_path_chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
     /* A power loss may take the folder's own name, and with it everything that was flushed inside. */
     return sw_file_flush_folder_of(folder);
 }
 
-/* Cuts the last name off a path. False: the path has no parent that could be missing. */
+/* Cuts the last name off a path. Returns false if the path has no parent that could be missing. */
 static bool cut_name(char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/')
@@ -279,7 +277,7 @@ sw_status sw_folder_remove(const char *folder) {
 
 void sw_folder_remove_empty(const char *folder) {
     char parent[PATH_CHARS];
-    /* A folder that comes back after a power loss is in the way of a start that is begun again. */
+    /* A folder that came back after a power loss would be in the way of the next start. */
     if (sw_path_rmdir(folder) == 0)
         (void)flush_folder_of(folder, parent);
 }

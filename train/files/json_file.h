@@ -1,4 +1,4 @@
-/* Files of JSON. */
+/* Reads and writes files of JSON. */
 #ifndef SW_TRAIN_FILES_JSON_FILE_H
 #define SW_TRAIN_FILES_JSON_FILE_H
 
@@ -7,17 +7,17 @@
 
 #include <jansson.h>
 
-/* Reads a file of at most limit bytes, without members of one name. What is no JSON is `bad`, with its line. The caller
- * drops the reference. */
+/* Reads a file of at most limit_bytes. Fails with `bad`, and names the line, if the text is not JSON or an object has
+ * two members of one name. The caller releases *out. */
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
-/* Does the same with a file in a folder of ours, and refuses a link. */
+/* Does the same, but refuses a link (sw_file_read_own_text). */
 sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
 /* Writes an object whole (sw_file_replace) and releases it. NULL fails for lack of memory. */
 sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers);
 
-/* Refuses an object of the file at `path` that has a member with none of these names, and says which one it may be
- * meant to be. `where` names the object in the message: "device". What is no object has no members. */
+/* Refuses an object that has a member with another name than these, and suggests the nearest one. Messages name the
+ * file at `path` and the object by `where` ("device"). A value that is not an object has no members. */
 sw_status sw_json_refuse_unknown(const json_t *object, const char *path, const char *where, const char *const *names,
                                  size_t count);
 

@@ -9,7 +9,7 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Edits (one character added, left out or changed) from one text to the other: Levenshtein's distance, row by row. */
+/* Returns the Levenshtein distance: the fewest edits (one character added, left out or changed) between two texts. */
 static int edit_distance(const char *a, int a_chars, const char *b, int b_chars) {
     int row[TYPED_MAX_CHARS + 1];
     assert(b_chars >= 0 && b_chars <= TYPED_MAX_CHARS);
@@ -28,7 +28,7 @@ static int edit_distance(const char *a, int a_chars, const char *b, int b_chars)
 }
 
 struct sw_nearest sw_nearest_begin(const char *typed, size_t chars) {
-    /* A name that needs more edits is no likely typing mistake. */
+    /* A name that is more edits away is no likely typing mistake. */
     const int edits = chars > TYPED_MAX_CHARS ? -1 : min_int(MOST_EDITS, (int)chars / CHARS_PER_EDIT);
     return (struct sw_nearest){.typed = typed, .typed_chars = (int)chars, .distance = edits + 1};
 }

@@ -1,4 +1,4 @@
-/* The known name that a mistyped one was probably meant to be. */
+/* Finds the known name that a mistyped one was probably meant to be. */
 #ifndef SW_TRAIN_FILES_NEAREST_H
 #define SW_TRAIN_FILES_NEAREST_H
 
@@ -11,9 +11,9 @@ struct sw_nearest {
     int distance;
 };
 
-/* Begins a search for what the first `chars` characters of `typed` mean; the text must outlive the search. */
+/* Begins a search for the name nearest to the first `chars` characters of `typed`, which must outlive the search. */
 struct sw_nearest sw_nearest_begin(const char *typed, size_t chars);
-/* Takes a known name where it is nearer than those before. */
+/* Considers a known name, and keeps it if it is nearer than those before. */
 void sw_nearest_consider(struct sw_nearest *nearest, const char *name);
 
 #endif

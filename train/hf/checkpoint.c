@@ -11,15 +11,16 @@
 
 #define NAME_PREFIX "transformer."
 #define OUTPUT_TABLE "lm_head.weight"
-enum { COMPARED_ELEMS = 1 << 20 }; /* Elements of both tables that are held at once while they are compared. */
+enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared at once */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
     const struct sw_units *units;
-    const struct sw_safetensor ***found; /* [unit][tensor] */
-    int64_t *first_grain;                /* of each unit, counted over all; one more gives their number */
-    int64_t ahead;                       /* the first grain, counted so, that is not announced */
+    const struct sw_safetensor ***found; /* indexed by unit and tensor */
+    int64_t *first_grain; /* of each unit, counted over all units; the last of count + 1 entries is the number of all
+                             grains */
+    int64_t ahead;        /* the first grain, counted over all units, whose reads are not announced */
 };
 
 static const char *short_name(const char *name) {
@@ -61,7 +62,8 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                    shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
 }
 
-/* Buffers that transformers once stored with the weights, and a tied table stored twice (check_tied_table). */
+/* Tells whether a tensor may be ignored: a buffer that older versions of transformers stored, or the second copy of a
+ * tied table (check_tied_table). */
 static bool is_harmless(const struct sw_units *units, const char *name) {
     const size_t length = strlen(name);
     const char *const endings[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -100,7 +102,8 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
     return SW_OK;
 }
 
-/* A tied model has one table. Where the weights hold a second one, it must be the same, or training would drop it. */
+/* Checks that a second table of a tied model equals the first: a tied model has one table, so training would drop the
+ * second. */
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
     const struct sw_safetensor *output = sw_safetensors_find(checkpoint->tensors, OUTPUT_TABLE);
     const struct sw_safetensor **embedding = checkpoint->found[0];
@@ -118,7 +121,7 @@ static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const 
     return status;
 }
 
-/* The same name with its first number, that of a layer, as 0. */
+/* Writes the name with its first number, which is that of a layer, replaced by 0. */
 static void in_first_layer(const char *name, char *out, size_t capacity) {
     const size_t before = strcspn(name, "0123456789"), digits = strspn(name + before, "0123456789");
     snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
@@ -202,8 +205,8 @@ struct checkpoint_fill {
     int64_t filled; /* elements */
 };
 
-/* Without a sign, the bits of infinities and of what is no number are above those of every finite one, so that a
- * difference becomes negative. In this form every vector unit can do it. */
+/* Tells whether all values are finite. Without the sign, the bits of infinities and NaN are above those of every finite
+ * number, so a difference becomes negative. Vector units can compute this form. */
 static bool are_finite(const float *values, int64_t count) {
     int32_t any = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -257,7 +260,7 @@ static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int6
                                    &self->taken);
 }
 
-/* Announces grains up to `end` or until there is no room. */
+/* Announces the reads of grains up to `end`, or until there is no room for more. */
 static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
     const struct sw_units *units = checkpoint->units;
     int64_t unit = 0;
@@ -284,8 +287,8 @@ sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int6
     SW_TRY(sw_safetensors_await(checkpoint->tensors, end));
     if (checkpoint->ahead >= end)
         return SW_OK;
-    /* Where a shard ends, the next one's turn comes once all of it is here. What has no room even so is read when it is
-     * asked for. */
+    /* Reads of the next shard are announced once all of this one has arrived. What still has no room is read on demand.
+     */
     SW_TRY(announce(checkpoint, end));
     return sw_safetensors_await(checkpoint->tensors, end);
 }

@@ -21,13 +21,13 @@
 
 enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096, FEWEST_DIGITS = 6, EXACT_DIGITS = 17 };
 #define CONFIG_LIMIT_BYTES ((size_t)1 << 24)
-/* The file by which an unfinished export is known. */
+/* The name of the file that marks an unfinished export. */
 #define MARK "spillway.partial"
 
-/* A whole tensor of the checkpoint: its parts are in units that follow each other. */
+/* A whole tensor of the checkpoint, whose parts are in consecutive units. */
 struct whole_tensor {
     int64_t first_unit, parts;
-    const struct sw_tensor **part; /* of each of these units; room for all units */
+    const struct sw_tensor **part; /* one part for each of these units; room for all units */
 };
 
 static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
@@ -37,7 +37,7 @@ static const struct sw_tensor *find_part(const struct sw_unit *unit, const char 
     return NULL;
 }
 
-/* Returns whether a unit's tensor, or part of one, is the first of its name. */
+/* Tells whether this is the first part of a whole tensor, or all of it. */
 static bool is_first_part(const struct sw_tensor *tensor) {
     return tensor->part.first_row == 0 && tensor->part.first_col == 0;
 }
@@ -53,8 +53,8 @@ static void gather_parts(const struct sw_units *units, int64_t unit, const struc
     }
 }
 
-/* The part that has element `at` of the whole tensor, beginning the search with the one before, as neighbours follow
- * each other. */
+/* Returns the part that has element `at` of the whole tensor. The search begins with part `hint`, because neighbours
+ * are mostly in one part. */
 static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t hint, int64_t *elem, int64_t *run) {
     for (int64_t i = 0; i < whole->parts; i++) {
         const int64_t p = (hint + i) % whole->parts;
@@ -66,7 +66,7 @@ static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t h
     return 0;
 }
 
-/* From here on a type rounds to infinity. */
+/* The least magnitude that rounds to infinity in each type. */
 static const float overflows_at[] = {[SW_F32] = INFINITY, [SW_BF16] = 0x1.ffp127f, [SW_F16] = 65520.0f};
 
 static sw_status check_values(const char *tensor, sw_dtype type, const float *values, int64_t count) {
@@ -171,7 +171,7 @@ static const char *dtype_text(sw_dtype type) {
     return texts[type];
 }
 
-/* Returns whether a folder's config.json still describes this model. Its other fields may differ. */
+/* Tells whether a config.json still describes this model. Fields that do not change the model may differ. */
 static bool describes(const char *path, const struct sw_model_config *config) {
     struct sw_model_config found;
     char *ours = NULL, *theirs = NULL;
@@ -183,8 +183,7 @@ static bool describes(const char *path, const struct sw_model_config *config) {
     return same;
 }
 
-/* Where the source's config.json names the type of its weights, the copy names that of the export. Returns whether that
- * changes anything. */
+/* Sets the type of weights, if config.json names one, to that of the export. Returns whether that changes anything. */
 static bool set_dtype(json_t *root, sw_dtype type) {
     static const char *const fields[] = {"dtype", "torch_dtype"};
     bool changed = false;
@@ -198,7 +197,8 @@ static bool set_dtype(json_t *root, sw_dtype type) {
     return changed;
 }
 
-/* With the fewest digits that give every number back, so that 0.1 stays 0.1. NULL when there is no memory. */
+/* Returns the JSON text with the fewest digits that give back every number, so that 0.1 stays 0.1; NULL without memory.
+ */
 static char *dump_exactly(json_t *root) {
     char *text = NULL;
     bool exact = false;
@@ -233,7 +233,7 @@ static sw_status carry_config(const char *source, const char *target, sw_dtype t
     return status;
 }
 
-/* The source's config.json has fields that training does not use and others do; without it there are those of ours. */
+/* Writes config.json. Prefers a copy of the source's, which has fields that other programs use. */
 static sw_status write_config(const char *folder, const struct sw_model_config *config, sw_dtype type,
                               const char *carry) {
     char source[PATH_CHARS], path[PATH_CHARS], *text = NULL;
@@ -273,8 +273,8 @@ static bool is_empty(const char *folder) {
     return empty;
 }
 
-/* The folder in which the export is made, marked and locked as ours. What an unfinished export has left there goes;
- * anything else that has the name is refused. */
+/* Makes the folder of an unfinished export, with its mark and lock, or takes the one that an earlier export left.
+ * Refuses anything else of this name. */
 static sw_status take_partial(const char *partial, int *out_mark) {
     char path[PATH_CHARS];
     struct stat info;
@@ -288,20 +288,20 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     const sw_status status = sw_lock_take(*out_mark, partial);
     if (status != SW_OK && status != SW_ERR_IO)
         return status;
-    /* A file system without locks is no reason against an export. */
+    /* An export is possible on a file system without locks. */
     sw_error_clear();
-    /* After a power loss nothing may be there without the mark. */
+    /* The mark must be on the drive before anything else is there. */
     return sw_file_flush_folder_of(path);
 }
 
-/* The mark goes last, as what has none is not removed by the next export. */
+/* Removes the mark last, because the next export removes nothing that has no mark. */
 static void remove_partial(const char *partial) {
     if (sw_folder_empty(partial, MARK) == SW_OK)
         (void)sw_folder_remove(partial);
 }
 
-/* Names last before and after they change. The mark goes last: what has it under its final name is whole, and what has
- * none under the other is not ours to remove. */
+/* Gives the export its final name. Flushes names before and after they change. Removes the mark last: under the final
+ * name the folder is complete with or without it, but a folder FOLDER.partial without it could not be removed. */
 static sw_status finish_partial(const char *partial, const char *folder) {
     char path[PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));

@@ -27,7 +27,7 @@ typedef enum {
     SW_ROPE_KINDS
 } sw_rope_kind;
 
-/* Rotary positions, with the names of config.json; 0 where a number is not given. */
+/* Rotary positions, with the names of config.json. A number that is not given is 0. */
 struct sw_rope {
     sw_rope_kind kind;
     double theta, factor;
@@ -37,7 +37,7 @@ struct sw_rope {
     bool truncate;                                                         /* yarn */
 };
 
-/* A model is this description and nothing else; the family only says how it is written in files. */
+/* The complete description of a model. The family only says how the description is written in files. */
 struct sw_model_config {
     char family[SW_CONFIG_NAME_CHARS]; /* "gpt2" */
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions;
@@ -47,12 +47,12 @@ struct sw_model_config {
     bool tied_embeddings;
     sw_norm norm;
     sw_positions positions;
-    bool gated;                                  /* the MLP's inner layer is f(gate)·value */
-    bool out_first;                              /* matrices are stored [out, in] */
-    bool qkv_bias, projection_bias, mlp_bias;    /* where the family leaves them open */
-    bool qk_norm;                                /* queries and keys are normalised, head by head */
-    int64_t window;                              /* tokens that a layer attends to; 0: all ... */
-    uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* ... as these layers do in any case, a bit each */
+    bool gated;                               /* the MLP's inner layer is f(gate)·value */
+    bool out_first;                           /* matrices are stored [out, in] */
+    bool qkv_bias, projection_bias, mlp_bias; /* only families that have a choice set these */
+    bool qk_norm;                             /* queries and keys are normalised, head by head */
+    int64_t window;                           /* tokens that a layer attends to, unless it is in full_layers; 0: all */
+    uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
     struct sw_rope rope;
 };
 
@@ -60,17 +60,17 @@ static inline bool sw_config_in_full_layers(const struct sw_model_config *config
     return (config->full_layers[layer / 64] >> (layer % 64) & 1) != 0;
 }
 
-/* Tokens that a layer attends to; 0: all. */
+/* Returns how many tokens a layer attends to; 0: all. */
 static inline int64_t sw_config_window(const struct sw_model_config *config, int64_t layer) {
     return sw_config_in_full_layers(config, layer) ? 0 : config->window;
 }
 
-/* model: a folder that holds config.json, a config.json itself, or a preset's name. Every field of config.json is used,
- * known to be harmless, or refused by name. */
+/* Loads a model's description. model: a folder that holds config.json, a config.json itself, or a preset's name.
+ * Refuses every field of config.json that is neither used nor known to be harmless. */
 sw_status sw_config_load(const char *model, struct sw_model_config *out);
 /* Parses the text of a config.json; origin names it in messages. */
 sw_status sw_config_parse(const char *text, const char *origin, struct sw_model_config *out);
-/* The config.json that transformers loads, malloc'ed; the caller frees it. */
+/* Returns the text of a config.json that transformers loads. The caller frees it. */
 sw_status sw_config_to_json(const struct sw_model_config *config, char **out);
 
 struct sw_preset {
@@ -78,7 +78,7 @@ struct sw_preset {
     const char *what; /* one line for --help */
     struct sw_model_config config;
 };
-/* NULL after the last. */
+/* Returns a preset; NULL after the last. */
 const struct sw_preset *sw_preset_at(int index);
 
 #endif

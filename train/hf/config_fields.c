@@ -72,7 +72,7 @@ int sw_config_write_fields(json_t *object, const struct sw_config_field *fields,
             value = json_real(*(const double *)from);
         else
             value = json_boolean(*(const bool *)from);
-        /* 0 where a number cannot be 0 says that it is not given. */
+        /* A number that is 0 but may not be was not given. */
         const bool may_be_0 = field->kind == SW_FIELD_BOOL || (field->kind == SW_FIELD_REAL && field->real_min == 0.0);
         const bool given = may_be_0 || json_number_value(value) != 0.0;
         if (field->read_only || !given)

@@ -1,4 +1,4 @@
-/* config.json by the tables of its family. */
+/* Parses config.json by the tables of its family. */
 #include "core/log.h"
 #include "io/safetensors/safetensors.h"
 #include "train/hf/family.h"
@@ -50,7 +50,7 @@ static bool is_known(const struct sw_family *family, const char *name) {
            name_in(name, sw_passed_over_fields) || name_in(name, sw_dropout_fields);
 }
 
-/* Tells of fields that are there and change nothing, as their user may expect otherwise. */
+/* Logs fields that have no effect here, because their user may expect one. */
 static void say_passed_over(json_t *root, const char *origin) {
     const char *name = NULL;
     json_t *value = NULL;

@@ -1,4 +1,4 @@
-/* Rotary positions in config.json. */
+/* Reads and writes rotary positions in config.json. */
 #include "train/hf/family.h"
 
 #include <string.h>
@@ -109,7 +109,7 @@ sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_
         rope->theta = DEFAULT_THETA;
     if (rope->kind != SW_ROPE_YARN)
         return SW_OK;
-    /* Its bounds between turned and stretched pairs are logarithms to that base. */
+    /* The bounds that yarn computes are logarithms to the base rope_theta. */
     if (rope->theta <= 1.0)
         return sw_fail(SW_ERR_ARG, "%s: 'rope_theta' is %g; rotary positions of type yarn need more than 1", origin,
                        rope->theta);
@@ -119,7 +119,7 @@ sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_
     return SW_OK;
 }
 
-/* In the form that every version of transformers reads. */
+/* Writes rope_theta and rope_scaling, which every version of transformers reads. */
 int sw_config_write_rope(json_t *root, const struct sw_model_config *config) {
     const sw_rope_kind kind = config->rope.kind;
     if (sw_config_write_fields(root, theta_field, config) != 0)

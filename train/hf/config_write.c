@@ -12,9 +12,8 @@ static bool is_exact(double value, int digits) {
     return strtod(text, NULL) == value;
 }
 
-/* The fewest digits, from `digits` on, that give all numbers back, so that 1e-05 is not written with its rounding
- * error.
- */
+/* Returns the fewest digits, at least `digits`, that give all numbers back, so that 1e-05 is written without its
+ * rounding error. */
 static int exact_digits(json_t *value, int digits) {
     const char *name = NULL;
     json_t *inner = NULL;

@@ -65,7 +65,7 @@ static sw_status derive(const struct sw_family *family, const json_t *root, cons
     return SW_OK;
 }
 
-/* Only GPT-2's own vocabulary has an end of text; elsewhere null keeps transformers from using its default. */
+/* Writes GPT-2's end of text for its own vocabulary. For others null keeps transformers from using its default. */
 static int write(json_t *root, const struct sw_model_config *config) {
     const bool has_end = config->vocab == VOCAB;
     json_t *more =

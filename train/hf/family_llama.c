@@ -29,7 +29,7 @@ enum {
         {.name = "initializer_range", INTO(init_std), .kind = SW_FIELD_REAL, .real_max = 1}, {                         \
         .name = "tie_word_embeddings", INTO(tied_embeddings), FLAG                                                     \
     }
-/* One field that says two things. */
+/* One field sets both biases. */
 #define ATTENTION_BIAS                                                                                                 \
     {.name = "attention_bias", INTO(qkv_bias), FLAG}, {                                                                \
         .name = "attention_bias", INTO(projection_bias), FLAG                                                          \
@@ -58,7 +58,7 @@ static const struct sw_config_activation activations[] = {
         "cross_attention_hidden_size", SW_ONLY_EMPTY                                                                   \
     }
 static const struct sw_config_fixed fixed[] = {SHARED_FIXED, {0}};
-/* Llama's own code knows no windows, so that its list of layers can only say what is so anyway. */
+/* Llama has no windows, so its list of layers may name only full attention. */
 static const struct sw_config_fixed llama_fixed[] = {SHARED_FIXED, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
 
 #define ROPE_NAMES "rope_theta", "rope_scaling", "rope_parameters"
@@ -66,7 +66,7 @@ static const char *const llama_special[] = {ROPE_NAMES, NULL};
 static const char *const mistral_special[] = {ROPE_NAMES, "sliding_window", NULL};
 static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window", "use_sliding_window",
                                            "max_window_layers", "layer_types",    NULL};
-/* Slices of the same products. */
+/* This field only slices the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
 
 static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
@@ -94,7 +94,7 @@ static sw_status derive_llama(const struct sw_family *family, const json_t *root
     return sw_config_read_rope(root, origin, out);
 }
 
-/* Absent is the default of transformers, null is none. */
+/* Reads the window. An absent field is the default of transformers; null is no window. */
 static sw_status read_window(const json_t *root, const char *origin, int64_t *out) {
     const json_t *value = json_object_get(root, "sliding_window");
     char shown[SW_SHOWN_CHARS];
@@ -117,7 +117,7 @@ static void set_full(struct sw_model_config *config, int64_t layer) {
     config->full_layers[layer / 64] |= UINT64_C(1) << (layer % 64);
 }
 
-/* Which layers attend to all, of those that the list names. */
+/* Reads from the list of layers which of them attend to all tokens. */
 static sw_status read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out) {
     if ((int64_t)json_array_size(types) != out->layers)
         return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has %zu entries for %lld layers; it must have one for each",
@@ -135,7 +135,7 @@ static sw_status read_layer_types(const json_t *types, const char *origin, struc
     return SW_OK;
 }
 
-/* max_window_layers counts the layers in front that attend to all. */
+/* Reads max_window_layers: so many first layers attend to all tokens. */
 static sw_status read_full_layers(const json_t *root, const char *origin, struct sw_model_config *out) {
     const json_t *full_layers = sw_config_field_of(root, "max_window_layers");
     char shown[SW_SHOWN_CHARS];
@@ -148,7 +148,7 @@ static sw_status read_full_layers(const json_t *root, const char *origin, struct
     return SW_OK;
 }
 
-/* Layers from the first on that the list of full ones has. */
+/* Returns how many of the first layers attend to all tokens. */
 static int64_t full_in_front(const struct sw_model_config *config) {
     int64_t count = 0;
     while (count < config->layers && sw_config_in_full_layers(config, count))
@@ -192,7 +192,7 @@ static int write_mistral(json_t *root, const struct sw_model_config *config) {
     return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config));
 }
 
-/* Versions of transformers that do not know the list go by max_window_layers. */
+/* Writes the list of layers. Versions of transformers that do not know it use max_window_layers. */
 static int write_layer_types(json_t *root, const struct sw_model_config *config) {
     json_t *types = config->window == 0 ? NULL : json_array();
     if (config->window == 0)

@@ -1,6 +1,6 @@
 #include "train/hf/config.h"
 
-/* The GPT-2 family fixes everything but these dimensions. */
+/* A GPT-2: the family fixes everything but these dimensions. */
 #define GPT2(vocab_, hidden_, layers_, heads_, positions_)                                                             \
     {                                                                                                                  \
         .family = "gpt2", .vocab = (vocab_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_),              \

@@ -1,5 +1,5 @@
-/* One transformer block, forward and backward: norm, attention, norm, MLP, with what the configuration says of each.
- * Its parts also serve the tiles of a block. */
+/* One transformer block, forward and backward: norm, attention, norm, MLP, each in the form that the configuration
+ * names. The tiles of a block use the same parts. */
 #include "train/model/model_private.h"
 
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
@@ -54,7 +54,7 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  norm->scale, norm->mean, norm->rstd, dx, norm->scale_acc, norm->bias_acc);
 }
 
-/* NULL where the unit has no such tensor. */
+/* Returns the weights of a tensor, or NULL if the unit does not have it. */
 static const void *weights_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
     return at < 0 ? NULL : tensor_at(model, call, at);
@@ -68,13 +68,13 @@ static float *acc_of(const struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
     const struct linear *linear = &model->linear[name];
-    /* The bias of a sum over tiles is in the first one. */
+    /* Only the first tile adds the bias, because the tiles add up to one product. */
     const void *bias = weights_of(model, call, (int)weight + 1);
     return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
                        weights_of(model, call, weight), bias, addend, y, area_at(call->work, model->work.scratch));
 }
 
-/* Gradients of weight and bias (the tensor after it). */
+/* Adds the gradients of a weight and of its bias, which is the tensor after it. */
 static sw_status linear_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                         enum linear_name name, enum sw_block_tensor weight, const void *x,
                                         const void *dy) {
@@ -88,7 +88,7 @@ static sw_status linear_weight_gradient(const struct sw_model *model, const stru
                : sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy, bias_acc);
 }
 
-/* dx may not be dy. */
+/* Computes the gradient of a product's input. dx and dy must not overlap. */
 static sw_status linear_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                        enum linear_name name, enum sw_block_tensor weight, const void *dy, void *dx) {
     return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, weights_of(model, call, weight), NULL, dx,
@@ -124,7 +124,8 @@ sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_ca
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
-/* The inputs of attention, or their gradients: queries and keys, normalised or as the product made them, and values. */
+/* The inputs of attention or their gradients: values, and queries and keys, which are normalised if the model does so.
+ */
 struct head_rows {
     char *q, *k, *v;
 };
@@ -135,7 +136,8 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
     return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
 }
 
-/* With the window of the unit's layer (one that no query reaches is none) and the micro-batch's documents. */
+/* Returns the attention of a unit: with its layer's window, unless that is longer than any query looks back, and with
+ * the micro-batch's documents. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
     const int64_t window = sw_config_window(&model->config, sw_tile_of(model->tiles, call->unit).layer);
     struct sw_attention attention = model->attention;
@@ -146,8 +148,8 @@ static struct sw_attention attention_of(const struct sw_model *model, const stru
     return attention;
 }
 
-/* Turns queries and keys, which lie side by side. Only the distance of a query from a key matters, so positions go on
- * through the documents of a sequence. */
+/* Rotates queries and keys, which lie side by side. Positions go on through the documents of a sequence, because only
+ * the distance of a query from a key matters. */
 static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
     const struct sw_attention *a = &model->attention;
     const struct sw_rotation shape = {.batch = a->batch,
@@ -162,10 +164,10 @@ static sw_status rotate(const struct sw_model *model, const struct sw_unit_call 
     return sw_rotate(call->stream, model->shape.type, &shape, table + call->past * a->head_dim, q);
 }
 
-/* The norm of queries or keys: its rows in the product's result and in what attention reads, and its tensors. */
+/* The norm of queries or of keys, from the result of the product to the input of attention. */
 struct head_norm {
     struct sw_rmsnorm shape;
-    int64_t offset_bytes; /* of a row, in both */
+    int64_t offset_bytes; /* of a row, in the product's result and in the input of attention */
     enum sw_block_tensor scale;
     float *rstd;
 };
@@ -214,7 +216,7 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
     return SW_OK;
 }
 
-/* The pass's keys and values go behind those of the passes before, and attention reads all of them there. */
+/* Appends the pass's keys and values to the KV cache, from which attention reads those of all passes. */
 static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
                            struct sw_attention *attention, struct head_rows *rows) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
@@ -232,8 +234,8 @@ static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_ca
     return SW_OK;
 }
 
-/* Queries and keys as attention reads them. Without norms of their own they are turned where the product left them,
- * which is not done twice. */
+/* Normalises and rotates queries and keys. Without norms they are rotated in place, where the product left them, so a
+ * recomputation must not rotate them again. */
 static sw_status turn_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     SW_TRY(norm_heads(model, call, s));
     return rotate(model, call, head_rows(model, s->qkv, s->heads).q, false);
@@ -279,8 +281,8 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
                                                        model->rows * model->widths.ffn, s->up, s->activated);
 }
 
-/* Activated values that were not kept are made by the activation's backward pass, which reads what they are made of;
- * so what reads them comes after it. */
+/* If activated values were not kept, the activation's backward pass makes them from its own input; so the products that
+ * read them come after it. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn) {
     const sw_activation activation = model->config.activation;
@@ -296,7 +298,7 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
     return linear_backward(model, call, LINEAR_UP, UP_WEIGHT, n, wide, dn);
 }
 
-/* The residual is added to and normalised in one pass. */
+/* Adds to the residual and normalises the sum, in one pass over memory. */
 static sw_status add_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *added,
                                   const struct saved *s) {
     const struct sw_norm_call norm = norm_call(model, call, NORM2_SCALE, s->norm2_mean, s->norm2_rstd);
@@ -306,7 +308,7 @@ static sw_status add_norm_forward(const struct sw_model *model, const struct sw_
                                layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd);
 }
 
-/* Everything up to the MLP's normalised input. */
+/* Computes everything up to the MLP's normalised input. */
 static sw_status fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));

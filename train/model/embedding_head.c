@@ -1,4 +1,4 @@
-/* The first unit and the last: token and position tables; final norm, logits and loss. */
+/* The first and the last unit: the token and position tables; the final norm, logits and loss. */
 #include "core/size.h"
 #include "train/model/model_private.h"
 
@@ -17,7 +17,7 @@ struct gathered_layout sw_gathered_layout(const struct sw_model *model) {
         .positions = positions, .numbers = numbers, .bytes = numbers + model->rows * (int64_t)sizeof(int32_t)};
 }
 
-/* Copies what a chunk has of one row of a tensor: elements [from, from + hidden) of the unit. */
+/* Copies the part of one row that the chunk holds. The row is elements [from, from + hidden) of the unit. */
 static void gather_row(const struct sw_model *model, const struct sw_gather_call *call, int64_t from, void *to) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), end = from + model->config.hidden;
     const int64_t first = sw_max_i64(from, call->first_elem);
@@ -50,7 +50,7 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
                                 has_position_table(model) ? rows + at.positions : NULL, call->out);
 }
 
-/* The positions of the pass's tokens. */
+/* Returns the rows of the position table from the first position of this pass on. */
 static const void *positions_at(const struct sw_model *model, const struct sw_unit_call *call) {
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     return (const char *)tensor_at(model, call, POSITION_TABLE) + call->past * row_bytes;
@@ -72,7 +72,7 @@ sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_uni
                                  has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL);
 }
 
-/* Tensors of the head: the final norm's scale, its bias where it has one, the output table where it is not tied. */
+/* Tensors of the head: the final norm's scale; its bias, if it has one; the output table, unless it is tied. */
 enum { FINAL_NORM_SCALE = 0, FINAL_NORM_BIAS = 1 };
 
 static bool has_norm_bias(const struct sw_model *model) {
@@ -83,8 +83,8 @@ static int own_table(const struct sw_model *model) {
     return has_norm_bias(model) ? FINAL_NORM_BIAS + 1 : FINAL_NORM_SCALE + 1;
 }
 
-/* The table that turns hidden rows into logits, and its gradient's accumulator. A tied one is the embedding's first
- * tensor. */
+/* Return the output table, which turns hidden rows into logits, and the accumulator of its gradient. A tied table is
+ * the embedding's first tensor. */
 static const void *output_table(const struct sw_model *model, const struct sw_unit_call *call) {
     return model->config.tied_embeddings ? call->table : tensor_at(model, call, own_table(model));
 }
@@ -109,7 +109,7 @@ static sw_status final_norm(struct sw_model *model, const struct sw_unit_call *c
     return sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out));
 }
 
-/* A tile of rows at work: the rows' inputs and gradients, and the areas that all tiles share. */
+/* A tile of rows: the inputs and gradients of its rows, and the areas that all tiles share. */
 struct head_tile {
     int64_t rows;
     const int32_t *targets;
@@ -149,7 +149,7 @@ static sw_status tile_logits(const struct sw_model *model, const struct sw_unit_
     return sw_gemm(call->stream, &products.logits, t->hidden, t->table + offset, NULL, t->logits, t->scratch);
 }
 
-/* From the gradient of a tile's logits to those of its part of the table and of the hidden rows. */
+/* Computes the gradients of the tile's columns of the table and of its hidden rows from the gradient of its logits. */
 static sw_status tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
                                 const struct head_tile *t, int64_t col, int64_t cols) {
     const struct head_products products = sw_head_products(model, t->rows, cols);
@@ -161,7 +161,7 @@ static sw_status tile_gradients(const struct sw_model *model, const struct sw_un
                    model->head.cut ? (void *)t->hidden_grad : t->norm_grad, t->scratch);
 }
 
-/* The rows of a tile from one on whose logits are there at once. */
+/* Returns the part of a tile that begins at row `first` and has as many rows as hold logits at once. */
 static struct head_tile part_of(const struct sw_model *model, const struct head_tile *t, int64_t first) {
     const int64_t typed = sw_dtype_bytes(model->shape.type);
     struct head_tile part = *t;
@@ -189,8 +189,8 @@ static int64_t cols_at(const struct sw_model *model, int64_t col) {
     return sw_min_i64(model->head.cols, model->config.vocab - col);
 }
 
-/* The second pass goes back from the last tile, whose logits are still there; those of the others are computed again.
- */
+/* Goes from the last tile of the vocabulary to the first: the last tile's logits are still in memory, and those of the
+ * others are computed again. */
 static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const struct sw_unit_call *call,
                                            const struct head_tile *t) {
     const int64_t elems = t->rows * model->config.hidden;
@@ -220,7 +220,7 @@ static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit
     return train ? run_gradients_of_cut_rows(model, call, t) : SW_OK;
 }
 
-/* Loss of every row and, in training, the gradients of its hidden rows and of the table. */
+/* Computes the loss of every row and, in training, the gradients of the hidden rows and of the table. */
 static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *call, bool train) {
     double *loss = area_at(call->work, model->work.loss);
     SW_TRY(final_norm(model, call, model->rows, call->in));

@@ -4,7 +4,7 @@
 #include "kernels/tiling.h"
 #include "train/model/model_private.h"
 
-/* The memory that the logits of a tile and their gradient may take. On a CPU all of a tile's rows have both at once. */
+/* The bytes that a tile's logits and their gradient may take on a CPU, where all rows of a tile have both at once. */
 #define HOST_TILE_BYTES (64 * SW_MIB)
 /* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
  * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
@@ -21,12 +21,12 @@ enum { ROWS_MULTIPLE = 16, GPU_ROWS_MULTIPLE = 128 };
 enum { LEAST_ROWS = 128, CUT_ROWS = 1024 };
 static_assert((int)LEAST_ROWS >= (int)GPU_ROWS_MULTIPLE, "what is not cut has room for the least of a GPU's tiles");
 
-/* Bytes of a row of a tile as wide as the vocabulary. */
+/* Bytes of one row of logits and of their gradient, over the whole vocabulary. */
 struct row_bytes {
     int64_t logits, grad;
 };
 
-/* Tiles of about equal size, at most `most`, in multiples. */
+/* Returns the size of tiles that cut `whole` about evenly: a multiple of `multiple`, at most `most`. */
 static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
     const int64_t tiles = sw_div_up(whole, most);
     return sw_min_i64(whole, sw_round_up(sw_div_up(whole, tiles), multiple));
@@ -50,7 +50,7 @@ static struct head_tiles cut_rows(int64_t tile_bytes, int64_t rows, int64_t voca
     return (struct head_tiles){.rows = tile_rows, .logits_rows = tile_rows, .cols = vocab};
 }
 
-/* The multiples of rows that so many bytes hold, at least one. */
+/* Returns how many rows these bytes hold, rounded down to a multiple of GPU_ROWS_MULTIPLE, at least that. */
 static int64_t most_in(int64_t bytes, int64_t row_bytes) {
     return sw_max_i64(bytes / row_bytes / GPU_ROWS_MULTIPLE, 1) * GPU_ROWS_MULTIPLE;
 }

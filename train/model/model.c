@@ -30,7 +30,7 @@ static sw_status list_sizes(struct sw_model *model) {
     return SW_OK;
 }
 
-/* A model of the same shape but for passes of one token. */
+/* Makes the model for passes of one token, of otherwise the same shape. */
 static sw_status add_model_of_one(struct sw_model *model) {
     struct sw_model_shape shape = model->shape;
     shape.seq = 1;
@@ -118,7 +118,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     };
 }
 
-/* The table of a model for passes of one token is the same, at the same place. */
+/* The model for passes of one token uses the same table, which lies at the same offset. */
 static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     const struct sw_model *model = context;
     const int64_t bytes = sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
@@ -134,7 +134,7 @@ struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) 
                               .document_start = starts ? tokens + TOKEN_DOCUMENT_START * model->rows : NULL};
 }
 
-/* The shapes that a call is made with. */
+/* Returns the model whose shapes fit a call: passes of one token have their own. */
 static struct sw_model *model_for(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     return call->count == 1 && model->of_one != NULL ? model->of_one : model;
@@ -187,7 +187,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .gather = gather};
 }
 
-/* Keys that a query sees in the mean, counting half of a triangle as the field does. */
+/* Returns the keys that a query sees on average. A full triangle counts as seq / 2, as is usual. */
 static double keys_seen(const struct sw_model_config *config, int64_t layer, int64_t seq) {
     const int64_t limit = sw_config_window(config, layer);
     const double all = (double)seq, window = limit > 0 ? (double)sw_min_i64(limit, seq) : all;

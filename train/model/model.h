@@ -15,22 +15,23 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
-    int64_t tiles; /* units that each half of a block is cut into; 0 and 1: a block is one unit */
-    /* Where it is not 0, logits alone are computed: of one sequence of up to so many tokens, in passes of `seq` or one
-     * token, which keep their keys and values for each other. */
+    int64_t tiles; /* units that each half of a block (attention, MLP) is cut into; 0 or 1: the block is one unit */
+    /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
+     * passes of `seq` tokens or one token. */
     int64_t context;
-    bool forward_only;       /* nothing goes backward */
-    int64_t head_tile_bytes; /* largest tile of the head's logits and their gradient; 0: as fits its arithmetic */
+    bool forward_only;       /* there is no backward pass, so nothing is kept for one */
+    int64_t head_tile_bytes; /* bytes of the largest tile of the head's logits and their gradient; 0: chosen by the
+                                device */
     bool head_logits_apart;  /* the head's tiles are laid out as on a GPU (head_tiles.c) */
-    bool documents;          /* sequences are packed: their tokens come with where documents begin */
+    bool documents;          /* tokens come with the starts of documents, across which attention does not look */
 };
 
-/* The units of a model, tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units: its
- * attention by heads, then its MLP by columns of the inner layer. The caller destroys them. */
+/* Returns the units of a model, with tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units:
+ * its attention cut by heads, then its MLP cut by columns of the inner layer. The caller destroys them. */
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out);
 
-/* Makes the model's arithmetic ready on a device, which must outlive it: every matrix product of these shapes is
- * prepared. */
+/* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
+ * model. */
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out);
 void sw_model_destroy(struct sw_model *model);
@@ -40,20 +41,22 @@ const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);
 
-/* The parts of a micro-batch's tokens, as sw_engine_tokens has them. */
+/* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
-/* What a plan needs to know: bytes, of each unit boundary, saved, derived and cache, and whose input the backward pass
- * shares; valid as long as the model. */
+/* What a plan needs to know of a model, in bytes per micro-batch. The arrays have one entry for each unit: its output
+ * (boundary), its intermediates that need a matrix product (saved) or none (derived), its KV cache, and whether its
+ * backward pass shares the memory of its input. They belong to the model. */
 struct sw_model_bytes {
-    int64_t token, work, gathered; /* gathered: 0 where a tied table must be whole */
+    int64_t token, work,
+        gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
     const int64_t *boundary, *saved, *derived, *cache;
     const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 
-/* A matrix product of training: its shape, and how often one micro-batch runs it forward and backward in the whole
- * model, recomputation not counted. */
+/* A matrix product of training: its shape, and how often one micro-batch runs it in the whole model, without
+ * recomputation. */
 struct sw_model_product {
     const char *layer, *pass; /* "qkv", "weight gradient" */
     bool head;
@@ -61,15 +64,16 @@ struct sw_model_product {
     int64_t times;
 };
 enum { SW_MODEL_MAX_PRODUCTS = 24 };
-/* Lists them and returns how many there are. */
+/* Lists the matrix products of a training step and returns their number. */
 int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
-/* Floating-point operations of a training step a token, as the field counts them: 6 a parameter that multiplies, and
- * 6·layers·hidden·seq for causal attention, less where it has a window; recomputation is not counted. */
+/* Returns the floating-point operations of a training step for each token, as is usual: 6 for each parameter that
+ * multiplies, and 6·layers·hidden·seq for causal attention, less with a window. Recomputation is not counted. */
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
 
-/* Fresh weights as GPT-2 is initialised: normal with init_std, projections into the residual over sqrt(2·layers), norms
- * 1, biases 0. A sw_fill_function; context is a struct sw_model_init. Values depend on seed and place only. */
+/* Fills random weights as GPT-2 is initialised: normal with init_std, which is divided by sqrt(2·layers) for
+ * projections into the residual; norms are 1 and biases 0. Values depend only on the seed, the tensor's name and the
+ * element. A sw_fill_function whose context is a struct sw_model_init. */
 struct sw_model_init {
     const struct sw_model_config *config;
     const struct sw_units *units;

@@ -1,4 +1,5 @@
-/* The model's inside: where activations lie in the saved and work areas, and the matrix products of a block. */
+/* What the files of the model share: the offsets of intermediates in the saved and work areas, and the matrix products.
+ */
 #ifndef SW_TRAIN_MODEL_MODEL_PRIVATE_H
 #define SW_TRAIN_MODEL_MODEL_PRIVATE_H
 
@@ -7,25 +8,26 @@
 
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
-/* The kinds of units between embedding and head: a block, or a tile of one of its halves. Each has a range of the
- * block's tensors. */
+/* Kinds of units between embedding and head: a block, or the first or a later tile of one of its halves. Each kind has
+ * a range of the block's tensors. */
 enum block_kind { BLOCK_WHOLE, ATTENTION_FIRST, ATTENTION_NEXT, MLP_FIRST, MLP_NEXT, BLOCK_KINDS };
 struct sw_block_range {
     int first, end;
 };
 struct sw_block_range sw_block_range(enum block_kind kind);
-/* Pieces of a block's tensor that a model of this configuration has; 0: it has none. */
+/* Returns how many checkpoint tensors a tensor of the block consists of in this configuration; 0: the model does not
+ * have it. */
 int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
 
 struct sw_tile {
     enum block_kind kind;
     int64_t layer, index;
-    bool first, last; /* of its half */
+    bool first, last; /* the first or last tile of its half */
 };
 struct sw_tile sw_tile_of(int64_t tiles, int64_t unit);
 
-/* Byte offsets of the intermediates of a unit in the saved area, and in the derived one those that need no matrix
- * product to be made of them. */
+/* Byte offsets of a unit's intermediates: in the saved area, and, for those that are recomputed without a matrix
+ * product, in the derived area. */
 struct saved_layout {
     int64_t qkv, log_sum_exp, attention_out, residual, up;
     int64_t saved_bytes;
@@ -33,48 +35,49 @@ struct saved_layout {
     int64_t derived_bytes;
 };
 
-/* Byte offsets in the work area; block and head use it in turn. */
+/* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
     int64_t wide;                                      /* rows × the widest result of a block's product */
     int64_t narrow;                                    /* rows × the larger of hidden and query */
     int64_t inner;                                     /* rows × inner layer, where it is gated */
     int64_t heads;                                     /* rows × query and key, where these are normalised */
     int64_t rotation;                                  /* the table of rotary positions */
-    int64_t scratch;                                   /* of matrix products and attention */
+    int64_t scratch;                                   /* memory for matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
     int64_t logits;                                    /* head, as many rows of a tile as have them at once */
     int64_t logits_grad, losses;                       /* head, one tile, or its rows */
     int64_t loss;                                      /* head, the sum of all rows' losses, fp64 */
     int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
-    int64_t hidden_grad;                               /* likewise × hidden, fp32 */
+    int64_t hidden_grad; /* head whose vocabulary is cut: rows of a tile × hidden, fp32 */
     int64_t bytes;
 };
 
-/* The products of a block: y = x·W + b (or without b), dx = dy·Wᵀ, dW += xᵀ·dy; where W is stored [out, in],
+/* A linear layer of a block: y = x·W + b (forward_plain: without b), dx = dy·Wᵀ, dW += xᵀ·dy. If W is stored [out, in]:
  * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. */
 struct linear {
     struct sw_gemm forward, forward_plain, input_gradient, weight_gradient;
 };
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
 
-/* The head's tiles of rows and of the vocabulary; the last of each may be smaller. Where the vocabulary is not cut, a
- * tile has all of it, and only the gradient of its logits is kept for all rows: logits are of so many at a time. */
+/* The head's tiles: `rows` of the hidden rows and `cols` of the vocabulary; the last of each may be smaller. If the
+ * vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits for
+ * only `logits_rows` at a time. */
 struct head_tiles {
     int64_t rows, cols;
     int64_t logits_rows;
     bool cut;
 };
-/* For a model whose rows, configuration and device are known. */
+/* Returns the head's tiles. The model's rows, configuration and device must be set. */
 struct head_tiles sw_head_tiles(const struct sw_model *model);
 
-/* The products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. Where the vocabulary is cut, dh
- * is a sum over its tiles, in fp32. */
+/* The matrix products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. If the vocabulary is cut,
+ * dh is a sum over its tiles, in fp32. */
 struct head_products {
     struct sw_gemm logits, input_gradient, table_gradient;
 };
 
-/* Columns of a tile's activations: queries; keys, and values likewise; all three; the inner layer, and what makes it.
- */
+/* Columns of a tile's activations: queries; keys, as many as values; all three together; the inner layer; the result of
+ * the up product, which a gated MLP has twice as wide. */
 struct widths {
     int64_t q, kv, qkv, ffn, up;
 };
@@ -85,11 +88,11 @@ struct sw_model {
     struct sw_device *device;
     struct sw_units *units;
     int64_t rows;                  /* batch · seq */
-    int64_t tiles;                 /* of each half of a block; 1: not cut */
+    int64_t tiles;                 /* tiles of each half of a block; 1: not cut */
     struct widths widths;          /* of a tile */
-    struct sw_attention attention; /* of a tile; the window is a layer's */
+    struct sw_attention attention; /* the attention of a tile, without the window, which each layer has */
     float *rotation;               /* the table of rotary positions; NULL: none */
-    struct sw_model *of_one;       /* the same for passes of one token, which has this one's table; NULL: none */
+    struct sw_model *of_one;       /* the model for passes of one token, which uses this one's rotation; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
@@ -99,7 +102,7 @@ struct sw_model {
     bool *shares_input;                                                /* ... likewise */
 };
 
-/* The parts of a micro-batch's tokens, one after the other; without documents the last is left out. */
+/* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
 enum token_part { TOKEN_INPUTS, TOKEN_TARGETS, TOKEN_DOCUMENT_START, TOKEN_PARTS };
 
 static inline int64_t sw_token_parts(const struct sw_model *model) {
@@ -111,7 +114,7 @@ static inline const int32_t *sw_token_part(const struct sw_model *model, const s
     return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
 }
 
-/* Address of a tensor in a unit's flat vector of a type. */
+/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;
     return (const char *)call->weights + offset * sw_dtype_bytes(model->shape.type);
@@ -121,15 +124,15 @@ static inline float *acc_at(const struct sw_model *model, const struct sw_unit_c
     return call->acc + model->units->unit[call->unit].tensor[tensor].offset;
 }
 
-/* The number of a block's tensor in a unit that may have only some of them; -1 where it has not this one. */
+/* Returns the index of a block's tensor in a unit, which may have only some of them; -1: the unit does not have it. */
 int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor);
 
-/* NULL in an area that a unit has no use for. */
+/* Returns an address in an area, or NULL if the unit does not use the area. */
 static inline void *area_at(void *area, int64_t offset_bytes) {
     return area == NULL ? NULL : (char *)area + offset_bytes;
 }
 
-/* Products, attention and areas of the shapes that a model has. Needs the units. */
+/* Prepares the products, the attention and the areas for the model's shapes. The units must exist. */
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
     int64_t output_bytes, saved_bytes, derived_bytes, cache_bytes;
@@ -138,32 +141,33 @@ struct sw_unit_sizes {
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
 
-/* Between two tiles of one half goes the residual with what was added so far and, behind it, the half's normalised
- * input; backward the gradients of both. The backward pass of a tile needs only the latter, so what the first one hands
- * on serves all others. */
+/* Returns the offset of the normalised input in what one tile of a half hands to the next: the residual with what was
+ * added so far, then the half's normalised input; backward, the gradients of both. The backward pass of a tile needs
+ * only the normalised input, which is the same for all tiles, so only the first tile's output is kept. */
 int64_t sw_norm_offset(const struct sw_model *model);
 
-/* The most tokens that a query comes after, itself counted. */
+/* Returns the most keys that a query may see, its own included. */
 static inline int64_t sw_most_keys(const struct sw_model *model) {
     return model->shape.context > 0 ? model->shape.context : model->shape.seq;
 }
 
-/* The cache of a unit that attends: keys of all places, each head beside the other, and from here on values likewise.
- */
+/* Returns the offset of the values in a unit's KV cache: keys of all positions come first, with the heads side by side,
+ * then the values in the same layout. */
 int64_t sw_cache_values_offset(const struct sw_model *model);
 
-/* Addresses of a unit's intermediates. */
+/* The addresses of a unit's intermediates. */
 struct saved {
     float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
     char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
 };
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
 
-/* A norm over rows of the hidden size, as the configuration has it. Means and biases are a LayerNorm's. */
+/* A norm over rows of the hidden size: LayerNorm or RMSNorm, by configuration. Only a LayerNorm has means and biases.
+ */
 struct sw_norm_call {
     int64_t rows;
     const void *scale, *bias;
-    float *scale_acc, *bias_acc; /* of the backward pass */
+    float *scale_acc, *bias_acc; /* gradients, in the backward pass */
     float *mean, *rstd;
 };
 sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
@@ -175,23 +179,23 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
 /* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd);
-/* Adds to call->grad. */
+/* Adds the gradient of the norm's input to call->grad. */
 sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                            const void *dy, const void *x, float *mean, float *rstd);
-/* From the normalised input to what the half's last product multiplies; and that product. */
+/* Compute a half from its normalised input to the input of its last product (attention output, activated values). */
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s);
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                          const struct saved *s);
-/* The part of the former that needs no matrix product, of the derived intermediates alone. */
+/* Recomputes only the derived intermediates of the attention, which need no matrix product. */
 sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
-/* addend: the residual that the product comes to, NULL where it comes to none. */
+/* Computes a linear layer. addend: the residual that the result is added to; NULL: none. */
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y);
-/* From call->grad at the half's output to the gradient at its normalised input. */
+/* Compute the gradient at a half's normalised input, dn, from call->grad at the half's output. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);
-/* Makes the activated values where the call computes intermediates again. */
+/* Also makes the activated values if the call recomputes intermediates. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
 
@@ -202,8 +206,9 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
-/* Rows gathered for a micro-batch, byte offsets: the tokens' rows of the table in their order, the rows of the
- * positions 0 to seq - 1, and the numbers of the former, by which a gathered table is looked up as a whole one is. */
+/* Byte offsets of the embedding rows that are gathered for a micro-batch: the token table's rows in the order of the
+ * tokens (at 0), the rows of positions 0 to seq - 1, and the numbers of the gathered token rows, by which they are
+ * looked up like rows of a whole table. */
 struct gathered_layout {
     int64_t positions, numbers;
     int64_t bytes;

@@ -5,7 +5,7 @@ enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 static const char *const passes[] = {
     [FORWARD] = "forward", [INPUT_GRADIENT] = "input gradient", [WEIGHT_GRADIENT] = "weight gradient"};
 
-/* A product and its two gradients. */
+/* Adds a product and its two gradients to the list. Returns the new count. */
 static int add(struct sw_model_product *out, int count, const char *layer, const struct sw_gemm shapes[3],
                int64_t times) {
     for (int i = FORWARD; i <= WEIGHT_GRADIENT; i++)
@@ -13,7 +13,7 @@ static int add(struct sw_model_product *out, int count, const char *layer, const
     return count;
 }
 
-/* Tiles of one size along one side of the head: all but the last, and the last where it is smaller. */
+/* The sizes of tiles along one side of the head, and how many tiles have each: the last tile may be smaller. */
 struct sizes {
     int64_t size[2], times[2];
     int count;
@@ -30,7 +30,7 @@ static struct sizes cut(int64_t all, int64_t tile) {
     return sizes;
 }
 
-/* A product of the head. Tiles of rows may have parts of one size, which are listed once. */
+/* Adds a product of the head, or counts it with an equal one that is listed already. Returns the new count. */
 static int add_of_head(struct sw_model_product *out, int count, enum pass pass, struct sw_gemm shape, int64_t times) {
     const struct sw_model_product added = {
         .layer = "head", .pass = passes[pass], .head = true, .shape = shape, .times = times};
@@ -53,7 +53,7 @@ static int add_head(struct sw_model_product *out, int count, const struct sw_mod
         for (int c = 0; c < cols.count; c++) {
             const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
             const int64_t times = rows.times[r] * cols.times[c];
-            /* Logits of a cut vocabulary are computed again for the gradients, all but those of the last tile. */
+            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients. */
             const int64_t again = model->head.cut ? times - (c + 1 == cols.count ? rows.times[r] : 0) : 0;
             for (int p = 0; p < parts.count; p++)
                 count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
@@ -72,7 +72,7 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
     for (int i = 0; i < LINEARS; i++) {
         const struct linear *linear = &model->linear[i];
         struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
-        /* The residual that is added is no part of the product. */
+        /* The sum with the residual is no part of the product. */
         shapes[0].addend = false;
         count = add(out, count, names[i], shapes, model->config.layers * model->tiles);
     }

@@ -61,7 +61,8 @@ static void lay_work(struct sw_model *model) {
     const int64_t hidden_bytes = model->rows * c->hidden * typed;
     const int64_t row_bytes = model->rows * (int64_t)sizeof(float),
                   tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
-    /* The next two are no one's to reuse: what is in the first stays there from the start. */
+    /* The rotation table stays valid for the whole run, so block and head must not reuse its memory or the scratch
+     * memory. */
     if (c->positions == SW_POSITIONS_ROTARY)
         w->rotation = place(
             &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
@@ -78,7 +79,7 @@ static void lay_work(struct sw_model *model) {
     w->norm_rstd = place(&head, row_bytes);
     w->norm_out = place(&head, hidden_bytes);
     w->norm_grad = place(&head, hidden_bytes);
-    /* One row of logits, for generating, is whole. */
+    /* The one row of logits of a generating pass covers the whole vocabulary. */
     w->logits = place(&head, sw_max_i64(tiles->logits_rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
     w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * tiles->cols * typed);
     w->losses = place(&head, tile_row_bytes);
@@ -99,7 +100,7 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
-/* Within a whole block the attention's half ends in the norm of the sum instead. */
+/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
     return name == LINEAR_DOWN || (name == LINEAR_PROJECTION && model->tiles > 1);
 }
@@ -139,7 +140,7 @@ static int64_t last_of(int64_t whole, int64_t tile) {
     return whole - (sw_div_up(whole, tile) - 1) * tile;
 }
 
-/* A tile's gradients, and the logits of its parts. */
+/* Prepares the gradients of a tile of the head, and the logits of its parts. */
 static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t cols) {
     const int64_t part = sw_min_i64(rows, model->head.logits_rows);
     const struct head_products tile = sw_head_products(model, rows, cols);

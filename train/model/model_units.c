@@ -1,4 +1,5 @@
-/* The units of a model: embedding, blocks or tiles of blocks, head; and which part of a tensor each tile has. */
+/* Lists the units of a model (embedding, blocks or tiles of blocks, head) and the part of each tensor that a tile has.
+ */
 #include "core/size.h"
 #include "train/model/model_private.h"
 
@@ -7,10 +8,10 @@
 
 enum { DIVISORS_CHARS = 256 };
 
-/* How the tiles of a block cut a tensor: not at all, and it is in the first tile of its half; or by what goes into its
- * product, or comes out of it. */
+/* How the tiles of a block cut a tensor: not at all, so that the first tile of the half has it; or along the inputs or
+ * the outputs of its product. */
 enum cut { NOT_CUT, CUT_IN, CUT_OUT };
-/* A vector is of the hidden size, of a head, or has an element for each output. */
+/* A tensor's form: a vector of the hidden size, of a head's size, or with an element for each output; or a matrix. */
 enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
 
 static const struct {
@@ -26,7 +27,7 @@ static const struct {
     [DOWN_WEIGHT] = {MATRIX, CUT_IN},         [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
 };
 
-/* Tiles after the first have neither the norm nor the bias of the sum. */
+/* Later tiles of a half have neither its norm nor the bias of its last product: the first tile has them. */
 static const struct sw_block_range ranges[BLOCK_KINDS] = {
     [BLOCK_WHOLE] = {NORM1_SCALE, BLOCK_TENSORS},
     [ATTENTION_FIRST] = {NORM1_SCALE, NORM2_SCALE},
@@ -78,7 +79,7 @@ int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block
     return before;
 }
 
-/* Columns that a product of the block makes, or of one of the pieces that it is stored in. */
+/* Returns the outputs of a product of the block, or of one of the pieces that its weight is stored in. */
 static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
@@ -90,7 +91,7 @@ static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor t
     return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
 }
 
-/* Returns how many dimensions it has. */
+/* Fills the dimensions of a piece of a tensor and returns their number. */
 static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
                     int64_t dim[2]) {
     const enum form form = block_tensors[tensor].form;
@@ -104,7 +105,8 @@ static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor
     return 2;
 }
 
-/* Tile `index` of a tensor that is cut so. What one tensor holds of queries, keys and values is cut in each of them. */
+/* Returns the part of a piece that tile `index` has. A tensor that holds queries, keys and values is cut within each of
+ * the three. */
 static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
                               const int64_t *dim, int64_t tiles, int64_t index) {
     const enum cut cut = tiles == 1 ? NOT_CUT : block_tensors[tensor].cut;

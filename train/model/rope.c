@@ -1,16 +1,14 @@
 #include "train/model/rope.h"
 
-
 #include <math.h>
 
-/* Frequencies and angles are rounded to fp32 as torch rounds them: at thousands of positions an angle's error is the
- * frequency's times the position. */
+/* Rounds the frequency to fp32 as torch does, because an angle's error is the frequency's error times the position. */
 static double base_frequency(const struct sw_model_config *config, int64_t i) {
     const float power = (float)(2 * i) / (float)config->head_dim;
     return 1.0f / (float)pow(config->rope.theta, power);
 }
 
-/* Long waves are slowed down by the factor, short ones stay, and between the two it is a mixture. */
+/* Divides low frequencies by the factor, keeps high ones, and mixes both in between, as Llama 3.1 does. */
 static double llama3_frequency(const struct sw_rope *rope, double frequency) {
     const double wavelength = 2.0 * M_PI / frequency, original = (double)rope->original_positions;
     if (wavelength < original / rope->high_freq_factor)
@@ -22,7 +20,7 @@ static double llama3_frequency(const struct sw_rope *rope, double frequency) {
     return (1.0 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* The index of the frequency that makes so many turns over the original positions. */
+/* Returns the index of the frequency that turns this many times over the original positions. */
 static double index_of_turns(const struct sw_model_config *config, double turns) {
     const double original = (double)config->rope.original_positions;
     return (double)config->head_dim * log(original / (turns * 2.0 * M_PI)) / (2.0 * log(config->rope.theta));
@@ -56,7 +54,7 @@ static double yarn_scale(double factor, double strength) {
     return factor <= 1.0 ? 1.0 : 0.1 * strength * log(factor) + 1.0;
 }
 
-/* Returns the factor of cosines and sines that keeps the attention scores of long texts sharp. */
+/* Returns the factor by which YaRN scales cosines and sines, so that attention over long texts stays sharp. */
 static double amplitude_of(const struct sw_rope *rope) {
     if (rope->kind != SW_ROPE_YARN)
         return 1.0;

@@ -4,8 +4,8 @@
 
 #include "train/hf/config.h"
 
-/* The table of sw_rotate: for each position the cosines and then the sines of head_dim/2 angles, scaled as the
- * configuration says. */
+/* Fills the table that sw_rotate reads: for each of `seq` positions the cosines and then the sines of head_dim/2
+ * angles, scaled as the configuration says. */
 void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *table);
 
 #endif

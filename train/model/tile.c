@@ -57,7 +57,7 @@ sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *ca
     const struct tile_call t = describe(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
     void *norm_grad = area_at(call->grad, sw_norm_offset(model));
-    void *dn = t.tile.last ? norm_grad : narrow; /* the last tile is the first to come back */
+    void *dn = t.tile.last ? norm_grad : narrow; /* the backward pass begins with the last tile */
     SW_TRY(t.mlp ? sw_mlp_backward(model, call, t.n, &t.s, dn) : sw_attend_backward(model, call, t.n, &t.s, dn));
     if (!t.tile.last)
         SW_TRY(sw_add(call->stream, model->shape.type, hidden_elems(model), norm_grad, narrow, norm_grad));

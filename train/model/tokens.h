@@ -1,4 +1,4 @@
-/* The tokens of sequences, for one micro-batch or a part of it: [batch, seq] each. */
+/* The tokens of one micro-batch or a part of it. Each array is [batch, seq] and is borrowed. */
 #ifndef SW_TRAIN_MODEL_TOKENS_H
 #define SW_TRAIN_MODEL_TOKENS_H
 
@@ -7,12 +7,12 @@
 
 struct sw_tokens {
     int32_t *inputs;
-    int32_t *targets;        /* -1: no loss */
-    int32_t *document_start; /* of each input, the place in its sequence where its document begins, 0 where that is
-                                before; NULL: not wanted */
+    int32_t *targets;        /* -1: no loss for this token */
+    int32_t *document_start; /* position in the sequence at which the token's document begins; 0: it begins before the
+                                sequence; NULL: documents are not kept apart */
 };
 
-/* From a token on. */
+/* Returns the tokens from index `first` on. */
 static inline struct sw_tokens sw_tokens_from(struct sw_tokens tokens, int64_t first) {
     return (struct sw_tokens){
         .inputs = tokens.inputs + first,

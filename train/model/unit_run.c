@@ -6,22 +6,22 @@
 
 #include <stdlib.h>
 
-/* Host memory that weights are made in, half of it while the other half is copied. */
+/* Weights are made in two boxes of host memory, one while the other is copied to the device. */
 enum { BOX_GRAINS = 64, BOXES = 2 };
 
-/* The memory of any unit, and its call. */
+/* The runner: memory that fits any unit of the model, and the call of the chosen unit. */
 struct sw_unit_run {
     struct sw_model *model;
     struct sw_unit_ops ops;
-    bool described; /* a device that looks at no numbers, so that there are none */
+    bool described; /* a described device, which reads no numbers, so none are made */
     const struct sw_units *units;
-    struct sw_memory *memory, *host; /* the areas, and what goes into them on its way */
+    struct sw_memory *memory, *host; /* device memory of all areas, and host memory through which they are filled */
     struct sw_stream *stream;
     struct sw_unit_call call;
     void *weights, *table;
     double loss;
     struct sw_model_init init;
-    struct sw_team *team; /* makes random weights */
+    struct sw_team *team; /* threads that make random weights */
 };
 
 static int64_t most_elems(const struct sw_units *units) {
@@ -70,7 +70,7 @@ static sw_status bring(struct sw_unit_run *run, const void *to, int64_t bytes) {
     return sw_stream_synchronize(run->stream);
 }
 
-/* Numbers of both signs, since products of zeros may be faster than real ones. */
+/* Fills an area with numbers of both signs, because products of zeros may be faster. */
 static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t bytes, float factor) {
     enum { PERIOD = 101, MIDDLE = 50 };
     const sw_dtype type = sw_model_type(run->model);
@@ -79,7 +79,7 @@ static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t 
     return bring(run, to, bytes);
 }
 
-/* All over the table. */
+/* Fills in tokens from all over the vocabulary. */
 static sw_status bring_tokens(struct sw_unit_run *run, const int32_t *to, int64_t bytes) {
     enum { TOKEN_STEP = 7919 };
     const int64_t vocab = sw_model_get_config(run->model)->vocab;
@@ -127,14 +127,14 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     return fill_inputs(run, bytes);
 }
 
-/* A job of the team: the random weights of some grains of a unit. */
+/* A job of the threads: random weights of some grains of a unit. */
 struct box {
     struct sw_unit_run *run;
     int64_t unit, first, elems;
     float *to;
 };
 
-/* Random weights have no errors to report. */
+/* Fills one grain. Random weights cannot fail. */
 static void fill_grain(void *context, int64_t g) {
     const struct box *box = context;
     const int64_t at = g * SW_GRAIN_ELEMS;
@@ -145,13 +145,13 @@ static sw_status send_box(const struct box *box, void *to) {
     struct sw_unit_run *run = box->run;
     float *fp32 = (float *)run->call.acc + box->first;
     const sw_dtype type = sw_model_type(run->model);
-    /* The copy before this one has read the half that the team fills next. */
+    /* Waits until the last copy has read the box that the threads fill next. */
     SW_TRY(sw_stream_synchronize(run->stream));
     SW_TRY(sw_copy_to_device(run->stream, fp32, box->to, box->elems * (int64_t)sizeof(float)));
     return sw_cast_from_f32(run->stream, type, box->elems, fp32, (char *)to + box->first * sw_dtype_bytes(type));
 }
 
-/* Brings a unit's random weights; their fp32 numbers lie where gradients will be. */
+/* Puts a unit's random weights on the device. Their fp32 values pass through the memory of its gradient. */
 static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
     const int64_t box_elems = (int64_t)BOX_GRAINS * SW_GRAIN_ELEMS;

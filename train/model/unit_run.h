@@ -1,12 +1,12 @@
-/* One unit of a model at a time, alone, in memory of its own and on random weights: for measuring what it takes. */
+/* Runs one unit of a model at a time, on random weights and in memory of its own, to measure it. */
 #ifndef SW_TRAIN_MODEL_UNIT_RUN_H
 #define SW_TRAIN_MODEL_UNIT_RUN_H
 
 #include "train/model/model.h"
 
-/* The head's backward pass is its loss and its gradient at once, as in training. What goes before the backward pass of
- * a block where its intermediates are not kept: making all of them again, or the derived ones; and the backward pass
- * after that, which makes the activated values. */
+/* The passes of a unit. The head's backward pass computes loss and gradient at once, as in training. RECOMPUTE and
+ * DERIVE make all intermediates of a block, or only the derived ones, before its backward pass; BACKWARD_DERIVING is a
+ * backward pass after DERIVE, which makes the activated values itself. */
 typedef enum {
     SW_UNIT_FORWARD,
     SW_UNIT_BACKWARD,
@@ -18,15 +18,15 @@ typedef enum {
 
 struct sw_unit_run;
 
-/* The memory that a run takes, besides the model's. */
+/* Returns the bytes of device memory that a runner takes, without the model's. */
 int64_t sw_unit_run_bytes(struct sw_model *model);
-/* Memory for any unit of the model. Model and device must outlive it; the caller closes it. */
+/* Opens a runner for any unit of the model. Model and device must outlive it; the caller closes it. */
 sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, struct sw_unit_run **out);
 void sw_unit_run_close(struct sw_unit_run *run);
 
-/* Chooses the unit that passes are of, and makes its weights. */
+/* Chooses the unit of the next passes, and makes its weights. */
 sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit);
-/* Runs a pass and waits for its end. All others need the forward pass of the same unit before them. */
+/* Runs a pass and waits for its end. Every other pass needs a forward pass of the same unit before it. */
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass);
 
 #endif
