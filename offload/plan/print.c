@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Sum of the slots of one name on one tier. */
+/* Returns the bytes of all slots of one name on one tier. */
 static int64_t named_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
     int64_t bytes = 0;
     for (int32_t s = 0; s < plan->slot_count; s++)
@@ -26,9 +26,8 @@ static void print_cell(FILE *out, int64_t bytes) {
     fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
 }
 
-/* Bytes that a tier keeps under a name. Drives have the optimizer of all units, wherever it is placed: that is what
- * commits.
- */
+/* Returns the bytes that a tier keeps under a name. A commit takes the optimizer of all units, wherever it is placed,
+ * so drives keep all of it. */
 static int64_t kept_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
     const bool committed = plan->spec.train && tier == SW_NVME && strcmp(name, sw_state_name(SW_OPTIMIZER)) == 0;
     return committed ? sw_plan_store_bytes(plan) : named_bytes(plan, name, tier);
@@ -70,7 +69,7 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
     }
 }
 
-/* Where the updates run, in the columns of the tiers. */
+/* Prints in the columns of the tiers where updates run. */
 static void print_updates(const struct sw_plan *plan, FILE *out) {
     int64_t on_device = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -94,7 +93,7 @@ int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
 
 static void print_disk(const struct sw_plan *plan, FILE *out) {
     char all[SW_SIZE_CHARS], store[SW_SIZE_CHARS];
-    fprintf(out, "disk needed: %s, of it %s for %s of the whole optimizer; %s\n",
+    fprintf(out, "disk needed: %s, %s of it for %s of the optimizer\n  %s\n",
             sw_format_size(sw_plan_disk_bytes(plan), all), sw_format_size(sw_plan_store_bytes(plan), store),
             plan->spec.one_generation ? "one generation" : "two generations", sw_plan_commits(plan));
 }
@@ -110,7 +109,9 @@ static void print_lanes(const struct sw_plan *plan, FILE *out) {
         print_cell(out, bytes);
         fputc('\n', out);
     }
-    fprintf(out, "  %d ops and %d waits, checked: every read finds its content, nothing overlaps, no circle of waits\n",
+    fprintf(out,
+            "  %d ops and %d waits, checked: every read finds its content,\n"
+            "  nothing overlaps, no circle of waits\n",
             program->op_count, program->wait_count);
 }
 
@@ -118,26 +119,29 @@ static void print_order(const struct sw_plan *plan, FILE *out) {
     const struct sw_plan_spec *spec = &plan->spec;
     char chunk[SW_SIZE_CHARS];
     if (spec->group >= spec->micro_batches)
-        fprintf(out, "order by layer, %lld micro-batches; ", (long long)spec->micro_batches);
+        fprintf(out, "order by layer, %lld micro-batches\n", (long long)spec->micro_batches);
     else
-        fprintf(out, "order by groups of %lld of %lld micro-batches; ", (long long)spec->group,
+        fprintf(out, "order by groups of %lld of %lld micro-batches\n", (long long)spec->group,
                 (long long)spec->micro_batches);
     fprintf(out, "chunks of %lld grains (%s of optimizer)\n", (long long)spec->chunk_grains,
             sw_format_size(spec->chunk_grains * SW_RECORD_BYTES, chunk));
 }
 
-/* Which intermediates are computed again, and why those. */
+/* Tells why these intermediates are kept, and not others. */
+static const char *reason_to_keep(const struct sw_plan *plan, bool all) {
+    if (!plan->spec.recompute_auto)
+        return "as told";
+    return all ? "the device has room for them" : "kept are those that save the most time for their bytes";
+}
+
 static void print_recompute(const struct sw_plan *plan, FILE *out) {
     int64_t units[SW_RECOMPUTES] = {0};
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
         units[plan->recompute[u]]++;
-    const bool all_fit = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
-    fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld, all of %lld; %s\n",
+    const bool keeps_all = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
+    fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld,\n  all of %lld; %s\n",
             (long long)units[SW_RECOMPUTE_NOTHING], (long long)units[SW_RECOMPUTE_DERIVED],
-            (long long)units[SW_RECOMPUTE_UNIT],
-            !plan->spec.recompute_auto ? "as told"
-            : all_fit                  ? "the device has room for them"
-                                       : "kept are those that take the longest for their bytes, while there is room");
+            (long long)units[SW_RECOMPUTE_UNIT], reason_to_keep(plan, keeps_all));
 }
 
 void sw_plan_print(const struct sw_plan *plan, FILE *out) {

@@ -521,11 +521,38 @@ static void plans_own_their_spec(void **state) {
     }
 }
 
+enum { TERMINAL_COLUMNS = 80, PRINTED_PLANS = 40, PRINTED_CHARS = 16384 };
+
+static void check_width(char *text, uint64_t seed) {
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
+        if (strlen(line) > TERMINAL_COLUMNS)
+            fail_msg("seed %llu prints %zu columns: %s", (unsigned long long)seed, strlen(line), line);
+}
+
+static void a_printed_plan_fits_a_terminal(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= PRINTED_PLANS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        char text[PRINTED_CHARS] = "";
+        const struct sw_plan_spec spec = plans_random_spec(&random, PLANS_MOST_UNITS, 4, &units);
+        must(sw_plan_create(&spec, &plan), seed);
+        FILE *out = fmemopen(text, sizeof text, "w");
+        assert_non_null(out);
+        sw_plan_print(plan, out);
+        fclose(out);
+        assert_non_null(strstr(text, "placement"));
+        check_width(text, seed);
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_own_their_spec),
-        cmocka_unit_test(random_plans_are_sound),
-        cmocka_unit_test(inference_refuses_weights_on_nvme),
+        cmocka_unit_test(plans_own_their_spec),       cmocka_unit_test(a_printed_plan_fits_a_terminal),
+        cmocka_unit_test(random_plans_are_sound),     cmocka_unit_test(inference_refuses_weights_on_nvme),
         cmocka_unit_test(waits_reach_two_steps_back),
     };
     return cmocka_run_group_tests_name("offload plan", tests, NULL, NULL);
