@@ -104,13 +104,12 @@ static void add_access(struct sw_builder *b, bool write, struct sw_operand place
 static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_operand place,
                                sw_content content) {
     const struct sw_slot *slot = &b->plan->slot[place.slot];
-    const int64_t start = place.piece * slot->piece_bytes, grain_bytes = sw_plan_grain_bytes(b->plan, content);
-    const bool counted = op->grains > 0 && grain_bytes > 0;
+    const int64_t start = place.piece * slot->piece_bytes;
     struct extent extent = {start + place.offset_bytes, place.bytes};
-    if (counted && content == SW_CONTENT_SQUARE_SUMS)
-        extent.offset_bytes += op->first_grain * grain_bytes;
-    if (counted && extent.bytes == 0)
-        extent.bytes = op->grains * grain_bytes;
+    if (content == SW_CONTENT_SQUARE_SUMS)
+        extent.offset_bytes += op->first_grain * sw_plan_grain_bytes(b->plan, content);
+    if (extent.bytes == 0 && op->grains > 0)
+        extent.bytes = op->grains * sw_plan_grain_bytes(b->plan, content);
     if (extent.bytes == 0)
         extent.bytes = sw_min_i64(start + slot->piece_bytes, slot->bytes) - extent.offset_bytes;
     return extent;

@@ -77,8 +77,7 @@ static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op 
     const struct sw_slot *slot = &plan->slot[access->slot];
     if (slot->grain_bytes > 0)
         return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
-    const bool counted = sw_plan_grain_bytes(plan, access->content) > 0;
-    return of_piece(slot, access->first, counted ? offset_in_piece(plan, op, access) : 0, op->bytes);
+    return of_piece(slot, access->first, offset_in_piece(plan, op, access), op->bytes);
 }
 
 /* An op on a bucket reads and writes all ranks' chunks of it; what it leaves of a reduction is this rank's. */

@@ -24,7 +24,7 @@ struct piece_state {
  * follow each other, and only the first has to visit each piece. The pieces themselves get what was recorded here when
  * an access to the slot names other pieces. */
 struct run_state {
-    int32_t first, count;        /* numbers of the pieces among all of the plan; count 0: nothing is known */
+    int32_t first, count;        /* numbers of the pieces among all of the plan; count 0: nothing is known, else > 1 */
     done_count writer[SW_LANES]; /* last write of any of the pieces, by lane */
     done_count reader[SW_LANES]; /* last read of any of the pieces since its last write, by lane */
     bool written;                /* all pieces were written since their states were gathered */
@@ -70,29 +70,40 @@ static void collect(const struct hazards *h, int32_t first, int32_t count, struc
     }
 }
 
-/* The pieces of an access as a run. */
-static struct run_state *find_run(const struct hazards *h, const struct sw_access *access, int step) {
+/* Returns the state of an access's piece; NULL: the access names several, and *out_run is theirs. */
+static struct piece_state *find_pieces(const struct hazards *h, const struct sw_access *access, int step,
+                                       struct run_state **out_run) {
     const int32_t slot = sw_access_slot(access, step), first = h->plan->slot[slot].first_piece + access->first;
-    struct run_state *run = &h->run[slot];
-    if (run->first != first || run->count != access->count) {
+    struct run_state *run = *out_run = &h->run[slot];
+    if (run->count > 0 && (run->first != first || run->count != access->count))
         spread(h, run);
+    if (access->count == 1)
+        return &h->piece[first];
+    if (run->count == 0)
         collect(h, first, access->count, run);
-    }
-    return run;
+    return NULL;
 }
 
 static void gather(const struct hazards *h, const struct sw_access *access, int step, done_count needed[SW_LANES]) {
-    const struct run_state *run = find_run(h, access, step);
-    for (int lane = 0; lane < SW_LANES; lane++) {
+    struct run_state *run;
+    const struct piece_state *piece = find_pieces(h, access, step, &run);
+    const done_count *reader = piece != NULL ? piece->reader : run->reader;
+    if (piece != NULL)
+        need(needed, piece->writer_lane, piece->writer);
+    for (int lane = 0; piece == NULL && lane < SW_LANES; lane++)
         need(needed, (sw_lane)lane, run->writer[lane]);
-        if (access->write)
-            need(needed, (sw_lane)lane, run->reader[lane]);
-    }
+    for (int lane = 0; access->write && lane < SW_LANES; lane++)
+        need(needed, (sw_lane)lane, reader[lane]);
 }
 
 static void record(struct hazards *h, const struct sw_access *access, int step, sw_lane lane, done_count count) {
-    struct run_state *run = find_run(h, access, step);
-    if (access->write) {
+    struct run_state *run;
+    struct piece_state *piece = find_pieces(h, access, step, &run);
+    if (piece != NULL && access->write) {
+        *piece = (struct piece_state){.writer = count, .writer_lane = lane};
+    } else if (piece != NULL) {
+        piece->reader[lane] = count;
+    } else if (access->write) {
         *run = (struct run_state){.first = run->first, .count = run->count, .written = true};
         run->writer[lane] = count;
     } else {
