@@ -132,31 +132,6 @@ static int thread_number(sw_lane lane, int row) {
     return (int)lane * ROWS_MAX + row + 1;
 }
 
-static const char *content_name(sw_content content) {
-    static const char *const names[SW_CONTENTS] = {
-        [SW_CONTENT_NONE] = NULL,
-        [SW_CONTENT_TOKENS] = "tokens",
-        [SW_CONTENT_WEIGHTS] = "weights",
-        [SW_CONTENT_ROWS] = "rows",
-        [SW_CONTENT_BLOCK_OUTPUT] = "activations",
-        [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
-        [SW_CONTENT_SAVED] = "intermediates",
-        [SW_CONTENT_WORK] = "scratch",
-        [SW_CONTENT_ACC] = "accumulators",
-        [SW_CONTENT_GRADS] = "gradients",
-        [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
-        [SW_CONTENT_SQUARE_SUMS] = "sums",
-        [SW_CONTENT_NORM] = "norm",
-        [SW_CONTENT_OPTIMIZER] = "optimizer",
-        [SW_CONTENT_KV_CACHE] = "cache",
-    };
-    return names[content];
-}
-
-static bool is_transfer(sw_op_kind kind) {
-    return kind == SW_OP_UPLOAD || kind == SW_OP_DOWNLOAD || kind == SW_OP_READ || kind == SW_OP_WRITE;
-}
-
 /* "embedding", "block 3", "head". */
 static void write_unit(const struct sw_plan *plan, int32_t unit, FILE *out) {
     if (unit == 0)
@@ -172,8 +147,8 @@ static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE 
     if (op->redo || op->speculates)
         fputs(op->redo ? "redo " : "speculative ", out);
     fputs(sw_op_name(op->kind), out);
-    if (is_transfer(op->kind) && content_name(op->content) != NULL)
-        fprintf(out, " %s", content_name(op->content));
+    if (sw_op_is_transfer(op->kind))
+        fprintf(out, " %s", sw_content_name(op->content));
     if (op->kind != SW_OP_FORWARD_BACKWARD_HEAD)
         write_unit(plan, op->unit, out);
     if (op->chunk >= 0)

@@ -42,13 +42,6 @@ struct checker {
     bool remade[SW_CONTENTS];           /* the program makes this content anew in each step */
 };
 
-static const char *content_name(sw_content content) {
-    static const char *const names[SW_CONTENTS] = {
-        "nothing",     "tokens", "weights",    "rows", "boundary", "boundary gradient", "saved", "derived", "work",
-        "accumulator", "grads",  "bucket sum", "sums", "norm",     "optimizer",         "cache", "commit"};
-    return names[content];
-}
-
 static sw_status violation(const struct sw_op *op, int step, const struct checker *c, const struct sw_access *access,
                            int32_t piece, const char *what) {
     const struct piece_view *view = &c->piece[c->plan->slot[sw_access_slot(access, step)].first_piece + piece];
@@ -56,9 +49,9 @@ static sw_status violation(const struct sw_op *op, int step, const struct checke
                    "plan check: %s of unit %d micro %d chunk %d in step %d %ss piece %d of slot %d (%s) %s; expects %s "
                    "(unit %d, index %d, stage %d), holds %s (unit %d, index %d, stage %d)",
                    sw_op_name(op->kind), op->unit, op->micro, op->chunk, step, access->write ? "write" : "read", piece,
-                   access->slot, c->plan->slot[access->slot].name, what, content_name(access->content), access->unit,
-                   access->first_index + piece - access->first, access->stage, content_name(view->content), view->unit,
-                   view->index, view->stage);
+                   access->slot, c->plan->slot[access->slot].name, what, sw_content_name(access->content), access->unit,
+                   access->first_index + piece - access->first, access->stage, sw_content_name(view->content),
+                   view->unit, view->index, view->stage);
 }
 
 static void merge(struct clock *into, const struct clock *from) {
@@ -130,7 +123,7 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
                        sw_tier_name(slot->tier), number, slot->name);
     if (!deals_in(op, access))
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d cannot %s %s", sw_op_name(op->kind), op->unit,
-                       access->write ? "leave" : "take", content_name(access->content));
+                       access->write ? "leave" : "take", sw_content_name(access->content));
     struct piece_view what = meant(c, access, access->first_index, step);
     what.writer_lane = op->lane;
     what.writer = own;

@@ -90,14 +90,15 @@ static sw_status allocate_index(struct sw_plan *plan) {
     struct sw_plan_index *index = plan->index;
     int32_t **arrays[] = {&index->acc_shard, &index->weights, &index->grads, &index->optimizer, &index->saved_optimizer,
                           &index->acc,       &index->input,   &index->saved, &index->derived,   &index->cache};
-    for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
-        if (*arrays[a] == NULL)
-            *arrays[a] = malloc(count * sizeof **arrays[a]);
-        if (*arrays[a] == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory for the plan's index");
-        for (size_t u = 0; u < count; u++)
-            (*arrays[a])[u] = UNUSED;
-    }
+    const size_t array_count = sizeof arrays / sizeof arrays[0];
+    if (index->arrays == NULL)
+        index->arrays = malloc(array_count * count * sizeof *index->arrays);
+    if (index->arrays == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan's index");
+    for (size_t i = 0; i < array_count * count; i++)
+        index->arrays[i] = UNUSED;
+    for (size_t a = 0; a < array_count; a++)
+        *arrays[a] = index->arrays + a * count;
     return SW_OK;
 }
 

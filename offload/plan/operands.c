@@ -64,13 +64,9 @@ static const role_table roles[SW_OP_KINDS] = {
     [SW_OP_GATHER_ROWS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS, [SW_CONTENT_ROWS][WRITE] = SW_ROLE_ROWS},
 };
 
-static bool is_transfer(sw_op_kind kind) {
-    return kind == SW_OP_UPLOAD || kind == SW_OP_DOWNLOAD || kind == SW_OP_READ || kind == SW_OP_WRITE;
-}
-
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
     /* A redo reads the norm only to know whether it is needed. */
-    if (is_transfer(op->kind) && access->content != SW_CONTENT_NORM)
+    if (sw_op_is_transfer(op->kind) && access->content != SW_CONTENT_NORM)
         return access->write ? SW_ROLE_TO : SW_ROLE_FROM;
     const sw_role role = (sw_role)roles[op->kind][access->content][access->write ? WRITE : READ];
     /* The head of a tied model also deals with the embedding's. */

@@ -49,6 +49,7 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
     return SW_OK;
 }
 
+/* Raises a unit's state to a tier, where the request leaves that open and the state lives lower. */
 static void raise_state(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
     struct sw_unit_placement *at = &plan->placement[unit];
     if (!plan->spec.place.automatic[state] || at->tier[state] <= tier)
@@ -58,46 +59,31 @@ static void raise_state(struct sw_plan *plan, sw_state state, int64_t unit, sw_t
         at->accumulator = tier;
 }
 
-static void raise_weights(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    raise_state(plan, SW_WEIGHTS, unit, tier);
-}
-
-static void raise_accumulator(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    if (plan->spec.place.automatic[SW_GRADS] && plan->placement[unit].accumulator > tier)
+static void raise_accumulator(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    if (plan->spec.place.automatic[state] && plan->placement[unit].accumulator > tier)
         plan->placement[unit].accumulator = tier;
 }
 
-static void raise_inputs(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    raise_state(plan, SW_ACTS, unit, tier);
-}
-
-static void raise_grads(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    raise_state(plan, SW_GRADS, unit, tier);
-}
-
-static void raise_optimizer(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    raise_state(plan, SW_OPTIMIZER, unit, tier);
-}
-
 /* The gradients of an update on the host go there in the backward pass, so a home on the device gains them nothing. */
-static void raise_grads_of_updates_there(struct sw_plan *plan, int64_t unit, sw_tier tier) {
+static void raise_where_updated_there(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
     if (sw_plan_updates_on_device(plan, unit))
-        raise_grads(plan, unit, tier);
+        raise_state(plan, state, unit, tier);
 }
 
-static void raise_optimizer_with_grads(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    raise_optimizer(plan, unit, tier);
-    raise_grads_of_updates_there(plan, unit, tier);
+static void raise_with_grads(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    raise_state(plan, state, unit, tier);
+    raise_where_updated_there(plan, SW_GRADS, unit, tier);
 }
 
-static void raise_grads_on_nvme(struct sw_plan *plan, int64_t unit, sw_tier tier) {
-    if (plan->placement[unit].tier[SW_GRADS] == SW_NVME)
-        raise_grads(plan, unit, tier);
+static void raise_from_nvme(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    if (plan->placement[unit].tier[state] == SW_NVME)
+        raise_state(plan, state, unit, tier);
 }
 
-/* What goes up to a tier, of each unit in forward order, where the budgets allow it. */
+/* A state that goes up to a tier, unit by unit in forward order, as far as the budgets allow. */
 struct rise {
-    void (*raise)(struct sw_plan *plan, int64_t unit, sw_tier tier);
+    void (*raise)(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
+    sw_state state;
     sw_tier tier;
 };
 
@@ -128,7 +114,7 @@ static int64_t raise_run(struct rising *r, int64_t first, int64_t most) {
         if (has_failed(r, u))
             continue;
         r->before[u] = placement[u];
-        r->rise.raise(r->plan, u, r->rise.tier);
+        r->rise.raise(r->plan, r->rise.state, u, r->rise.tier);
         if (memcmp(&r->before[u], &placement[u], sizeof placement[u]) != 0)
             r->run[r->run_count++] = u;
     }
@@ -333,17 +319,18 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
  * take goes to the host, records before gradients, of which the device then has those that would be left to the drive;
  * intermediates instead of recomputation come next, ... */
 static const struct rise before_intermediates[] = {
-    {raise_weights, SW_DEVICE}, {raise_accumulator, SW_DEVICE},   {raise_inputs, SW_DEVICE},
-    {raise_weights, SW_HOST},   {raise_inputs, SW_HOST},          {raise_optimizer, SW_HOST},
-    {raise_grads, SW_HOST},     {raise_grads_on_nvme, SW_DEVICE},
+    {raise_state, SW_WEIGHTS, SW_DEVICE}, {raise_accumulator, SW_GRADS, SW_DEVICE},
+    {raise_state, SW_ACTS, SW_DEVICE},    {raise_state, SW_WEIGHTS, SW_HOST},
+    {raise_state, SW_ACTS, SW_HOST},      {raise_state, SW_OPTIMIZER, SW_HOST},
+    {raise_state, SW_GRADS, SW_HOST},     {raise_from_nvme, SW_GRADS, SW_DEVICE},
 };
 
 /* ... then records with their gradients, which leave the host to others. */
 static const struct rise after_intermediates[] = {
-    {raise_optimizer_with_grads, SW_DEVICE},
-    {raise_grads_of_updates_there, SW_DEVICE},
-    {raise_optimizer, SW_HOST},
-    {raise_grads, SW_HOST},
+    {raise_with_grads, SW_OPTIMIZER, SW_DEVICE},
+    {raise_where_updated_there, SW_GRADS, SW_DEVICE},
+    {raise_state, SW_OPTIMIZER, SW_HOST},
+    {raise_state, SW_GRADS, SW_HOST},
 };
 
 static sw_status raise_all(struct sw_plan *plan, const struct rise *rise, size_t count) {

@@ -36,6 +36,26 @@ static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_COMMIT] = "commit",
 };
 
+static const char *const content_names[SW_CONTENTS] = {
+    [SW_CONTENT_NONE] = "nothing",
+    [SW_CONTENT_TOKENS] = "tokens",
+    [SW_CONTENT_WEIGHTS] = "weights",
+    [SW_CONTENT_ROWS] = "rows",
+    [SW_CONTENT_BLOCK_OUTPUT] = "activations",
+    [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
+    [SW_CONTENT_SAVED] = "intermediates",
+    [SW_CONTENT_DERIVED] = "derived intermediates",
+    [SW_CONTENT_WORK] = "scratch",
+    [SW_CONTENT_ACC] = "accumulators",
+    [SW_CONTENT_GRADS] = "gradients",
+    [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
+    [SW_CONTENT_SQUARE_SUMS] = "sums",
+    [SW_CONTENT_NORM] = "norm",
+    [SW_CONTENT_OPTIMIZER] = "optimizer",
+    [SW_CONTENT_KV_CACHE] = "cache",
+    [SW_CONTENT_COMMIT] = "commit",
+};
+
 const char *sw_lane_name(sw_lane lane) {
     return lane_names[lane];
 }
@@ -47,6 +67,10 @@ const char *sw_recompute_name(sw_recompute level) {
 
 const char *sw_op_name(sw_op_kind kind) {
     return op_names[kind];
+}
+
+const char *sw_content_name(sw_content content) {
+    return content_names[content];
 }
 
 /* Passes of a program over all units, each of which is an op of every unit and micro-batch. */
@@ -173,18 +197,8 @@ void sw_plan_destroy(struct sw_plan *plan) {
         return;
     for (int p = 0; p < SW_PROGRAMS; p++)
         sw_program_destroy(&plan->program[p]);
-    if (plan->index != NULL) {
-        free(plan->index->weights);
-        free(plan->index->grads);
-        free(plan->index->optimizer);
-        free(plan->index->saved_optimizer);
-        free(plan->index->acc);
-        free(plan->index->acc_shard);
-        free(plan->index->input);
-        free(plan->index->saved);
-        free(plan->index->derived);
-        free(plan->index->cache);
-    }
+    if (plan->index != NULL)
+        free(plan->index->arrays);
     free(plan->index);
     free(plan->slot);
     free(plan->recompute);

@@ -64,6 +64,8 @@ typedef enum __attribute__((packed)) {
     SW_OP_KINDS
 } sw_op_kind;
 const char *sw_op_name(sw_op_kind kind);
+/* Tells whether an op moves one piece between two tiers. */
+bool sw_op_is_transfer(sw_op_kind kind);
 
 /* What a piece holds. The comments name what the index of an access counts, beside its unit, and its version. */
 typedef enum __attribute__((packed)) {
@@ -86,6 +88,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
     SW_CONTENTS
 } sw_content;
+const char *sw_content_name(sw_content content);
 
 struct sw_slot {
     const char *name; /* a literal: "weights", "optimizer ring" */

@@ -15,6 +15,7 @@ enum { SW_BUCKETS = 3 };
 
 /* Slot numbers by role; -1 where the plan needs no such slot. Arrays have one entry per unit. */
 struct sw_plan_index {
+    int32_t *arrays; /* the block that all arrays lie in */
     /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
     int32_t *weights, *grads, *optimizer;
     int32_t *saved_optimizer;             /* where a commit keeps state of device or host, if not every step commits */

@@ -55,7 +55,6 @@ struct simulator {
     const struct sw_program *program;
     const struct sw_rates *rates;
     bool redone;
-    struct sw_trace *trace;
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
     int64_t steps, first, last;       /* how many, and those that answer: after `first`, up to `last` */
     int64_t steps_done;
@@ -133,7 +132,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
-    case SW_OP_FORWARD: return of_compute(r, r->forward_s[op->unit]);
+    case SW_OP_FORWARD:
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
     case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, r->backward_s[op->unit]);
@@ -316,7 +315,7 @@ static void name_bottleneck(const struct simulator *s, struct sw_simulation *out
     out->bottleneck_share = most_s / out->step_s;
 }
 
-static void conclude(const struct simulator *s, struct sw_simulation *out) {
+static void sum_up(const struct simulator *s, struct sw_simulation *out) {
     *out = (struct sw_simulation){.step_s = s->after.now - s->before.now,
                                   .cores_busy_s = s->after.cores - s->before.cores,
                                   .drive_busy_s = s->after.drive - s->before.drive};
@@ -325,8 +324,8 @@ static void conclude(const struct simulator *s, struct sw_simulation *out) {
     name_bottleneck(s, out);
 }
 
-/* Until all steps are done. */
-static sw_status run(struct simulator *s) {
+/* Runs all steps and sums up those that answer. */
+static sw_status run(struct simulator *s, struct sw_simulation *out) {
     while (settle(s), s->steps_done < s->steps) {
         bool running = false;
         for (int which = 0; which < SW_LANES; which++)
@@ -339,6 +338,7 @@ static sw_status run(struct simulator *s) {
             return sw_fail(SW_ERR_ARG, "by these rates %lld steps take more than %.0e seconds", (long long)s->steps,
                            LONGEST_S);
     }
+    sum_up(s, out);
     return SW_OK;
 }
 
@@ -349,24 +349,19 @@ sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool red
                           .program = &plan->program[kind],
                           .rates = rates,
                           .redone = redone,
-                          .trace = trace,
                           .steps = STEPS,
                           .first = ANSWER - 1,
                           .last = ANSWER};
     for (int64_t step = 0; step < STEPS; step++)
         s.times[step] = sw_trace_begin(trace, kind, step + 1, 0);
-    SW_TRY(run(&s));
-    conclude(&s, out);
-    return SW_OK;
+    return run(&s, out);
 }
 
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
                               const struct sw_rates *rates, struct sw_simulation *out) {
     struct simulator s = {
         .plan = plan, .program = program, .rates = rates, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
-    SW_TRY(run(&s));
-    conclude(&s, out);
-    return SW_OK;
+    return run(&s, out);
 }
 
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
@@ -374,9 +369,7 @@ sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, in
     assert(plan->program[kind].op_count > 0 && steps >= 1 && steps <= STEPS);
     assert(steps == 1 || sw_program_repeats(kind));
     struct simulator s = {.plan = plan, .program = &plan->program[kind], .rates = rates, .steps = steps, .last = steps};
-    SW_TRY(run(&s));
-    conclude(&s, out);
-    return SW_OK;
+    return run(&s, out);
 }
 
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out) {
