@@ -141,6 +141,29 @@ void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update);
 void sw_build_commit(struct sw_builder *b);
 
+/* A group of micro-batches on its way through the units. */
+struct sw_group {
+    int64_t first, count;
+    struct sw_operand *at; /* one per micro-batch: where its block input is on the device */
+    bool train;            /* block inputs are kept for the backward pass */
+    bool caches;           /* units read and extend their KV caches */
+    bool speculate;        /* finished gradients go into the update at once */
+    /* The update of the next unit that streams through the device. Its chunks are written down between the
+     * micro-batches of the units before it, so that the compute lane need not wait for the link, nor the link for
+     * updates on the host. */
+    struct sw_unit_update ahead;
+};
+
+/* Copies the tokens of so many micro-batches to the device. */
+void sw_build_tokens(struct sw_builder *b, int64_t micros);
+/* Runs one unit's forward pass of each micro-batch of a group. */
+void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit);
+/* Runs the head, fused, and then the backward pass of the other units in reverse order. Gradients go home with the last
+ * group. */
+void sw_build_backward(struct sw_builder *b, struct sw_group *group);
+/* Runs the head's forward pass of a group, as an op of `kind`: the loss or the logits. */
+void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
+
 /* A finished gradient goes to where gradients live and, where the program speculates, into the update at once. */
 void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
 void sw_build_norm(struct sw_builder *b);

@@ -244,8 +244,6 @@ bool sw_program_repeats(sw_program_kind kind);
 /* A device's rings only hide the end of a copy from the start of the next. The host's carry what the drive is ahead of
  * the arithmetic, or behind it. */
 enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64, SW_RING_CHUNKS_MOST = 256 };
-/* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */
-enum { SW_RING_CHUNKS_BEHIND = 16 };
 
 /* ZeRO stages (Rajbhandari et al. 2020, table 1 and section 5): each stage shards one state more among the ranks. */
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
@@ -339,11 +337,7 @@ int sw_plan_ranks(const struct sw_plan *plan);
 /* Returns the micro-batches of the largest group, and the number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
-/* Tells whether each rank has but a shard of a state. */
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
-/* Tells whether weights are gathered from the ranks that have updated them, and whether each rank then keeps the whole.
- */
-bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
+/* Tells whether each rank updates its shard of the weights, gathers the others' and keeps the whole. */
 bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
@@ -359,8 +353,6 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan);
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Tells whether a unit's input is kept for the backward pass. */
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
-/* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
-int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
 /* Returns the pages of SW_BUFFER_ALIGN_BYTES that one micro-batch's input of a unit takes: the grains in which the
  * store keeps it. */
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
@@ -394,8 +386,6 @@ int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
 
 /* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* Returns the number of chunks of a whole unit. */
-int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 /* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);

@@ -52,6 +52,17 @@ struct sw_plan_index {
     int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
 };
 
+/* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */
+enum { SW_RING_CHUNKS_BEHIND = 16 };
+
+/* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
+int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank has but a shard of a state. */
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
+/* Returns the number of chunks of a whole unit. */
+int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
+/* Tells whether weights are gathered from the ranks that have updated them. */
+bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
 /* Tells whether a unit's whole weights live on the device. */
 bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
 /* Returns what memory of a tier holds of a unit's state: gradients that live on the device are whole before they are
