@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Loading writes no more of a record than its master: to keep a drive as busy it needs more requests in flight. */
+/* Loading writes only the masters of grains, so it needs more requests in flight to keep a drive as busy. */
 enum { SETUP_MORE = SW_RECORD_STREAMS };
 
-/* The tiers, and the losses that steps leave. Host memory is the device's to copy to and from. */
+/* Takes the memory of the tiers and of the losses. The device copies to and from host memory, so that is registered
+ * with it. */
 static sw_status take_memory(struct sw_engine *engine) {
     struct sw_device *device = engine->spec.device;
     const int64_t *bytes = engine->plan->tier_bytes;
@@ -27,7 +28,7 @@ static sw_status take_memory(struct sw_engine *engine) {
     return SW_OK;
 }
 
-/* What the model keeps in the work area. */
+/* Lets the model fill the part of the work area that stays. */
 static sw_status begin_units(struct sw_engine *engine) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
     if (ops->begin == NULL)
@@ -37,7 +38,7 @@ static sw_status begin_units(struct sw_engine *engine) {
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-/* Reductions pass through memory of the tier that they work in. */
+/* Gives the collectives memory of the tier that reductions work in. */
 static sw_status prepare_ranks(struct sw_engine *engine) {
     const struct sw_plan *plan = engine->plan;
     const int ranks = sw_plan_ranks(plan);
@@ -52,7 +53,7 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
     return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, staging, 0), plan->slot[staging].bytes);
 }
 
-/* Room in the store for state that the plan keeps there but never commits, and the host tier as the rings' memory. */
+/* Makes room in the store for state that the plan never commits, and registers the host tier as the rings' memory. */
 static sw_status prepare_store(struct sw_engine *engine) {
     struct sw_scratch scratch;
     sw_status status = sw_scratch_of(engine->plan, &scratch);
@@ -136,7 +137,7 @@ void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text
     pthread_mutex_unlock(&engine->mutex);
 }
 
-/* Needs the mutex. Waits until `steps` steps of the program are done; the failure of a lane otherwise. */
+/* Waits until `steps` steps of the program are done, or returns the failure of a lane. Needs the mutex. */
 static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
     /* Without the text that the caller owes, the commit would never come. */
     assert(engine->trained_step <= engine->described_step);
@@ -147,7 +148,7 @@ static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
     return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
 }
 
-/* Needs the mutex. Lanes have nothing left to do when a program changes; they count anew. */
+/* Makes another program the current one, once the lanes have nothing left to do. Needs the mutex. */
 static sw_status change_program(struct sw_engine *engine, const struct sw_program *program) {
     SW_TRY(wait_done(engine, engine->begun - engine->program_first));
     engine->program = program;
@@ -157,7 +158,7 @@ static sw_status change_program(struct sw_engine *engine, const struct sw_progra
     return SW_OK;
 }
 
-/* The program of a training step: what it finds waiting, and whether it speculates. */
+/* Returns the program of a training step, by what it finds waiting and by whether it speculates. */
 static sw_program_kind training_program(sw_waiting waiting, bool speculates) {
     static const sw_program_kind kinds[][2] = {
         [SW_WAITING_NOTHING] = {SW_PROGRAM_START, SW_PROGRAM_START_SPECULATE},
@@ -174,9 +175,9 @@ static bool will_speculate(const struct sw_engine *engine) {
     return engine->spec.speculation == SW_SPECULATE_ALWAYS || sw_pace_speculates(&engine->pace);
 }
 
-/* Which of the store's generations a program's accesses mean. In two generations, a program that applies what waits
- * commits the one that was not committed, and then that is the committed one. In place, updates go into the one that is
- * not committed, from the committed one if that is newer; and a program that saves commits it. */
+/* Chooses which of the store's generations the accesses of a step mean. Where every step commits, a program that
+ * applies an update commits the other generation, which then is the committed one. Where not, updates go into the
+ * generation that is not committed, and read the committed one if that is newer; a program that saves commits it. */
 static void choose_generations(struct sw_engine *engine, struct step_context *context) {
     const bool applies = engine->waiting != SW_WAITING_NOTHING;
     const int working = sw_engine_working(engine);

@@ -1,4 +1,4 @@
-/* The engine's inside: lanes are threads that count the ops they have done; an op starts when the counts that it waits
+/* The engine's inside. Lanes are threads that count the ops they have done; an op starts when the counts that it waits
  * for are reached. */
 #ifndef SW_OFFLOAD_ENGINE_ENGINE_PRIVATE_H
 #define SW_OFFLOAD_ENGINE_ENGINE_PRIVATE_H
@@ -16,17 +16,17 @@ enum { ENGINE_ERROR_CHARS = 1024 };
 struct step_context {
     struct sw_step_input input;
     int64_t begun_ns;
-    int generation[3]; /* of the store, by the role that an access gives it (sw_generation) ... */
-    int in_place_from; /* ... and, for SW_GENERATION_NONE, the one that reads take, as writes take generation[0] */
+    int generation[3]; /* the store's generation that each sw_generation of an access means */
+    int in_place_from; /* the generation that reads with SW_GENERATION_NONE take; writes take generation[0] */
     bool speculates;
     bool steady;               /* the step before ran the same program */
-    double *loss;              /* of each micro-batch */
-    double shared_loss;        /* of all ranks, where there are several */
-    struct sw_op_times *times; /* of each op; NULL: not traced */
+    double *loss;              /* one sum of token losses per micro-batch; lies in engine->losses */
+    double shared_loss;        /* sum over all ranks, where there are several */
+    struct sw_op_times *times; /* one entry per op; NULL: not traced */
     struct sw_step_result result;
 };
 
-/* What the norm op of a step leaves for the update, which belongs to the next program. Ordered by the plan: the norm
+/* What the norm op of a step leaves for the update, which belongs to the next program. The plan orders it: the norm
  * waits for the updates and the commit that read it. */
 struct pending_update {
     bool redo; /* it was speculated, wrongly */
@@ -41,26 +41,26 @@ struct lane {
     sw_lane which;
     pthread_t thread;
     bool started;
-    struct sw_stream *stream;         /* compute, upload, download, update */
-    struct sw_store_lane *store_lane; /* read, write */
+    struct sw_stream *stream;         /* compute, upload, download, update; else NULL */
+    struct sw_store_lane *store_lane; /* read, write; else NULL */
     pthread_cond_t wake;
-    bool asleep;                /* until its next op may start, or the lanes end */
-    struct device_lane *device; /* of an asynchronous device; NULL: an op is done when its call returns */
+    bool asleep;                /* the thread waits until its next op may start, or the lanes end */
+    struct device_lane *device; /* an asynchronous device's part; NULL: an op is done when its call returns */
     int64_t number;             /* next op to start, counted over all steps of the program */
-    int64_t given;              /* ops given to an asynchronous device, likewise, in order */
-    int64_t done;               /* ops done, likewise, in order */
+    int64_t given;              /* ops given to an asynchronous device, counted in the same way */
+    int64_t done;               /* ops done, counted in the same way; they end in order */
 };
 
 struct sw_engine {
     struct sw_engine_spec spec;
     const struct sw_plan *plan;
     struct sw_memory *memory[SW_NVME]; /* device, host */
-    struct sw_memory *losses;          /* host: of each micro-batch of the steps in flight */
-    struct sw_trace *trace;            /* NULL: none */
+    struct sw_memory *losses;          /* host: losses of each micro-batch of the steps in flight */
+    struct sw_trace *trace;            /* NULL: no trace is kept */
 
-    pthread_mutex_t mutex;       /* guards what follows, to the blank line */
-    pthread_cond_t awaited_done; /* for the owner, */
-    int64_t awaited_steps;       /* which waits for so many steps of the program; 0: it does not */
+    pthread_mutex_t mutex;       /* guards the fields down to the blank line */
+    pthread_cond_t awaited_done; /* wakes the thread that owns the engine */
+    int64_t awaited_steps;       /* steps of the program that the owner waits for; 0: it does not wait */
     const struct sw_program *program;
     int64_t begun, waited; /* steps, over all programs */
     int64_t program_first; /* the step with which this program began */
@@ -78,28 +78,32 @@ struct sw_engine {
     struct sw_stream *setup_stream, *host_stream;
     int committed_generation;
     struct pending_update pending;
-    int64_t *bounds;       /* of the ranks' parts, for the comm lane */
-    atomic_uint requests;  /* of this rank, for all */
+    int64_t *bounds;       /* comm lane: where each rank's part begins; one more entry than ranks */
+    atomic_uint requests;  /* bits that this rank requests */
     sw_waiting waiting;    /* what the last step begun has left to the next program */
     bool working_is_newer; /* units on NVMe have their newest state in the generation that is not committed */
-    int64_t step;          /* last one begun */
-    int64_t saved_step;    /* last one committed; -1 before the first commit */
+    int64_t step;          /* last training step begun */
+    int64_t saved_step;    /* last step committed, or to be committed by a program under way; -1: none */
     int64_t applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale; /* changed by the norm, which the plan orders with its readers */
     struct sw_pace pace;             /* guarded by the mutex */
     int64_t last_end_ns;
 };
 
-/* The store's generation that is changed between commits. */
+/* Returns the store's generation that is changed between commits. */
 static inline int sw_engine_working(const struct sw_engine *engine) {
     return engine->plan->spec.one_generation ? 0 : 1 - engine->committed_generation;
 }
 
-/* Address of a piece of a slot on device or host. */
+/* Returns where a piece of a slot on device or host begins. */
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece);
 
-/* Of a grain of a unit's state. */
+/* Returns where a grain of a unit's state lies in a slot on device or host. */
 void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain);
+
+/* Copies bytes between staging memory on the host and a slot's memory, outside of steps, and waits for the copy. */
+sw_status sw_engine_put(struct sw_engine *engine, int32_t slot, void *to, const void *from, int64_t bytes);
+sw_status sw_engine_get(struct sw_engine *engine, int32_t slot, void *to, const void *from, int64_t bytes);
 
 /* Returns an op's first operand of a role (last: NULL), or the one after `last`; NULL: the op has no other. */
 const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,
@@ -111,11 +115,11 @@ void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, 
 /* Returns where the owner puts a micro-batch's tokens, in host memory, for the step of this context. */
 void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro);
 
-/* Of all micro-batches of this rank, in their order; of all ranks, in theirs. */
+/* Returns a step's sum of token losses: of this rank's micro-batches, in their order, and of all ranks, in theirs. */
 double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context);
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
-/* The ops between ranks, and what prepares them (ops_ranks.c). */
+/* Run the ops between ranks, and the rounding before them (ops_ranks.c). */
 sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
@@ -124,20 +128,20 @@ sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_o
 /* Runs an op that is no transfer of an I/O lane; on an asynchronous device, gives it to the lane's stream. */
 sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                              struct step_context *context);
-/* And waits for it. */
+/* Does the same and waits until the op is done. */
 sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                            struct step_context *context);
-/* Adds to an error what was being done. */
+/* Adds to an error's message which op of which step was running. */
 sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context);
-/* The transfer of an op of an I/O lane. */
+/* Returns the store's transfer that an op of an I/O lane stands for. */
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
                                             const struct step_context *context);
 
-/* Needs the mutex. Steps of the program whose ops are all done. */
+/* Returns the number of steps of the program whose ops are all done. Needs the mutex. */
 int64_t sw_engine_steps_done(const struct sw_engine *engine);
 
-/* Needs the mutex. After any change: wakes the lanes and the owner that it lets go on, and nobody else. On few cores a
- * needless wake takes its time from an op. */
+/* Wakes the lanes and the owner that a change lets go on, and nobody else: on few cores a needless wake takes its time
+ * from an op. Needs the mutex. */
 void sw_engine_wake(struct sw_engine *engine);
 
 /* Commits the store's generation that is changed, all of which has been written, as the state of the engine's step. */
@@ -149,25 +153,27 @@ void sw_engine_stop_lanes(struct sw_engine *engine);
 /* Counts the ops of a lane that has nothing left to do anew. */
 void sw_engine_restart_lane(struct lane *lane);
 
-/* What the kinds of lanes share. All but the first two and skips need the mutex. */
+/* Functions that the kinds of lanes share. All but the first two and sw_lane_skips need the mutex. */
 const struct sw_op *sw_lane_op(const struct sw_engine *engine, const struct lane *lane, int64_t number);
 struct step_context *sw_lane_context(struct sw_engine *engine, const struct lane *lane, int64_t number);
 bool sw_lane_skips(const struct sw_engine *engine, const struct sw_op *op);
 bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane);
 bool sw_engine_ended(const struct sw_engine *engine);
-void sw_engine_fail(struct sw_engine *engine, sw_status status); /* keeps the first failure */
-void sw_lane_sleep(struct sw_engine *engine, struct lane *lane); /* until it is ready, or the lanes end */
-/* Tells the watch that a lane has begun an op, or, without one, that it has nothing to do. */
+/* Keeps the first failure and wakes everyone. */
+void sw_engine_fail(struct sw_engine *engine, sw_status status);
+/* Sleeps until the lane is ready, or the lanes end. */
+void sw_lane_sleep(struct sw_engine *engine, struct lane *lane);
+/* Tells the watch that a lane has begun an op, or, where op is NULL, that it has nothing to do. */
 void sw_lane_tell(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op);
-/* Number of the op that a wait of another lane's op, of this step of the program, waits for; negative: none. */
+/* Returns the number, in its lane, of the op that a wait of an op of this step means; negative: there is none. */
 int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step);
 void sw_op_note_times(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,
                       struct sw_op_times times);
 
 /* The lanes of an asynchronous device (lanes_device.c). */
-enum { SW_DEVICE_WINDOW = 64 }; /* ops that one has given to the device and that are not done */
+enum { SW_DEVICE_WINDOW = 64 }; /* ops of a lane that are given to the device and not done */
 sw_status sw_device_lane_open(struct lane *lane);
-/* After the lane's thread has been joined. */
+/* Frees what sw_device_lane_open took, after the lane's thread has been joined. */
 void sw_device_lane_close(struct lane *lane);
 sw_status sw_device_lane_start(struct lane *lane);
 /* Joins its second thread, once the lanes end. */

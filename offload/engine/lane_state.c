@@ -20,8 +20,8 @@ void sw_op_note_times(const struct sw_engine *engine, const struct step_context 
         context->times[op - engine->program->op] = times;
 }
 
-/* A redo that is not needed: its op has waited for the norm that decides. Where only the I/O runs, also what is neither
- * a transfer nor the norm, which the commit needs. */
+/* Tells whether an op does nothing: a redo that the norm, which the op has waited for, found needless. Where only I/O
+ * is replayed, all but transfers and the norm, which the commit needs, do nothing. */
 bool sw_lane_skips(const struct sw_engine *engine, const struct sw_op *op) {
     const bool unneeded = op->redo && !engine->pending.redo;
     return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_COMPUTE_NORM);
@@ -32,7 +32,8 @@ int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wai
     return target_step < 0 ? -1 : target_step * engine->program->lane_count[wait->lane] + wait->position;
 }
 
-/* Ops of a lane that another one's may follow. Work of one device follows its other work on the device itself. */
+/* Returns how many ops of a lane are far enough for an op of lane `by` to follow. Work of one device follows its other
+ * work on the device itself. */
 static int64_t followed(const struct lane *lane, const struct lane *by) {
     return lane->device != NULL && by->device != NULL ? lane->given : lane->done;
 }

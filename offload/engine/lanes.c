@@ -63,7 +63,7 @@ struct io_state {
     int64_t busy_since_ns;
 };
 
-/* Needs the mutex. Counts done, in order, what has finished. */
+/* Counts ops that have finished as done, in order. Needs the mutex. */
 static void advance(struct sw_engine *engine, struct lane *lane, struct io_state *io) {
     while (lane->done < lane->number && io->finished[lane->done % IO_WINDOW]) {
         const struct sw_op *op = sw_lane_op(engine, lane, lane->done);
@@ -75,7 +75,7 @@ static void advance(struct sw_engine *engine, struct lane *lane, struct io_state
     sw_engine_wake(engine);
 }
 
-/* Starts the lane's next op; called with the mutex, which is released meanwhile. */
+/* Starts the lane's next op. Needs the mutex, and releases it meanwhile. */
 static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct io_state *io) {
     const int64_t number = lane->number++;
     const struct sw_op *op = sw_lane_op(engine, lane, number);
@@ -112,7 +112,7 @@ static sw_status start_io_op(struct sw_engine *engine, struct lane *lane, struct
     return status;
 }
 
-/* Takes in what has finished; called with the mutex, which is released meanwhile. */
+/* Takes in transfers that have finished. Needs the mutex, and releases it meanwhile. */
 static sw_status reap_io(struct sw_engine *engine, struct lane *lane, struct io_state *io, bool wait) {
     uint64_t tags[IO_WINDOW];
     int count = 0;

@@ -10,16 +10,17 @@
 #include <string.h>
 
 struct device_lane {
-    struct sw_event *start[SW_DEVICE_WINDOW], *end[SW_DEVICE_WINDOW]; /* of an op, by its serial number */
-    bool skipped[SW_DEVICE_WINDOW];
-    int64_t first_serial;  /* of the program's first op; numbers begin anew with a program, serial numbers do not */
-    struct sw_event *last; /* reached at last_ns of the host's clock; the device's clock counts on from there */
-    struct sw_event *origin;
+    /* Marks around each op, indexed by the op's serial number modulo the window. */
+    struct sw_event *start[SW_DEVICE_WINDOW], *end[SW_DEVICE_WINDOW];
+    bool skipped[SW_DEVICE_WINDOW]; /* the op did nothing */
+    int64_t first_serial;    /* serial number of the program's first op; lane numbers begin anew with each program */
+    struct sw_event *last;   /* a mark that was reached at last_ns of the host's clock, from which times are counted */
+    struct sw_event *origin; /* the first such mark */
     int64_t last_ns;
     pthread_t completer;
-    bool started;
-    pthread_cond_t given; /* the completer sleeps until an op has been given, or could not be */
-    sw_status refused;    /* the op after those that were given could not be, and why */
+    bool started;         /* the completer's thread runs */
+    pthread_cond_t given; /* wakes the completer when an op has been given, or refused */
+    sw_status refused;    /* why the op after those given could not be given; SW_OK: none was refused */
     char refused_text[ENGINE_ERROR_CHARS];
 };
 
@@ -62,9 +63,9 @@ void sw_device_lane_restart(struct lane *lane) {
     lane->device->first_serial += lane->number;
 }
 
-/* Needs the mutex. The ends of ops on the device that an op must follow there, and how many. One that is reached
+/* Collects the end marks of ops that an op must follow on the device, and returns how many. A mark that is reached
  * meanwhile may be recorded again by a later op, which cannot depend on this one, as this one has not been given yet.
- */
+ * Needs the mutex. */
 static int ends_to_follow(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op,
                           struct sw_event *out[SW_LANES]) {
     const int64_t step = lane->number / engine->program->lane_count[lane->which];
@@ -99,8 +100,8 @@ static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, con
     return sw_event_record(d->end[slot], lane->stream);
 }
 
-/* Needs the mutex. An error of an op that the device has come to shows at whatever it is given next. So the completer
- * goes first: where all that was given ends well, it was this op. */
+/* Notes that an op could not be given. An error of an op that the device has reached shows at whatever it is given
+ * next, so the completer goes first: if all given ops end well, the error belongs to this op. Needs the mutex. */
 static void refuse(struct device_lane *d, sw_status status) {
     d->refused = status;
     snprintf(d->refused_text, sizeof d->refused_text, "%s", sw_error_message(status));
@@ -136,7 +137,7 @@ void *sw_device_lane_run(void *argument) {
     return NULL;
 }
 
-/* Waits for an op's end, and when it began and ended. */
+/* Waits for an op's end and returns when it began and ended. */
 static sw_status finish(struct device_lane *d, int slot, struct sw_op_times *out) {
     int64_t idle_ns, busy_ns;
     SW_TRY(sw_event_wait(d->end[slot]));
@@ -149,7 +150,8 @@ static sw_status finish(struct device_lane *d, int slot, struct sw_op_times *out
     return SW_OK;
 }
 
-/* Needs the mutex. A device says that something went wrong, not where: what it had been given is where. */
+/* Adds to an error the ops that were given to the device, since it does not say which of them failed. Needs the mutex.
+ */
 static sw_status fail_in_flight(struct sw_engine *engine, sw_status status) {
     for (int which = 0; which < SW_LANES; which++) {
         const struct lane *lane = &engine->lane[which];

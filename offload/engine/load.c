@@ -1,5 +1,5 @@
-/* The initial state into the tiers: masters from outside, moments of zero. Boxes of grains go round in the staging
- * rings: while the drive takes some, the cores make the next. */
+/* Loads the initial state into the tiers: masters from outside, moments of zero. Boxes of grains go round in the
+ * staging rings, so that the drive takes some while the cores make the next. */
 #include "core/dtype.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
@@ -14,31 +14,31 @@
 enum { BOXES = 8, BOX_GRAINS = 8, THREAD_GRAINS = 2 };
 static_assert(2 * BOXES <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
 
-/* Few enough that a device of many threads rounds them with the one that calls. */
+/* Few enough elements that a device of many threads rounds them on the calling thread alone. */
 enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2 };
 
 #define MASTER_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 
 /* Grains of a unit on their way. */
 struct box {
-    float *records; /* the moments are zero, once and for all */
-    char *weights;
-    char *rounded;     /* where the weights of these grains are made: in the box, or at home in host memory */
-    char *home;        /* where the team copies the records to, in host memory; NULL: nowhere */
-    sw_status *status; /* of each grain */
+    float *records;    /* optimizer state of the grains; its moments stay zero */
+    char *weights;     /* room for the rounded weights */
+    char *rounded;     /* where these weights are made: `weights`, or their home in host memory */
+    char *home;        /* where the team copies the optimizer state to, in host memory; NULL: nowhere */
+    sw_status *status; /* one entry per grain */
     int64_t unit, first_grain, grains;
-    int writes; /* of it, under way */
+    int writes; /* transfers of the box that are under way */
 };
 
 struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
     struct sw_team *team;
-    struct sw_stream **stream; /* of each grain of the box that is filled */
+    struct sw_stream **stream; /* one per grain of a box */
     struct box box[BOXES];
-    sw_status *status; /* of all boxes */
+    sw_status *status; /* memory of all boxes' statuses */
     int64_t box_count, box_grains, next;
-    struct box *filled; /* the box before, which is not on its way yet; NULL at first */
+    struct box *filled; /* the box that was filled last and is not on its way yet; NULL: none */
     int64_t done_grains, total_grains;
 };
 
@@ -104,30 +104,25 @@ static sw_status write(struct loader *self, struct box *box, sw_store_kind kind,
     return SW_OK;
 }
 
-/* Where the box's grains of a state live on device or host. */
+/* Returns where the box's grains live in a slot on device or host. */
 static char *home_of(const struct sw_engine *engine, int32_t slot, const struct box *box) {
     return sw_engine_grain(engine, slot, box->first_grain);
-}
-
-static sw_status put_on_device(struct sw_engine *engine, void *to, const void *from, int64_t bytes) {
-    SW_TRY(sw_copy_to_device(engine->setup_stream, to, from, bytes));
-    return sw_stream_synchronize(engine->setup_stream);
 }
 
 static sw_status put_weights(struct loader *self, struct box *box) {
     struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = typed_grain_bytes(plan);
+    const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, box->unit);
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
     case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
     case SW_DEVICE:
-        return put_on_device(engine, home_of(engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box), box->rounded,
-                             box->grains * grain_bytes);
+        return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, box->grains * grain_bytes);
     default: return SW_OK; /* made at home */
     }
 }
 
-/* Records to the store, which commits them, and to the device if the unit's optimizer lives there. */
+/* Sends optimizer state to the store, which commits it, and to the device if the unit's optimizer lives there. */
 static sw_status put_records(struct loader *self, struct box *box) {
     struct sw_engine *engine = self->engine;
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, box->unit);
@@ -135,16 +130,17 @@ static sw_status put_records(struct loader *self, struct box *box) {
         SW_TRY(write(self, box, SW_STORE_OPTIMIZER, box->records));
     if (slot < 0 || engine->plan->slot[slot].tier == SW_HOST)
         return SW_OK;
-    return put_on_device(engine, home_of(engine, slot, box), box->records, box->grains * SW_RECORD_BYTES);
+    return sw_engine_put(engine, slot, home_of(engine, slot, box), box->records, box->grains * SW_RECORD_BYTES);
 }
 
-/* Whether this rank has the records of a box. Boxes end where its shard begins or ends. */
+/* Tells whether this rank keeps the optimizer state of a box. Boxes end where its shard begins or ends. */
 static bool is_own(const struct sw_plan *plan, const struct box *box) {
     const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
     return box->first_grain >= own.first_grain && box->first_grain < own.first_grain + own.grains;
 }
 
-/* One thread could not copy the records of a large model to the host's tier as fast as the others make them. */
+/* Returns where the team copies a box's optimizer state to. One thread could not copy the state of a large model to the
+ * host's tier as fast as the others make it. */
 static char *home_of_records(const struct sw_engine *engine, const struct box *box) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, box->unit);
     const bool there = engine->plan->spec.train && slot >= 0 && is_own(engine->plan, box);
@@ -178,7 +174,7 @@ static sw_status send_filled(struct loader *self) {
                : self->load->progress(self->load->progress_context, self->done_grains, self->total_grains);
 }
 
-/* The next box, once its last contents are written. */
+/* Returns the next box in *out, once its last contents are written. */
 static sw_status take_box(struct loader *self, struct box **out) {
     *out = &self->box[self->next];
     self->next = (self->next + 1) % self->box_count;
@@ -190,7 +186,7 @@ static sw_status take_box(struct loader *self, struct box **out) {
     return SW_OK;
 }
 
-/* A job of the team: a grain's masters, its weights, and its record in host memory. */
+/* A job of the team makes one grain's masters and weights, and copies its optimizer state to its home. */
 struct fill {
     const struct loader *loader;
     const struct box *box;
@@ -228,7 +224,7 @@ static sw_status first_error(const struct fill *fill) {
     return SW_OK;
 }
 
-/* The team fills a box while the one before is sent on. */
+/* Lets the team fill a box while the one before is sent on. */
 static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_load *load = self->load;
     const struct sw_plan *plan = self->engine->plan;

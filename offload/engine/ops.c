@@ -1,4 +1,4 @@
-/* What each op does when its turn has come. */
+/* Runs each kind of op. */
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
 
@@ -99,7 +99,7 @@ static sw_status run_sum_squares(struct sw_engine *engine, struct lane *lane, co
                           sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
 }
 
-/* What gradients are multiplied by where nothing is clipped. */
+/* Returns the factor of gradients where nothing is clipped. */
 static float unscaling(const struct sw_engine *engine) {
     return (float)(1.0 / engine->loss_scale.scale);
 }
@@ -114,7 +114,7 @@ static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, 
     return (struct sw_loss_scale){.scale = fmin(SW_FP16_LARGEST_SCALE, now.scale * 2)};
 }
 
-/* The global norm in unit and grain order, and what follows from it for the update. */
+/* Adds up the square sums in unit and grain order, and derives the update's clip factor, or that it is skipped. */
 static sw_status run_compute_norm(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
     const struct sw_units *units = engine->plan->spec.units;
     const struct sw_access *sums_of_unit = NULL;
@@ -156,7 +156,7 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
     const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
     struct sw_adamw adamw = engine->pending.adamw;
     if (op->speculates) {
-        /* As the norm will say if nothing is clipped or skipped. */
+        /* The norm will say the same if nothing is clipped or skipped. */
         adamw = context->input.adamw;
         adamw.step = engine->applied_steps + 1;
         adamw.grad_scale = unscaling(engine);

@@ -1,15 +1,15 @@
-/* What the ops between ranks do. */
+/* Runs the ops between ranks. */
 #include "offload/engine/engine_private.h"
 
 #include <string.h>
 
-/* Of an op on a bucket the chunk of each rank, else its shard. */
+/* Returns a rank's part of the unit that an op works on: a chunk, for an op on a bucket, else the rank's shard. */
 static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
     const struct sw_plan *plan = engine->plan;
     return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk) : sw_plan_shard_of(plan, op->unit, rank);
 }
 
-/* Where each rank's part begins, in grains times `scale`. */
+/* Returns where each rank's part begins, in grains times `scale`. Valid until the next call. */
 static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op, int64_t scale) {
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
@@ -18,7 +18,7 @@ static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op
     return bounds;
 }
 
-/* Every rank's part of the gradient, one after the other in the bucket. */
+/* Rounds every rank's part of the gradient into the bucket, one after the other. */
 static sw_status round_bucket(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
@@ -55,7 +55,7 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
     return sw_comm_wait(request);
 }
 
-/* Of whole units: the shard may lie in a slot of its own. */
+/* Gathers a whole unit, or all chunks of a bucket. This rank's part may lie in a slot of its own. */
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op) {
     const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
     const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
@@ -72,7 +72,8 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
     return sw_comm_wait(request);
 }
 
-/* The sums of a rank's shards, between its record and where those of each unit lie together. */
+/* Copies the square sums of a rank's shards between its summary and the sums of each unit, where all ranks' sums lie
+ * together. `out`: to the summary. */
 static void move_sums(struct sw_engine *engine, const struct sw_op *op, int rank, double *record, bool out) {
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {

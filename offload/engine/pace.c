@@ -1,6 +1,6 @@
 #include "offload/engine/pace.h"
 
-/* Of a new step in the smoothed time. */
+/* Weight of a new step in the smoothed time. */
 #define NEW_SHARE 0.3
 
 void sw_pace_start(struct sw_pace *pace) {
@@ -21,7 +21,7 @@ void sw_pace_note_step(struct sw_pace *pace, bool speculated, double seconds) {
     way->last_step = ++pace->steps;
 }
 
-/* A way is tried while it has too few samples, or none of late. */
+/* Tells whether a way has too few samples, or none of late, and is to be tried. */
 static bool wants_trial(const struct sw_pace *pace, bool speculated) {
     const struct sw_pace_way *way = &pace->way[speculated];
     return way->samples < SW_PACE_TRIAL_STEPS || pace->steps - way->last_step > SW_PACE_RETRY_STEPS;

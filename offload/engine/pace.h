@@ -1,4 +1,5 @@
-/* Whether to speculate: both ways give the same bits, so the faster one is taken, by what steps have taken so far.
+/* Decides whether steps speculate. Both ways give the same bits, so the faster one is taken, by the times of past
+ * steps.
  *
  * A redo repeats the update's transfers, so nothing is speculated while more than few steps clip or are skipped. Else
  * each way is tried for some steps, the faster one goes on, and the other is tried again now and then. */
@@ -11,22 +12,22 @@
 enum { SW_PACE_TRIAL_STEPS = 4, SW_PACE_RETRY_STEPS = 256, SW_PACE_STEPS_SEEN = 8, SW_PACE_WRONG_AT_MOST = 1 };
 
 struct sw_pace {
-    uint32_t wrong; /* of the last steps, a bit each: whether a speculation was or would have been wrong */
-    int64_t steps;  /* noted */
+    uint32_t wrong; /* one bit per past step, the last in bit 0: a speculation was, or would have been, wrong */
+    int64_t steps;  /* steps noted so far */
     struct sw_pace_way {
-        double seconds;  /* smoothed */
-        int64_t samples; /* of this trial, at most SW_PACE_TRIAL_STEPS */
-        int64_t last_step;
-    } way[2]; /* plain, speculated */
+        double seconds;    /* smoothed time of a step */
+        int64_t samples;   /* steps of this trial, at most SW_PACE_TRIAL_STEPS */
+        int64_t last_step; /* value of `steps` after the last one of this way */
+    } way[2];              /* plain, speculated */
 };
 
-/* Nothing speaks for speculating before some steps went unclipped. */
+/* Starts as if recent steps had clipped, so speculation stays off until some have not. */
 void sw_pace_start(struct sw_pace *pace);
-/* A step's norm is known. */
+/* Notes, once a step's norm is known, whether speculation was or would have been wrong. */
 void sw_pace_note_clip(struct sw_pace *pace, bool wrong);
-/* A step has ended that followed one of its own way. */
+/* Notes the time of a step that followed one of its own way. */
 void sw_pace_note_step(struct sw_pace *pace, bool speculated, double seconds);
-/* For the next step. */
+/* Tells whether the next step should speculate. */
 bool sw_pace_speculates(const struct sw_pace *pace);
 
 #endif

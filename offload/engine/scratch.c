@@ -4,12 +4,12 @@
 
 #include <stdlib.h>
 
-/* A state's kind in the store. */
+/* A state that the store may keep as scratch. */
 struct kept {
     sw_state state;
     sw_store_kind kind;
     int64_t grain_bytes;
-    bool by_span; /* of each unit only what this rank has of it */
+    bool by_span; /* the store keeps only this rank's span of each unit */
 };
 
 enum { KINDS = 4 };

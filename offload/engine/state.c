@@ -1,5 +1,4 @@
-/* State in and out of the tiers between steps: restoring, saving, reading. Chunk by chunk, through the staging rings.
- */
+/* Restores, saves and reads state between steps, chunk by chunk through the staging rings. */
 #include "core/long_work.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
@@ -11,7 +10,7 @@ struct chunk {
     int64_t unit, first_grain, grains;
 };
 
-/* Of this rank's records. */
+/* Returns chunk `number` of this rank's optimizer state of a unit. */
 static struct chunk chunk_at(const struct sw_engine *engine, int64_t unit, int64_t number) {
     const struct sw_span at = sw_plan_state_chunk(engine->plan, SW_OPTIMIZER, unit, number);
     return (struct chunk){.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
@@ -34,11 +33,29 @@ static sw_status transfer(struct sw_engine *engine, bool write, int generation, 
     return sw_store_transfer(engine->setup_lane, &transfer);
 }
 
+sw_status sw_engine_put(struct sw_engine *engine, int32_t slot, void *to, const void *from, int64_t bytes) {
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        memcpy(to, from, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_device(engine->setup_stream, to, from, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
+sw_status sw_engine_get(struct sw_engine *engine, int32_t slot, void *to, const void *from, int64_t bytes) {
+    if (engine->plan->slot[slot].tier == SW_HOST) {
+        memcpy(to, from, (size_t)bytes);
+        return SW_OK;
+    }
+    SW_TRY(sw_copy_to_host(engine->setup_stream, to, from, bytes));
+    return sw_stream_synchronize(engine->setup_stream);
+}
+
 static float *record_stage(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_OPTIMIZER), 0);
 }
 
-/* A chunk of rounded weights from the stage to where the unit's weights live. */
+/* Copies a chunk of rounded weights from the staging ring to where the unit's weights live. */
 static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *stage) {
     const struct sw_plan *plan = engine->plan;
     const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
@@ -52,20 +69,15 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
     }
-    void *home = sw_engine_grain(engine, sw_plan_resident(plan, SW_WEIGHTS, chunk->unit), chunk->first_grain);
-    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_HOST) {
-        memcpy(home, stage, (size_t)bytes);
-        return SW_OK;
-    }
-    SW_TRY(sw_copy_to_device(engine->setup_stream, home, stage, bytes));
-    return sw_stream_synchronize(engine->setup_stream);
+    const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, chunk->unit);
+    return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), stage, bytes);
 }
 
 static void *weights_stage(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_WEIGHTS), 0);
 }
 
-/* Rounded masters of a chunk to the stage, and to where the unit's weights live. */
+/* Rounds the masters of a chunk into the staging ring, and copies them to where the unit's weights live. */
 static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
     const struct sw_plan *plan = engine->plan;
     const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
@@ -78,22 +90,16 @@ static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk
     return place_weights(engine, chunk, stage);
 }
 
-/* Records of a chunk to where the unit's optimizer lives; those on NVMe into the generation that is not committed. */
+/* Copies a chunk of optimizer state to where the unit's lives; on NVMe that is the generation that is not committed. */
 static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk, float *records) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
-    const int64_t bytes = chunk->grains * SW_RECORD_BYTES;
     if (slot < 0)
         return transfer(engine, true, sw_engine_working(engine), chunk, records);
-    void *to = sw_engine_grain(engine, slot, chunk->first_grain);
-    if (engine->plan->slot[slot].tier == SW_HOST) {
-        memcpy(to, records, (size_t)bytes);
-        return SW_OK;
-    }
-    SW_TRY(sw_copy_to_device(engine->setup_stream, to, records, bytes));
-    return sw_stream_synchronize(engine->setup_stream);
+    return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), records,
+                         chunk->grains * SW_RECORD_BYTES);
 }
 
-/* Others may wait for a rank that has more to do. The lanes have nothing to tell meanwhile. */
+/* Tells the watch, in the update lane's name, what the owner does: other ranks may wait for one that has more to do. */
 static void tell(struct sw_engine *engine, const char *what, int64_t unit) {
     sw_watch_enter(engine->spec.watch, 1 + SW_LANE_UPDATE, what, unit);
 }
@@ -112,8 +118,9 @@ static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chu
     return SW_OK;
 }
 
-/* Where each rank keeps whole weights and has restored its shard: the chunk of this number of every rank to all, one
- * rank's after the other, so that the rings of a step have the room. The own one waits where its records were. */
+/* Sends chunk `number` of every rank's restored shard to all ranks, where each keeps whole weights. The chunks go one
+ * rank after the other, so that the rings of a step have room for them; this rank's own waits where its optimizer state
+ * was. */
 static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number) {
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
@@ -141,7 +148,7 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
     return SW_OK;
 }
 
-/* Bytes of this rank's records. */
+/* Returns the bytes of this rank's optimizer state. */
 static int64_t optimizer_bytes(const struct sw_plan *plan) {
     int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -173,7 +180,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     return SW_OK;
 }
 
-/* Newest records of a chunk, in the stage or in place. */
+/* Returns in *out the newest optimizer state of a chunk: in the staging ring, or where it lives on the host. */
 static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, float **out) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
     *out = record_stage(engine);
@@ -186,8 +193,7 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
         *out = from;
         return SW_OK;
     }
-    SW_TRY(sw_copy_to_host(engine->setup_stream, *out, from, chunk->grains * SW_RECORD_BYTES));
-    return sw_stream_synchronize(engine->setup_stream);
+    return sw_engine_get(engine, slot, *out, from, chunk->grains * SW_RECORD_BYTES);
 }
 
 static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
@@ -209,7 +215,7 @@ sw_status sw_engine_commit(struct sw_engine *engine) {
     engine->committed_generation = generation;
     engine->working_is_newer = false;
     engine->saved_step = engine->step;
-    /* What this rank overwrites next is what others still go back to, until they have committed too. */
+    /* Until all ranks have committed, they would go back to the generation that this rank overwrites next. */
     return engine->spec.comm == NULL ? SW_OK : sw_comm_barrier(engine->spec.comm, "commit");
 }
 
@@ -257,12 +263,8 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                                    .buf = stage,
                                                    .step = engine->step};
             SW_TRY(sw_store_transfer(engine->setup_lane, &read));
-        } else if (plan->slot[slot].tier == SW_HOST) {
-            memcpy(stage, sw_engine_grain(engine, slot, first_grain + g), (size_t)grain_bytes);
         } else {
-            SW_TRY(sw_copy_to_host(engine->setup_stream, stage, sw_engine_grain(engine, slot, first_grain + g),
-                                   grain_bytes));
-            SW_TRY(sw_stream_synchronize(engine->setup_stream));
+            SW_TRY(sw_engine_get(engine, slot, stage, sw_engine_grain(engine, slot, first_grain + g), grain_bytes));
         }
         sw_dtype_widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
     }

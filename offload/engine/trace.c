@@ -10,15 +10,15 @@
 /* One program that ran. */
 struct kept_program {
     const struct sw_program *program;
-    bool flush; /* what the last step left, alone */
+    bool flush; /* the program only applies the update that the last step left */
     int64_t step;
-    struct sw_op_times *times; /* of each op */
+    struct sw_op_times *times; /* one entry per op; lies in the trace's times */
 };
 
 struct sw_trace {
     const struct sw_plan *plan;
     const char *process;
-    int64_t origin_ns; /* the first program's beginning: time zero of the file */
+    int64_t origin_ns; /* when the first program began: time zero of the file */
     int64_t steps;
     bool full;
     int64_t program_count, program_room, op_count, op_room;
@@ -34,7 +34,7 @@ static bool is_flush(sw_program_kind kind) {
     return kind == SW_PROGRAM_FLUSH_UPDATE || kind == SW_PROGRAM_FLUSH_REDO;
 }
 
-/* The most programs that fit in room for this many ops. */
+/* Returns the largest number of programs that so many ops can make up. */
 static int64_t most_programs(const struct sw_plan *plan, int64_t ops) {
     int64_t least_ops = ops;
     for (int kind = 0; kind < SW_PROGRAMS; kind++)
@@ -108,8 +108,8 @@ int64_t sw_trace_steps(const struct sw_trace *trace) {
     return trace->steps;
 }
 
-/* Overlapping events of one thread are not shown right, so an event goes to the lane's first row that is free by then:
- * a thread of the file. A lane has at most as many as it has transfers in flight. */
+/* Viewers do not show overlapping events of one thread, so an event goes to the lane's first row that is free by then;
+ * a row is a thread of the file. A lane has at most as many rows as transfers in flight. */
 enum { ROWS_MAX = SW_STORE_LANE_TRANSFERS };
 
 struct rows {
@@ -142,7 +142,7 @@ static void write_unit(const struct sw_plan *plan, int32_t unit, FILE *out) {
         fprintf(out, " block %d", unit - 1);
 }
 
-/* What an op does, in words without characters that JSON would have to escape: "read optimizer block 3 c12". */
+/* Writes what an op does, without characters that JSON would have to escape: "read optimizer block 3 c12". */
 static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE *out) {
     if (op->redo || op->speculates)
         fputs(op->redo ? "redo " : "speculative ", out);
@@ -174,7 +174,7 @@ static void write_args(const struct kept_program *kept, const struct sw_op *op, 
     fputc('}', out);
 }
 
-/* The file counts in microseconds; with all digits of the nanoseconds, which no rounding of large numbers loses. */
+/* Writes a time in the file's microseconds with all digits of the nanoseconds, so that no large number is rounded. */
 static void write_microseconds(int64_t ns, FILE *out) {
     fprintf(out, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000));
 }
@@ -196,7 +196,7 @@ static void write_event(const struct sw_trace *trace, const struct kept_program 
     fputc('}', out);
 }
 
-/* The threads' names, and their order: that of the lanes. */
+/* Writes the threads' names and their order, which is that of the lanes. */
 static void write_rows(sw_lane lane, const struct rows *rows, FILE *out) {
     for (int row = 0; row < rows->count; row++) {
         const int thread = thread_number(lane, row);
