@@ -18,11 +18,12 @@ struct sw_adamw_scalars {
 
 struct sw_adamw_scalars sw_adamw_scalars(const struct sw_adamw *adamw);
 
-/* The decay factor of the run that holds elem, and that run's end; past the last run there is no decay. */
+/* The decay factor of some elements, which end before element `end` of the unit. */
 struct sw_decay_span {
     int64_t end;
     float factor;
 };
+/* Returns the span of the run that holds elem; past the last run nothing decays. */
 struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const struct sw_decay_run *runs,
                                    int64_t run_count, int64_t elem);
 

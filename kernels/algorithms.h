@@ -1,4 +1,4 @@
-/* Which algorithm a library takes for each matrix product: it sets the bits of the result, so it is measured once, kept
+/* The algorithms of a library's matrix products. An algorithm sets the bits of the result, so it is measured once, kept
  * and used again. A device that has no such choice (the CPU) keeps nothing. */
 #ifndef SW_KERNELS_ALGORITHMS_H
 #define SW_KERNELS_ALGORITHMS_H
@@ -11,8 +11,8 @@ struct sw_gemm_algorithm {
     struct sw_gemm shape;
     bool tf32;
     int64_t workspace_bytes;
-    uint64_t word[SW_ALGORITHM_WORDS];  /* the library's own form of it, good for the same version only */
-    int64_t field[SW_ALGORITHM_FIELDS]; /* the same for a reader, by sw_algorithm_field_names */
+    uint64_t word[SW_ALGORITHM_WORDS];  /* the library's own form, valid for its version only */
+    int64_t field[SW_ALGORITHM_FIELDS]; /* the algorithm for a reader, by sw_algorithm_field_names */
 };
 extern const char *const sw_algorithm_field_names[SW_ALGORITHM_FIELDS];
 
@@ -21,18 +21,18 @@ struct sw_gemm_algorithms {
     int64_t count;
 };
 void sw_gemm_algorithms_release(struct sw_gemm_algorithms *list);
-/* The algorithm of a shape; NULL: the list has none. */
+/* Returns the algorithm of a shape; NULL: the list has none. */
 struct sw_gemm_algorithm *sw_gemm_algorithms_find(const struct sw_gemm_algorithms *list, const struct sw_gemm *shape,
                                                   bool tf32);
-/* Adds an algorithm, in the place of the one of the same shape if there is one. */
+/* Adds an algorithm, or replaces the one of the same shape. */
 sw_status sw_gemm_algorithms_put(struct sw_gemm_algorithms *list, const struct sw_gemm_algorithm *algorithm);
 
-/* Before a product is prepared: shapes of the list take its algorithms where the library accepts them. Where `measure`
- * is set, the cheapest of the library's suggestions is measured for other shapes; else its first is taken. Copies the
- * list. */
+/* Chooses the algorithms of the products that are prepared from now on, and is called before the first. Shapes of the
+ * list, which is copied, take its algorithms where the library accepts them. Other shapes take the cheapest of the
+ * library's suggestions by measurement where `measure` is set, else its first. */
 sw_status sw_device_use_algorithms(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
-/* The algorithms of all products that were prepared; the caller releases them. out_refused: algorithms of the list that
- * the library did not accept. */
+/* Fills `out` with the algorithms of all prepared products; the caller releases it. *out_refused: how many algorithms
+ * of the given list the library did not accept. */
 sw_status sw_device_algorithms(const struct sw_device *device, struct sw_gemm_algorithms *out, int64_t *out_refused);
 
 #endif

@@ -1,5 +1,7 @@
-/* A device that is not here: only described. It computes nothing, and counts how long the described one would take, so
- * that the code of a model prices its own ops. Its memory has addresses and no contents. */
+/* A device that this machine lacks and that only a description stands for. It computes nothing, and counts how long the
+ * described device would take, so that the code of a model prices its own ops. Its memory has addresses and no
+ * contents.
+ */
 #ifndef SW_KERNELS_DESCRIBED_H
 #define SW_KERNELS_DESCRIBED_H
 
@@ -23,7 +25,7 @@ struct sw_device_description {
 /* Copies the description. The caller closes it with sw_device_close. */
 sw_status sw_device_open_described(const struct sw_device_description *description, struct sw_device **out);
 
-/* Seconds that all ops since it was opened would have taken, on whatever stream. Not for several threads. */
+/* Returns the seconds that all ops since the opening would have taken, on all streams together. Not thread-safe. */
 double sw_device_counted_s(const struct sw_device *device);
 
 #endif

@@ -30,37 +30,38 @@ sw_status sw_device_open(const char *name, int threads, struct sw_device **out);
 void sw_device_close(struct sw_device *device);
 /* Returns whether this build has the CUDA device. Opening the device says why it cannot be used on this machine. */
 bool sw_device_has_cuda(void);
-/* GPUs that this process may use, numbered from 0. */
+/* Returns how many GPUs this process may use; they are numbered from 0. */
 int sw_device_gpus(void);
 
 struct sw_device_info {
-    const char *name;  /* "cpu" */
+    const char *name;  /* "cpu", "cuda", "ref" */
     const char *isa;   /* "avx512_bf16", "sm_90", ... what the arithmetic uses */
-    const char *model; /* the GPU's name; NULL on a CPU. Valid as long as the device, as the next */
-    const char *bus;   /* its place on this machine's PCI bus, in small letters; NULL on a CPU */
-    const char
-        *library_name; /* version and file of what multiplies matrices; NULL: part of the program. Valid likewise */
-    int threads;
-    int number;           /* of the GPU, as in "cuda:N"; 0 on a CPU */
-    int multiprocessors;  /* of the GPU; 0 on a CPU */
-    int driver;           /* the CUDA that the GPU's driver is for, as CUDA writes it: 13000 is 13.0; 0 on a CPU */
-    int64_t library;      /* version of the library of matrix products on a GPU, as that writes it; 0 on a CPU */
+    const char *model; /* the GPU's name, owned by the device; NULL on a CPU */
+    const char *bus;   /* the GPU's address on the PCI bus, in small letters, owned by the device; NULL on a CPU */
+    /* Version and file of the library that multiplies matrices, owned by the device; NULL: it is part of the program.
+     */
+    const char *library_name;
+    int threads;          /* OpenMP threads that an op may use */
+    int number;           /* the GPU's number, as in "cuda:N"; 0 on a CPU */
+    int multiprocessors;  /* the GPU's multiprocessors; 0 on a CPU */
+    int driver;           /* the CUDA version of the GPU's driver, 13000 for 13.0; 0 on a CPU */
+    int64_t library;      /* the version of a GPU's library of matrix products, as it counts; 0 on a CPU */
     bool warpgroups;      /* sw_device_use_warpgroups is on */
     bool bf16_fast;       /* the device has bf16 matrix instructions */
     bool host_memory;     /* its memory is the host's memory */
     bool asynchronous;    /* calls return before the work is done */
     bool described;       /* it computes nothing and only counts (described.h) */
-    int64_t memory_bytes; /* of its own that is free now; 0 where its memory is the host's */
+    int64_t memory_bytes; /* free bytes of the device's own memory; 0: its memory is the host's */
 };
 struct sw_device_info sw_device_info(const struct sw_device *device);
 
-/* From now on fp32 operands of matrix products are rounded to TF32, 10 bits of mantissa, for tensor cores. Before any
- * product is prepared. SW_ERR_UNSUPPORTED where the device has no such products. */
+/* Rounds fp32 operands of matrix products to TF32, 10 bits of mantissa, from now on, for tensor cores. Called before
+ * any product is prepared. SW_ERR_UNSUPPORTED: the device has no such products. */
 sw_status sw_device_use_tf32(struct sw_device *device);
 
-/* Says whether attention of 16-bit types is computed by products of warpgroups from now on, where shape and alignment
- * allow it; a device begins without. Between ops only: scratch that was asked for before may be too small afterwards.
- * SW_ERR_UNSUPPORTED where the device or this build has no such products; turning them off always works. */
+/* Sets whether attention of 16-bit types is computed by products of warpgroups from now on, where shape and alignment
+ * allow it; a device begins without. Called between ops only: scratch that was asked for before may be too small
+ * afterwards. SW_ERR_UNSUPPORTED: the device or this build has no such products; turning them off always works. */
 sw_status sw_device_use_warpgroups(struct sw_device *device, bool on);
 
 /* One region of memory, zeroed, aligned to SW_BUFFER_ALIGN_BYTES: of the device, or of the host for copies to and from
@@ -75,7 +76,7 @@ int64_t sw_memory_bytes(const struct sw_memory *memory);
 void sw_memory_close(struct sw_memory *memory);
 
 sw_status sw_stream_open(struct sw_device *device, struct sw_stream **out);
-/* Waits for its work first. */
+/* Waits for the stream's work, then closes it. NULL is allowed. */
 void sw_stream_close(struct sw_stream *stream);
 /* Waits for all work of the stream and returns its first error. */
 sw_status sw_stream_synchronize(struct sw_stream *stream);
@@ -85,11 +86,11 @@ sw_status sw_stream_synchronize(struct sw_stream *stream);
 sw_status sw_event_open(struct sw_device *device, struct sw_event **out);
 void sw_event_close(struct sw_event *event);
 sw_status sw_event_record(struct sw_event *event, struct sw_stream *stream);
-/* The host waits, without using a core, and gets the first error of the device's work. */
+/* Waits on the host, without using a core, and returns the first error of the device's work. */
 sw_status sw_event_wait(struct sw_event *event);
-/* The host only asks whether it was reached. */
+/* Says whether the event was reached, without waiting. */
 sw_status sw_event_reached(struct sw_event *event, bool *out_reached);
-/* Work given to the stream from now on begins after the event, as it was last recorded. The host does not wait. */
+/* Makes later work of the stream begin after the event, as it was last recorded. The host does not wait. */
 sw_status sw_stream_wait(struct sw_stream *stream, struct sw_event *event);
 /* Measures the time from one event to another. Both must have been reached. */
 sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event *to, int64_t *out_ns);
@@ -105,8 +106,9 @@ void sw_device_comm_close(struct sw_comm_device *device);
  * call returns, and slows the copy down. */
 sw_status sw_copy_to_device(struct sw_stream *stream, void *device_to, const void *host_from, int64_t bytes);
 sw_status sw_copy_to_host(struct sw_stream *stream, void *host_to, const void *device_from, int64_t bytes);
-/* Within the device. */
+/* Copies within the device. */
 sw_status sw_copy_on_device(struct sw_stream *stream, void *to, const void *from, int64_t bytes);
+/* Sets `bytes` bytes of the device's memory to 0. */
 sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
 
 /* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate) (+ addend[m,n]), row-major and dense. op(A) is [m,k]: A is
@@ -123,16 +125,16 @@ struct sw_gemm {
     sw_dtype in, out;
 };
 
-/* The most rows or columns of an operand. */
+/* No operand has more rows or columns than this. */
 #define SW_GEMM_MOST_SIDE ((int64_t)INT32_MAX)
 
-/* Makes the shape ready, or refuses one that is too large, and returns the scratch memory (device memory,
- * SW_BUFFER_ALIGN_BYTES aligned) that a call needs. Not thread-safe; before the first step. */
+/* Prepares a shape before the first step, or refuses one that is too large. *out_scratch_bytes: the scratch that a call
+ * needs, device memory aligned to SW_BUFFER_ALIGN_BYTES. Not thread-safe. */
 sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes);
-/* SW_ERR_INTERNAL for a shape that was not prepared. */
+/* Multiplies. bias NULL: the shape has none. SW_ERR_INTERNAL: the shape was not prepared. */
 sw_status sw_gemm(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b, const void *bias,
                   void *c, void *scratch);
-/* With an addend, where the shape has one. */
+/* Multiplies and adds an addend; NULL: the shape has none. */
 sw_status sw_gemm_add(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch);
 

@@ -25,10 +25,10 @@ const struct sw_device_op_row *sw_device_op_row(sw_device_op op);
 
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
-    /* Makes it the calling thread's GPU, for a library that calls CUDA by itself. NULL on a CPU. */
+    /* Makes the device the calling thread's GPU, for a library that calls CUDA by itself. NULL on a CPU. */
     sw_status (*use)(const struct sw_device *device);
 
-    /* Fills base and backend of a memory, a stream, an event whose other fields are there. */
+    /* The open functions fill `base` and `backend`; the caller has filled all other fields. */
     sw_status (*open_memory)(struct sw_memory *memory);
     void (*close_memory)(struct sw_memory *memory);
     sw_status (*open_stream)(struct sw_stream *stream);
@@ -47,22 +47,22 @@ struct sw_device_ops {
     sw_status (*zero)(struct sw_stream *stream, void *to, int64_t bytes);
     sw_status (*synchronize)(struct sw_stream *stream);
 
-    /* Says why products of warpgroups cannot be had, or SW_OK. NULL where the device never has them. */
+    /* Returns SW_OK, or says why there are no products of warpgroups. NULL: the device never has them. */
     sw_status (*check_warpgroups)(const struct sw_device *device);
-    /* NULL where the device has no TF32. */
+    /* NULL: the device has no TF32. */
     void (*use_tf32)(struct sw_device *device);
-    /* A device may keep what it prepared for a shape in entry->prepared; release_gemm frees it. */
+    /* prepare_gemm fills entry->scratch_bytes and may keep data in entry->prepared, which release_gemm frees. */
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch);
 
-    /* As algorithms.h says of them; NULL where the device has no choice of algorithms. */
+    /* The device's side of algorithms.h; NULL: the device has no choice of algorithms. */
     sw_status (*use_algorithms)(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
     void (*algorithm)(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused);
 
     int64_t (*attention_scratch_bytes)(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
-    /* Only the CPU device multiplies one row by code of its own. NULL elsewhere. */
+    /* The product of one row and a matrix, on the CPU device; NULL on all others. */
     int64_t (*row_product_scratch_bytes)(const struct sw_gemm *shape);
     sw_status (*row_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                              const void *bias, void *c, float *scratch);
@@ -99,16 +99,16 @@ struct sw_event {
 
 struct sw_memory {
     struct sw_device *device;
-    const char *name; /* a literal */
+    const char *name; /* a literal: the tier, in messages */
     sw_memory_side side;
     int64_t bytes;
     void *base, *backend;
 };
 
-/* Each fills ops, info and backend of a zeroed device. */
+/* Each of these fills ops, info and backend of a zeroed device. */
 sw_status sw_ref_device_init(struct sw_device *device);
 sw_status sw_cpu_device_init(struct sw_device *device, const char *isa, int threads);
-/* number: of the GPU, NULL for the first. SW_ERR_UNSUPPORTED says why this build or machine has none. */
+/* number: the GPU's, as text; NULL: the first. SW_ERR_UNSUPPORTED says why this build or machine has none. */
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number);
 
 #endif

@@ -10,7 +10,7 @@ enum { SW_SELF_TEST_OPS = 64, SW_SELF_TEST_NAME_CHARS = 48, SW_SELF_TEST_TEXT_CH
 struct sw_self_test_op {
     char name[SW_SELF_TEST_NAME_CHARS]; /* "attention backward" */
     int64_t comparisons;                /* trials, one for each shape and type */
-    double worst;                       /* the greatest error, as a share of the tolerance at that element */
+    double worst;                       /* the greatest error as a share of its element's tolerance; 1 is the limit */
     bool failed;
     bool optional; /* a faster way that is left off where it fails; the device can be used without it */
     char failure[SW_SELF_TEST_TEXT_CHARS]; /* the numbers of the first failure; empty where none */
@@ -28,11 +28,10 @@ struct sw_self_test_report {
  * else afterwards, as it keeps the products of the comparisons. */
 sw_status sw_self_test_run(struct sw_device *device, struct sw_self_test_report *out);
 
-/* The same for the products of a device that rounds fp32 to TF32, which is a device of its own (sw_device_use_tf32).
- * Adds to the report. */
+/* Adds to a report the products of a device that rounds fp32 to TF32 (sw_device_use_tf32). */
 sw_status sw_self_test_run_tf32(struct sw_device *device, struct sw_self_test_report *report);
 
-/* The first op that the device needs and that failed; NULL: none did. */
+/* Returns the first op that failed and that the device cannot do without; NULL: none. */
 const struct sw_self_test_op *sw_self_test_failed(const struct sw_self_test_report *report);
 
 /* Makes a device compute attention in the way that the report names. */

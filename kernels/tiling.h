@@ -22,27 +22,28 @@ enum {
     SW_ENOUGH_KEY_BLOCKS = 512
 };
 
-/* The parts in which the query heads of a key head are summed, added in the order of heads: 1 where blocks are enough
- * without, otherwise as few as make them enough, at most one for each query head. The number depends on batch, sequence
- * and heads alone, never on the GPU, the window or documents, so the bits are the same everywhere and the scratch is
- * known before; it holds the sums of less than twice SW_ENOUGH_KEY_BLOCKS blocks, whatever the shape. */
+/* Returns in how many parts the query heads of a key head are summed; parts are added in the order of heads. It is 1
+ * where there are blocks enough without parts, otherwise the fewest that make them enough, at most one a query head.
+ * The number depends on batch, sequence and heads alone, never on the GPU, the window or documents, so the bits are the
+ * same everywhere and the scratch is known before; it holds the sums of less than twice SW_ENOUGH_KEY_BLOCKS blocks,
+ * whatever the shape. */
 static inline int64_t sw_attention_parts(const struct sw_attention *shape) {
     const int64_t group = shape->heads / shape->kv_heads;
     const int64_t blocks = ((shape->seq + SW_PART_KEYS - 1) / SW_PART_KEYS) * shape->kv_heads * shape->batch;
     return sw_min_i64(group, (SW_ENOUGH_KEY_BLOCKS + blocks - 1) / blocks);
 }
 
-/* fp32 elements of one part, for keys or for values. */
+/* Returns the fp32 elements of one part, for keys or for values. */
 static inline int64_t sw_attention_part_elems(const struct sw_attention *shape) {
     return shape->batch * shape->seq * shape->kv_heads * shape->head_dim;
 }
 
-/* Values that are kept for each query. */
+/* Returns the bytes of what the backward pass keeps of each query: sum(o·d_o), fp32. */
 static inline int64_t sw_attention_delta_bytes(const struct sw_attention *shape) {
     return sw_round_up(shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
 }
 
-/* Scratch of a call: what is kept of each query, then the parts of keys' gradients and of values'. */
+/* Returns the scratch of a backward call: the value of each query, then the parts of keys' gradients and of values'. */
 static inline int64_t sw_attention_parted_bytes(const struct sw_attention *shape) {
     const int64_t parts = sw_attention_parts(shape);
     return sw_attention_delta_bytes(shape) +

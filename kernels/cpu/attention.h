@@ -43,8 +43,8 @@ static inline struct sw_block sw_key_block_at(const struct sw_attention_call *ca
     return (struct sw_block){.first = first, .count = rest < SW_ATTENTION_BLOCK ? rest : SW_ATTENTION_BLOCK};
 }
 
-/* A block of queries by their places among the keys. */
-static inline struct sw_block sw_places_of(const struct sw_attention_call *call, struct sw_block queries) {
+/* A block of queries by their positions among the keys. */
+static inline struct sw_block sw_positions_of(const struct sw_attention_call *call, struct sw_block queries) {
     return (struct sw_block){.first = call->shape.past + queries.first, .count = queries.count};
 }
 
@@ -80,16 +80,16 @@ static inline struct sw_head_rows sw_value_rows(const struct sw_attention *shape
                                  .stride = shape->v_stride};
 }
 
-/* The first key that a query, given by its place, sees: its window begins there, or its document. Never less than an
+/* The first key that a query, given by its position, sees: its window begins there, or its document. Never less than an
  * earlier query's. */
-static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t place) {
-    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, place - shape->window + 1) : 0;
-    const int64_t query = place - shape->past;
+static inline int64_t sw_first_key(const struct sw_attention *shape, int64_t batch, int64_t position) {
+    const int64_t in_window = shape->window > 0 ? sw_max_i64(0, position - shape->window + 1) : 0;
+    const int64_t query = position - shape->past;
     return shape->document_start == NULL ? in_window
                                          : sw_max_i64(in_window, shape->document_start[batch * shape->seq + query]);
 }
 
-/* The first block of keys that a block of queries, given by their places, sees. */
+/* The first block of keys that a block of queries, given by their positions, sees. */
 static inline int64_t sw_first_key_block(const struct sw_attention *shape, int64_t batch, struct sw_block queries) {
     return sw_first_key(shape, batch, queries.first) / SW_ATTENTION_BLOCK;
 }
@@ -118,7 +118,7 @@ const void *SW_ISA_NAME(sw_block_stack)(const struct sw_attention_call *call, st
 /* scores[key, query] = rows·transposed, of blocks of which some are on the diagonal. */
 void SW_ISA_NAME(sw_block_scores)(const struct sw_attention_call *call, const void *rows, const void *transposed,
                                   int64_t keys, int64_t queries, bool diagonal, float *scores);
-/* scores[key][query] = value where the key comes after the query, whose place is given. */
+/* scores[key][query] = value where the key comes after the query, whose position is given. */
 void SW_ISA_NAME(sw_block_mask)(struct sw_block queries, struct sw_block keys, float value, float *scores);
 /* The same where the key comes before the first that the query sees. */
 void SW_ISA_NAME(sw_block_mask_before)(const struct sw_attention *shape, int64_t batch, struct sw_block queries,

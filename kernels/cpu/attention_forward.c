@@ -88,7 +88,7 @@ static void exponentials(const struct sw_attention_call *call, const struct forw
     }
 }
 
-/* Takes one block of keys into the sums of a block of queries, given by their places. */
+/* Takes one block of keys into the sums of a block of queries, given by their positions. */
 static void take_keys(const struct sw_attention_call *call, const struct forward_space *s, int64_t batch,
                       struct sw_block key_block, struct sw_block query_block) {
     const int64_t dim = call->padded_dim;
@@ -144,19 +144,19 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
                           int64_t index) {
     const struct sw_attention_call *call = &f->call;
     const struct sw_attention *shape = &call->shape;
-    const struct sw_block queries = sw_block_at(call, index), places = sw_places_of(call, queries);
+    const struct sw_block queries = sw_block_at(call, index), positions = sw_positions_of(call, queries);
     const int64_t kv_head = head / (shape->heads / shape->kv_heads);
     const struct sw_head_rows k_rows = sw_key_rows(shape, batch, kv_head),
                               v_rows = sw_value_rows(shape, batch, kv_head);
     SW_ISA_NAME(sw_block_words)(call, f->op->q, sw_query_rows(shape, batch, head), queries, s->q);
     SW_ISA_NAME(sw_block_transpose)(call, queries, s->q, s->q_transposed);
     start_queries(call, s);
-    const int64_t last = (places.first + places.count - 1) / BLOCK;
-    for (int64_t key_index = sw_first_key_block(shape, batch, places); key_index <= last; key_index++) {
+    const int64_t last = (positions.first + positions.count - 1) / BLOCK;
+    for (int64_t key_index = sw_first_key_block(shape, batch, positions); key_index <= last; key_index++) {
         const struct sw_block keys = sw_key_block_at(call, key_index);
         SW_ISA_NAME(sw_block_words)(call, f->op->k, k_rows, keys, s->k);
         SW_ISA_NAME(sw_block_load)(call, f->op->v, v_rows, keys, s->v);
-        take_keys(call, s, batch, keys, places);
+        take_keys(call, s, batch, keys, positions);
     }
     finish_queries(f, s, batch, head, queries);
 }

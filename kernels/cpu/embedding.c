@@ -53,11 +53,11 @@ static sw_status embedding_backward(struct sw_stream *stream, const void *args) 
     for (int64_t at = 0; at < op->cols; at += COLUMN_TILE) {
         const int64_t end = sw_min_i64(op->cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
-            float *places = op->positions_acc == NULL
-                                ? NULL
-                                : op->positions_acc + position_at(row, op->seq, op->cols, op->document_start);
+            float *positions = op->positions_acc == NULL
+                                   ? NULL
+                                   : op->positions_acc + position_at(row, op->seq, op->cols, op->document_start);
             SW_FOR_TYPE(backward_row, op->type, at, end, op->d_out, row * op->cols,
-                        op->table_acc + op->tokens[row] * op->cols, places);
+                        op->table_acc + op->tokens[row] * op->cols, positions);
         }
     }
     return SW_OK;

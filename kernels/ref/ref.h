@@ -5,7 +5,7 @@
 
 #include "kernels/device_ops.h"
 
-/* Each adds its ops to a table. */
+/* Each of these functions adds the ops of one file to a table. */
 void sw_ref_add_memory(struct sw_device_ops *ops);
 void sw_ref_add_gemm(struct sw_device_ops *ops);
 void sw_ref_add_layernorm(struct sw_device_ops *ops);
@@ -19,7 +19,7 @@ void sw_ref_add_cross_entropy(struct sw_device_ops *ops);
 void sw_ref_add_gradient(struct sw_device_ops *ops);
 void sw_ref_add_update(struct sw_device_ops *ops);
 
-/* All of them: a complete table, from which other devices start. */
+/* Fills a complete table, from which the other devices of the host start. */
 void sw_ref_ops(struct sw_device_ops *ops);
 
 #endif

@@ -120,26 +120,26 @@ static struct {
     } buffer[MOST_BUFFERS];
 } live = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The place of the region that begins at `base`; NULL: a free place. */
-static int place_of(const char *base) {
-    int place = 0;
-    while (place < MOST_BUFFERS && live.buffer[place].base != base)
-        place++;
-    assert_true(place < MOST_BUFFERS);
-    return place;
+/* Returns the index of the region that begins at `base`; NULL: a free one. */
+static int index_of(const char *base) {
+    int index = 0;
+    while (index < MOST_BUFFERS && live.buffer[index].base != base)
+        index++;
+    assert_true(index < MOST_BUFFERS);
+    return index;
 }
 
 static void note_buffer(char *base, int64_t bytes) {
     pthread_mutex_lock(&live.mutex);
-    const int place = place_of(NULL);
-    live.buffer[place].base = base;
-    live.buffer[place].bytes = bytes;
+    const int index = index_of(NULL);
+    live.buffer[index].base = base;
+    live.buffer[index].bytes = bytes;
     pthread_mutex_unlock(&live.mutex);
 }
 
 static void forget_buffer(const char *base) {
     pthread_mutex_lock(&live.mutex);
-    live.buffer[place_of(base)].base = NULL;
+    live.buffer[index_of(base)].base = NULL;
     pthread_mutex_unlock(&live.mutex);
 }
 

@@ -65,23 +65,24 @@ static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bo
     struct buffer tokens = make_tokens(), table = buffer_random(type, VOCAB * cols, 1, 1.0f);
     struct buffer positions = buffer_random(type, SEQ * cols, 2, 1.0f);
     struct buffer got = buffer_make(BATCH * SEQ * cols * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
-    const void *places = with_positions ? positions.data : NULL;
-    assert_ok(
-        sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, table.data, places, got.data));
-    assert_ok(
-        sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, table.data, places, want.data));
+    const void *position_table = with_positions ? positions.data : NULL;
+    assert_ok(sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, table.data,
+                                   position_table, got.data));
+    assert_ok(sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, table.data, position_table,
+                                   want.data));
     assert_same_bits("an embedding", pair, got.bytes, got.data, want.data);
     struct buffer d_out = buffer_random(type, BATCH * SEQ * cols, 3, 1.0f);
     struct buffer got_table = buffer_random(SW_F32, VOCAB * cols, 4, 1.0f), want_table = buffer_copy(&got_table);
-    struct buffer got_places = buffer_random(SW_F32, SEQ * cols, 5, 1.0f), want_places = buffer_copy(&got_places);
+    struct buffer got_positions = buffer_random(SW_F32, SEQ * cols, 5, 1.0f),
+                  want_positions = buffer_copy(&got_positions);
     assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data,
-                                    got_table.data, with_positions ? got_places.data : NULL));
+                                    got_table.data, with_positions ? got_positions.data : NULL));
     assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data, want_table.data,
-                                    with_positions ? want_places.data : NULL));
+                                    with_positions ? want_positions.data : NULL));
     assert_same_bits("a table's gradient", pair, got_table.bytes, got_table.data, want_table.data);
-    assert_same_bits("the positions' gradient", pair, got_places.bytes, got_places.data, want_places.data);
-    struct buffer *all[] = {&tokens, &table,     &positions,  &got,        &want,
-                            &d_out,  &got_table, &want_table, &got_places, &want_places};
+    assert_same_bits("the positions' gradient", pair, got_positions.bytes, got_positions.data, want_positions.data);
+    struct buffer *all[] = {&tokens, &table,     &positions,  &got,           &want,
+                            &d_out,  &got_table, &want_table, &got_positions, &want_positions};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         buffer_free(all[i]);
 }

@@ -44,7 +44,7 @@ struct machine {
     int barrier_line;
     struct sw_shared_memory shared;
     struct sw_product_block products;
-    struct sw_emulation_place place;
+    struct sw_emulation_position position;
     const char *kernel;
     void (*body)(void *arguments);
     void *arguments;
@@ -156,8 +156,8 @@ void sw_emulation_pass_barrier(const char *file, int line) {
     machine->passed_line = line;
 }
 
-const struct sw_emulation_place *sw_emulation_place(void) {
-    return &machine->place;
+const struct sw_emulation_position *sw_emulation_position(void) {
+    return &machine->position;
 }
 
 void sw_emulation_check_aligned(const void *address, size_t bytes) {
@@ -300,8 +300,8 @@ static void shuffle(struct machine *m, int *items, int count) {
 }
 
 static void begin_block(struct machine *m, struct sw_emulation_index block) {
-    const struct sw_emulation_index dim = m->place.block_dim;
-    m->place.block = block;
+    const struct sw_emulation_index dim = m->position.block_dim;
+    m->position.block = block;
     m->at_barrier = 0;
     for (int i = 0; i < m->count; i++) {
         struct thread *thread = &m->threads[i];
@@ -332,7 +332,7 @@ static int run_round(struct machine *m, const int *order) {
         if (thread->state != RUNNABLE)
             continue;
         m->running = order[i];
-        m->place.thread = thread->index;
+        m->position.thread = thread->index;
         sw_fiber_switch(m->scheduler, thread->fiber);
         ran++;
     }
@@ -411,7 +411,7 @@ void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, str
     m->body = body;
     m->arguments = arguments;
     m->count = (int)(block.x * block.y * block.z);
-    m->place = (struct sw_emulation_place){.block_dim = block, .grid_dim = grid};
+    m->position = (struct sw_emulation_position){.block_dim = block, .grid_dim = grid};
     if (sw_shared_memory_add(&m->shared, &dynamic_key, dynamic_bytes) == NULL)
         record_error(m, "no memory for %zu bytes of shared memory", dynamic_bytes);
     if (!m->failed && have_fibers(m))

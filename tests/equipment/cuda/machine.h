@@ -20,10 +20,10 @@ struct sw_emulation_index {
 };
 
 /* The position of the running fiber, which kernels read as threadIdx, blockIdx, blockDim and gridDim. */
-struct sw_emulation_place {
+struct sw_emulation_position {
     struct sw_emulation_index thread, block, block_dim, grid_dim;
 };
-const struct sw_emulation_place *sw_emulation_place(void);
+const struct sw_emulation_position *sw_emulation_position(void);
 
 /* Runs a grid. body(arguments) is the kernel's call, made once by each thread. */
 void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, struct sw_emulation_index block,

@@ -17,10 +17,10 @@
 #define __noinline__ inline
 #define __launch_bounds__(...)
 
-#define threadIdx (sw_emulation_place()->thread)
-#define blockIdx (sw_emulation_place()->block)
-#define blockDim (sw_emulation_place()->block_dim)
-#define gridDim (sw_emulation_place()->grid_dim)
+#define threadIdx (sw_emulation_position()->thread)
+#define blockIdx (sw_emulation_position()->block)
+#define blockDim (sw_emulation_position()->block_dim)
+#define gridDim (sw_emulation_position()->grid_dim)
 
 #define __syncthreads() sw_emulation_barrier(__FILE__, __LINE__)
 
@@ -67,7 +67,7 @@ template <typename T> static inline T sw_emulation_lane(T mine, unsigned from, c
 }
 
 static inline unsigned sw_emulation_lane_index(void) {
-    const struct sw_emulation_place *p = sw_emulation_place();
+    const struct sw_emulation_position *p = sw_emulation_position();
     return (p->thread.x + p->block_dim.x * (p->thread.y + p->block_dim.y * p->thread.z)) % SW_EMULATION_WARP_LANES;
 }
 
