@@ -1,13 +1,57 @@
-/* Activations, plain and gated, in one pass over memory. The curve is a constant of each kernel. */
-#include "kernels/cuda/curves.cuh"
+/* Activations, plain and gated, in one pass over memory. The curve is a constant of each kernel; curves and slopes are
+ * those of kernels/ref/elementwise.c, in fp32. */
 #include "kernels/cuda/grid.cuh"
 
-/* Calls launch<T, curve>(arguments...) with the curve of an sw_activation. */
-#define SW_FOR_CURVE(which, T, launch, ...)                                                                            \
-    ((which) == SW_RELU       ? launch<T, SW_RELU>(__VA_ARGS__)                                                        \
-     : (which) == SW_SILU     ? launch<T, SW_SILU>(__VA_ARGS__)                                                        \
-     : (which) == SW_GELU_ERF ? launch<T, SW_GELU_ERF>(__VA_ARGS__)                                                    \
-                              : launch<T, SW_GELU_TANH>(__VA_ARGS__))
+#define SW_GELU_CUBIC 0.044715f
+#define SW_SQRT_2_OVER_PI 0.797884560802865356f
+#define SW_SQRT_HALF 0.707106781186547524f
+#define SW_HALF_2_OVER_SQRT_PI 0.564189583547756287f
+
+static __device__ __forceinline__ float sw_sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* 2u, where gelu's tanh form is x·(1 + tanh(u))/2 = x·sigmoid(2u). */
+static __device__ __forceinline__ float sw_gelu_argument(float x) {
+    return 2.0f * SW_SQRT_2_OVER_PI * (x + SW_GELU_CUBIC * x * x * x);
+}
+
+static __device__ __forceinline__ float sw_curve(sw_activation which, float x) {
+    switch (which) {
+    case SW_RELU: return x > 0.0f || x != x ? x : 0.0f;
+    case SW_SILU: return x / (1.0f + expf(-x));
+    case SW_GELU_ERF: return 0.5f * x * erfcf(-x * SW_SQRT_HALF);
+    default: return x / (1.0f + expf(-sw_gelu_argument(x)));
+    }
+}
+
+/* The slope of x·s(x) where s is the sigmoid of something of slope `inner`. */
+static __device__ __forceinline__ float sw_gate_slope(float x, float s, float inner) {
+    return s + x * s * (1.0f - s) * inner;
+}
+
+static __device__ __forceinline__ float sw_slope(sw_activation which, float x) {
+    switch (which) {
+    case SW_RELU: return x > 0.0f ? 1.0f : 0.0f;
+    case SW_SILU: return sw_gate_slope(x, sw_sigmoid(x), 1.0f);
+    case SW_GELU_ERF:
+        return 0.5f * erfcf(-x * SW_SQRT_HALF) + x * expf(-0.5f * x * x) * SW_HALF_2_OVER_SQRT_PI * SW_SQRT_HALF;
+    default:
+        return sw_gate_slope(x, sw_sigmoid(sw_gelu_argument(x)),
+                             2.0f * SW_SQRT_2_OVER_PI * (1.0f + 3.0f * SW_GELU_CUBIC * x * x));
+    }
+}
+
+/* Calls launch<T, curve>(stream, op) with the type and the curve of an op's arguments. */
+#define SW_FOR_CURVE(T, launch, stream, op)                                                                            \
+    ((op)->which == SW_RELU       ? launch<T, SW_RELU>(stream, op)                                                     \
+     : (op)->which == SW_SILU     ? launch<T, SW_SILU>(stream, op)                                                     \
+     : (op)->which == SW_GELU_ERF ? launch<T, SW_GELU_ERF>(stream, op)                                                 \
+                                  : launch<T, SW_GELU_TANH>(stream, op))
+#define SW_FOR_TYPE_AND_CURVE(launch, stream, op)                                                                      \
+    ((op)->type == SW_F32    ? SW_FOR_CURVE(float, launch, stream, op)                                                 \
+     : (op)->type == SW_BF16 ? SW_FOR_CURVE(sw_cuda_bf16, launch, stream, op)                                          \
+                             : SW_FOR_CURVE(sw_cuda_f16, launch, stream, op))
 
 namespace {
 template <typename T, sw_activation WHICH> struct activation_forward {
@@ -101,77 +145,51 @@ template <typename T, sw_activation WHICH> struct gated_backward {
 };
 } // namespace
 
-template <typename T, sw_activation WHICH>
-static void forward_of(cudaStream_t stream, int64_t elems, const void *x, void *y) {
-    const activation_forward<T, WHICH> op = {(const T *)x, (T *)y};
-    sw_for_rows(stream, 1, elems, op, sw_is_aligned(x) && sw_is_aligned(y));
-}
-
-template <typename T>
-static void forward(cudaStream_t stream, sw_activation which, int64_t elems, const void *x, void *y) {
-    SW_FOR_CURVE(which, T, forward_of, stream, elems, x, y);
+template <typename T, sw_activation WHICH> static void forward(cudaStream_t stream, const sw_activation_forward *op) {
+    const activation_forward<T, WHICH> map = {(const T *)op->x, (T *)op->y};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->x) && sw_is_aligned(op->y));
 }
 
 void sw_cuda_activation_forward(cudaStream_t stream, const void *args) {
     const sw_activation_forward *op = (const sw_activation_forward *)args;
     if (op->elems > 0)
-        SW_FOR_TYPE(op->type, forward, stream, op->which, op->elems, op->x, op->y);
+        SW_FOR_TYPE_AND_CURVE(forward, stream, op);
 }
 
-template <typename T, sw_activation WHICH>
-static void backward_of(cudaStream_t stream, int64_t elems, const void *x, const void *dy, void *dx, void *activated) {
-    const activation_backward<T, WHICH> op = {(const T *)x, (const T *)dy, (T *)dx, (T *)activated};
-    sw_for_rows(stream, 1, elems, op,
-                sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx) && sw_is_aligned(activated));
-}
-
-template <typename T>
-static void backward(cudaStream_t stream, sw_activation which, int64_t elems, const void *x, const void *dy, void *dx,
-                     void *activated) {
-    SW_FOR_CURVE(which, T, backward_of, stream, elems, x, dy, dx, activated);
+template <typename T, sw_activation WHICH> static void backward(cudaStream_t stream, const sw_activation_backward *op) {
+    const activation_backward<T, WHICH> map = {(const T *)op->x, (const T *)op->dy, (T *)op->dx, (T *)op->activated};
+    sw_for_rows(stream, 1, op->elems, map,
+                sw_is_aligned(op->x) && sw_is_aligned(op->dy) && sw_is_aligned(op->dx) && sw_is_aligned(op->activated));
 }
 
 void sw_cuda_activation_backward(cudaStream_t stream, const void *args) {
     const sw_activation_backward *op = (const sw_activation_backward *)args;
     if (op->elems > 0)
-        SW_FOR_TYPE(op->type, backward, stream, op->which, op->elems, op->x, op->dy, op->dx, op->activated);
+        SW_FOR_TYPE_AND_CURVE(backward, stream, op);
 }
 
-template <typename T, sw_activation WHICH>
-static void gated_forward_of(cudaStream_t stream, int64_t rows, int64_t cols, const void *x, void *y) {
-    const gated_forward<T, WHICH> op = {cols, (const T *)x, (T *)y};
-    sw_for_rows(stream, rows, cols, op, cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(y));
-}
-
-template <typename T>
-static void gate(cudaStream_t stream, sw_activation which, int64_t rows, int64_t cols, const void *x, void *y) {
-    SW_FOR_CURVE(which, T, gated_forward_of, stream, rows, cols, x, y);
+template <typename T, sw_activation WHICH> static void gate(cudaStream_t stream, const sw_gated_forward *op) {
+    const gated_forward<T, WHICH> map = {op->cols, (const T *)op->x, (T *)op->y};
+    sw_for_rows(stream, op->rows, op->cols, map,
+                op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y));
 }
 
 void sw_cuda_gated_forward(cudaStream_t stream, const void *args) {
     const sw_gated_forward *op = (const sw_gated_forward *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, gate, stream, op->which, op->rows, op->cols, op->x, op->y);
+        SW_FOR_TYPE_AND_CURVE(gate, stream, op);
 }
 
-template <typename T, sw_activation WHICH>
-static void gated_backward_of(cudaStream_t stream, int64_t rows, int64_t cols, const void *x, const void *dy, void *dx,
-                              void *activated) {
-    const gated_backward<T, WHICH> op = {cols, (const T *)x, (const T *)dy, (T *)dx, (T *)activated};
-    const bool aligned =
-        cols % SW_ELEMS == 0 && sw_is_aligned(x) && sw_is_aligned(dy) && sw_is_aligned(dx) && sw_is_aligned(activated);
-    sw_for_rows(stream, rows, cols, op, aligned);
-}
-
-template <typename T>
-static void gate_backward(cudaStream_t stream, sw_activation which, int64_t rows, int64_t cols, const void *x,
-                          const void *dy, void *dx, void *activated) {
-    SW_FOR_CURVE(which, T, gated_backward_of, stream, rows, cols, x, dy, dx, activated);
+template <typename T, sw_activation WHICH> static void gate_backward(cudaStream_t stream, const sw_gated_backward *op) {
+    const gated_backward<T, WHICH> map = {op->cols, (const T *)op->x, (const T *)op->dy, (T *)op->dx,
+                                          (T *)op->activated};
+    const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->dy) &&
+                         sw_is_aligned(op->dx) && sw_is_aligned(op->activated);
+    sw_for_rows(stream, op->rows, op->cols, map, aligned);
 }
 
 void sw_cuda_gated_backward(cudaStream_t stream, const void *args) {
     const sw_gated_backward *op = (const sw_gated_backward *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, gate_backward, stream, op->which, op->rows, op->cols, op->x, op->dy, op->dx,
-                    op->activated);
+        SW_FOR_TYPE_AND_CURVE(gate_backward, stream, op);
 }

@@ -60,17 +60,17 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
 }
 
 /* Where a block's rows are. */
-struct sw_place {
+struct sw_block_rows {
     int first, head, batch;
 };
 
 /* The block's tile of `rows` queries of one of `heads`. The last queries see the most keys, so those of all heads and
  * sequences start first, and the short ones fill up what the long ones leave. A grid has less than 2^31 blocks. */
-static __device__ __forceinline__ sw_place sw_last_rows_first(const sw_attention &shape, int64_t heads, int rows) {
+static __device__ __forceinline__ sw_block_rows sw_last_rows_first(const sw_attention &shape, int64_t heads, int rows) {
     const unsigned tiles = (unsigned)((shape.seq + rows - 1) / rows), each = (unsigned)(heads * shape.batch);
     const unsigned tile = tiles - 1 - blockIdx.x / each, row = blockIdx.x % each;
-    const sw_place place = {(int)tile * rows, (int)(row % (unsigned)heads), (int)(row / (unsigned)heads)};
-    return place;
+    const sw_block_rows rows_at = {(int)tile * rows, (int)(row % (unsigned)heads), (int)(row / (unsigned)heads)};
+    return rows_at;
 }
 
 /* How the threads of a block share a tile that is brought: 16 bytes of a row each. */
@@ -115,8 +115,8 @@ static __device__ __forceinline__ int64_t sw_least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* The first key that the query at place t sees. Like t itself it never decreases, so tiles of keys and queries see each
- * other in runs. */
+/* The first key that the query at position t sees. Like t itself it never decreases, so tiles of keys and queries see
+ * each other in runs. */
 static __device__ __forceinline__ int64_t sw_first_key(const sw_attention &shape, int64_t batch, int64_t t) {
     const int64_t in_window = shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
     const int64_t in_document =

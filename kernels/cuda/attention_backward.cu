@@ -42,13 +42,13 @@ static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape,
 
 /* The block's tile of keys, of one key head for a part of the query heads that use it. The first keys are seen by the
  * most queries, so those of all heads and sequences start first. */
-static __device__ __forceinline__ sw_place keys_place(const sw_attention &shape, int parts, int rows, int *part) {
+static __device__ __forceinline__ sw_block_rows block_keys(const sw_attention &shape, int parts, int rows, int *part) {
     const unsigned heads = (unsigned)shape.kv_heads, each = heads * (unsigned)shape.batch * (unsigned)parts;
     const unsigned row = blockIdx.x % each;
-    const sw_place place = {(int)(blockIdx.x / each) * rows, (int)(row / (unsigned)parts % heads),
-                            (int)(row / (unsigned)parts / heads)};
+    const sw_block_rows keys = {(int)(blockIdx.x / each) * rows, (int)(row / (unsigned)parts % heads),
+                                (int)(row / (unsigned)parts / heads)};
     *part = (int)(row % (unsigned)parts);
-    return place;
+    return keys;
 }
 
 /* The walk's tiles, and what to bring of them next. */
@@ -72,7 +72,7 @@ static __device__ __forceinline__ query_rows<T> rows_of_head(const sw_attention 
  * none: only their first key has to be in order. */
 template <typename T, int QUERIES>
 static __device__ __forceinline__ void bring_queries(const sw_attention &shape, const tensors<T> &t,
-                                                     const sw_place &own, const query_walk &walk,
+                                                     const sw_block_rows &own, const query_walk &walk,
                                                      query_tile<QUERIES> *to) {
     if (threadIdx.x >= QUERIES)
         return;
@@ -138,8 +138,8 @@ static __device__ __forceinline__ void take_gradients(const query_tile<QUERIES> 
 
 /* Writes a warp's sums for its keys: of the values' gradients or of the keys', as they are or as a part. */
 template <typename T, int DIM, int TILES>
-static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t, const sw_place &own,
-                                                  int part, bool of_values, int warp_row,
+static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t,
+                                                  const sw_block_rows &own, int part, bool of_values, int warp_row,
                                                   const sw_fragment_c (*sums)[DIM / SW_FRAGMENT_COLS]) {
     const float factor = of_values ? 1.0f : shape.scale, factors[2] = {factor, factor};
     const int64_t column = own.head * shape.head_dim, width = shape.kv_heads * shape.head_dim;
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_thread
     sw_vector16 *exchanged = (sw_vector16 *)(streamed + 2 * STAGE);
     query_tile<QUERIES> *known = (query_tile<QUERIES> *)(exchanged + tiles::keys_pairs * TILES * QUERY_COLS * SW_WARP);
     int part;
-    const sw_place own = keys_place(shape, t.parts, KEYS, &part);
+    const sw_block_rows own = block_keys(shape, t.parts, KEYS, &part);
     const int group = (int)(shape.heads / shape.kv_heads), warp = (int)(threadIdx.x / SW_WARP);
     const int pair_row = warp / 2 * tiles::warp_rows;
     const bool of_values = warp % 2 == 0;
@@ -241,7 +241,7 @@ template <int TILES> struct query_state { float lse_log2[TILES][2], delta[TILES]
 
 template <int TILES>
 static __device__ __forceinline__ query_state<TILES> state_of(const sw_attention &shape, const float *log_sum_exp,
-                                                              const float *delta, const sw_place &own, int first) {
+                                                              const float *delta, const sw_block_rows &own, int first) {
     query_state<TILES> state;
     for (int i = 0; i < TILES * 2; i++) {
         const int64_t query = first + sw_lane() / 4 + i * 8;
@@ -280,7 +280,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::queries_thr
     T *q_tile = (T *)shared, *d_o_tile = q_tile + QUERIES * tiles::stride;
     T *k_tile = d_o_tile + QUERIES * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
     int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
-    const sw_place own = sw_last_rows_first(shape, shape.heads, QUERIES);
+    const sw_block_rows own = sw_last_rows_first(shape, shape.heads, QUERIES);
     const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
     const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
     const int count = (int)(sw_least(own.first + QUERIES, shape.seq) - begin);
@@ -389,31 +389,32 @@ template <typename T, int DIM> static void backward_dim(cudaStream_t stream, con
     }
 }
 
-template <typename T>
-static void backward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
-                     const void *o, const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
-                     char *scratch) {
+template <typename T> static void backward(cudaStream_t stream, const sw_attention_backward *op) {
+    const sw_attention *shape = op->shape;
+    char *scratch = (char *)op->scratch;
     float *delta = (float *)scratch;
-    sw_launch_delta(stream, shape, (const T *)o, (const T *)d_o, delta);
+    sw_launch_delta(stream, shape, (const T *)op->o, (const T *)op->d_o, delta);
     tensors<T> t = {};
     t.parts = (int)sw_attention_parts(shape);
     t.dk_parts = (float *)(scratch + sw_attention_delta_bytes(shape));
     t.dv_parts = t.dk_parts + t.parts * sw_attention_part_elems(shape);
     t.parts_paired = shape->head_dim % 2 == 0;
-    t.q = (const T *)q;
-    t.k = (const T *)k;
-    t.v = (const T *)v;
-    t.d_o = (const T *)d_o;
-    t.log_sum_exp = log_sum_exp;
+    t.q = (const T *)op->q;
+    t.k = (const T *)op->k;
+    t.v = (const T *)op->v;
+    t.d_o = (const T *)op->d_o;
+    t.log_sum_exp = op->log_sum_exp;
     t.delta = delta;
-    t.dq = (T *)dq;
-    t.dk = (T *)dk;
-    t.dv = (T *)dv;
-    t.q_aligned = sw_head_aligned<T>(shape, q, shape->q_stride);
-    t.kv_aligned = sw_head_aligned<T>(shape, k, shape->k_stride) && sw_head_aligned<T>(shape, v, shape->v_stride);
-    t.d_o_aligned = sw_head_aligned<T>(shape, d_o, shape->o_stride);
-    t.q_paired = sw_head_paired<T>(shape, dq, shape->q_stride);
-    t.kv_paired = sw_head_paired<T>(shape, dk, shape->k_stride) && sw_head_paired<T>(shape, dv, shape->v_stride);
+    t.dq = (T *)op->dq;
+    t.dk = (T *)op->dk;
+    t.dv = (T *)op->dv;
+    t.q_aligned = sw_head_aligned<T>(shape, op->q, shape->q_stride);
+    t.kv_aligned =
+        sw_head_aligned<T>(shape, op->k, shape->k_stride) && sw_head_aligned<T>(shape, op->v, shape->v_stride);
+    t.d_o_aligned = sw_head_aligned<T>(shape, op->d_o, shape->o_stride);
+    t.q_paired = sw_head_paired<T>(shape, op->dq, shape->q_stride);
+    t.kv_paired =
+        sw_head_paired<T>(shape, op->dk, shape->k_stride) && sw_head_paired<T>(shape, op->dv, shape->v_stride);
     SW_FOR_DIM(T, shape->head_dim, backward_dim, stream, shape, t);
 }
 
@@ -424,6 +425,5 @@ int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dty
 
 void sw_cuda_attention_backward(cudaStream_t stream, const void *args) {
     const sw_attention_backward *op = (const sw_attention_backward *)args;
-    SW_FOR_TYPE(op->type, backward, stream, op->shape, op->q, op->k, op->v, op->o, op->d_o, op->log_sum_exp, op->dq,
-                op->dk, op->dv, (char *)op->scratch);
+    SW_FOR_TYPE(op->type, backward, stream, op);
 }

@@ -75,7 +75,7 @@ static __device__ __forceinline__ void take_scores(query_state<TILES> *s,
 template <typename T, int DIM, int TILES>
 static __device__ __forceinline__ void write_queries(const sw_attention &shape, const query_state<TILES> &s,
                                                      const sw_fragment_c (*out)[DIM / SW_FRAGMENT_COLS],
-                                                     const sw_place &own, int warp_row, T *o, bool paired,
+                                                     const sw_block_rows &own, int warp_row, T *o, bool paired,
                                                      float *log_sum_exp) {
     const float scale_log2 = shape.scale * SW_LOG2_E;
     const int64_t sequence = own.batch * shape.seq, logs = (own.batch * shape.heads + own.head) * shape.seq;
@@ -107,8 +107,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_thr
     SW_DYNAMIC_SHARED(shared);
     T *q_tile = (T *)shared, *k_tile = q_tile + ROWS * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
     int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
-    sw_place *kept = (sw_place *)(first_keys + ROWS);
-    const sw_place own = sw_last_rows_first(shape, shape.heads, ROWS);
+    sw_block_rows *kept = (sw_block_rows *)(first_keys + ROWS);
+    const sw_block_rows own = sw_last_rows_first(shape, shape.heads, ROWS);
     const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
     const int64_t all_keys = shape.past + shape.seq, end = sw_least(shape.past + own.first + ROWS, all_keys);
     const int64_t begin = sw_first_key(shape, own.batch, shape.past + own.first) / KEYS * KEYS;
@@ -160,29 +160,26 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_thr
     write_queries<T, DIM, TILES>(shape, state, out, *kept, warp_row, o, o_paired, log_sum_exp);
 }
 
-template <typename T, int DIM>
-static void forward_dim(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
-                        void *o, float *log_sum_exp) {
+template <typename T, int DIM> static void forward_dim(cudaStream_t stream, const sw_attention_forward *op) {
     typedef sw_attention_tiles<T, DIM> tiles;
-    const sw_attention s = *shape;
+    const sw_attention s = *op->shape;
+    const T *q = (const T *)op->q, *k = (const T *)op->k, *v = (const T *)op->v;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
     constexpr size_t bytes = (size_t)(tiles::forward_rows + 2 * tiles::forward_streamed) * tiles::stride * sizeof(T) +
-                             tiles::forward_rows * sizeof(int) + sizeof(sw_place);
+                             tiles::forward_rows * sizeof(int) + sizeof(sw_block_rows);
     static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
-    const bool kv_aligned = sw_head_aligned<T>(shape, k, s.k_stride) && sw_head_aligned<T>(shape, v, s.v_stride);
+    const bool kv_aligned = sw_head_aligned<T>(&s, k, s.k_stride) && sw_head_aligned<T>(&s, v, s.v_stride);
     SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
-    SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_threads, bytes, stream, s, (const T *)q,
-              (const T *)k, (const T *)v, (T *)o, log_sum_exp, sw_head_aligned<T>(shape, q, s.q_stride), kv_aligned,
-              sw_head_paired<T>(shape, o, s.o_stride));
+    SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_threads, bytes, stream, s, q, k, v, (T *)op->o,
+              op->log_sum_exp, sw_head_aligned<T>(&s, q, s.q_stride), kv_aligned,
+              sw_head_paired<T>(&s, op->o, s.o_stride));
 }
 
-template <typename T>
-static void forward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
-                    void *o, float *log_sum_exp) {
-    SW_FOR_DIM(T, shape->head_dim, forward_dim, stream, shape, q, k, v, o, log_sum_exp);
+template <typename T> static void forward(cudaStream_t stream, const sw_attention_forward *op) {
+    SW_FOR_DIM(T, op->shape->head_dim, forward_dim, stream, op);
 }
 
 void sw_cuda_attention_forward(cudaStream_t stream, const void *args) {
     const sw_attention_forward *op = (const sw_attention_forward *)args;
-    SW_FOR_TYPE(op->type, forward, stream, op->shape, op->q, op->k, op->v, op->o, op->log_sum_exp);
+    SW_FOR_TYPE(op->type, forward, stream, op);
 }

@@ -16,7 +16,7 @@ enum {
 };
 
 /* A block's place: its first row, and the head among those of all sequences. */
-struct sw_hopper_place {
+struct sw_hopper_block {
     int first, item;
 };
 
@@ -34,7 +34,7 @@ static inline sw_hopper_grid sw_hopper_grid_of(const sw_attention *shape, int64_
 }
 
 template <bool LAST_IS_LONGEST>
-static __device__ __forceinline__ sw_hopper_place sw_hopper_place_of(const sw_hopper_grid &grid) {
+static __device__ __forceinline__ sw_hopper_block sw_hopper_block_of(const sw_hopper_grid &grid) {
     const unsigned before = blockIdx.x / (grid.tiles * grid.together) * grid.together;
     const unsigned rest = blockIdx.x - before * grid.tiles;
     const unsigned count = grid.items - before < grid.together ? grid.items - before : grid.together;

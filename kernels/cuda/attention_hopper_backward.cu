@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     queries_kernel(sw_attention shape, tensors<T> t, sw_hopper_grid grid) {
     SW_DYNAMIC_SHARED(memory);
     const query_tiles<DIM> shared = {sw_first_pattern(memory)};
-    const sw_hopper_place own = sw_hopper_place_of<true>(grid);
+    const sw_hopper_block own = sw_hopper_block_of<true>(grid);
     const int heads = (int)shape.heads, batch = own.item / heads, head = own.item % heads;
     const int kv_head = head / (heads / (int)shape.kv_heads), warp = (int)threadIdx.x / SW_WARP;
     const int64_t begin = sw_first_key(shape, batch, own.first) / KEYS * KEYS;
@@ -229,20 +229,25 @@ static void backward_dim(cudaStream_t stream, const sw_attention *shape, const t
               *shape, t, grid);
 }
 
-template <typename T>
-static void backward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
-                     const void *o, const void *d_o, const float *log_sum_exp, void *dq, void *dk, void *dv,
-                     void *scratch) {
-    float *const delta = (float *)scratch, *const parts = (float *)((char *)scratch + delta_bytes(shape));
-    sw_launch_delta(stream, shape, (const T *)o, (const T *)d_o, delta);
-    const tensors<T> t = {
-        (const T *)q, (const T *)k, (const T *)v, (const T *)d_o,           log_sum_exp, delta, (T *)dq,
-        (T *)dk,      (T *)dv,      parts,        parts + part_elems(shape)};
+template <typename T> static void backward(cudaStream_t stream, const sw_attention_backward *op) {
+    const sw_attention *shape = op->shape;
+    float *const delta = (float *)op->scratch, *const parts = (float *)((char *)op->scratch + delta_bytes(shape));
+    sw_launch_delta(stream, shape, (const T *)op->o, (const T *)op->d_o, delta);
+    const tensors<T> t = {(const T *)op->q,
+                          (const T *)op->k,
+                          (const T *)op->v,
+                          (const T *)op->d_o,
+                          op->log_sum_exp,
+                          delta,
+                          (T *)op->dq,
+                          (T *)op->dk,
+                          (T *)op->dv,
+                          parts,
+                          parts + part_elems(shape)};
     SW_HOPPER_FOR_DIM(T, shape->head_dim, backward_dim, stream, shape, t);
 }
 
 void sw_cuda_hopper_attention_backward(cudaStream_t stream, const void *args) {
     const sw_attention_backward *op = (const sw_attention_backward *)args;
-    SW_HOPPER_FOR_TYPE(op->type, backward, stream, op->shape, op->q, op->k, op->v, op->o, op->d_o, op->log_sum_exp,
-                       op->dq, op->dk, op->dv, op->scratch);
+    SW_HOPPER_FOR_TYPE(op->type, backward, stream, op);
 }

@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     forward_kernel(sw_attention shape, tensors<T> t, sw_hopper_grid grid) {
     SW_DYNAMIC_SHARED(memory);
     const tiles<DIM> shared = {sw_first_pattern(memory)};
-    const sw_hopper_place own = sw_hopper_place_of<true>(grid);
+    const sw_hopper_block own = sw_hopper_block_of<true>(grid);
     const int heads = (int)shape.heads, batch = own.item / heads, head = own.item % heads;
     const int kv_head = head / (heads / (int)shape.kv_heads);
     const int64_t all_keys = shape.past + shape.seq, past_last = shape.past + own.first + SW_HOPPER_ROWS;
@@ -183,11 +183,9 @@ static void forward_dim(cudaStream_t stream, const sw_attention *shape, const te
               t, grid);
 }
 
-template <typename T>
-static void forward(cudaStream_t stream, const sw_attention *shape, const void *q, const void *k, const void *v,
-                    void *o, float *log_sum_exp) {
-    const tensors<T> t = {(const T *)q, (const T *)k, (const T *)v, (T *)o, log_sum_exp};
-    SW_HOPPER_FOR_DIM(T, shape->head_dim, forward_dim, stream, shape, t);
+template <typename T> static void forward(cudaStream_t stream, const sw_attention_forward *op) {
+    const tensors<T> t = {(const T *)op->q, (const T *)op->k, (const T *)op->v, (T *)op->o, op->log_sum_exp};
+    SW_HOPPER_FOR_DIM(T, op->shape->head_dim, forward_dim, stream, op->shape, t);
 }
 
 bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype type) {
@@ -199,5 +197,5 @@ bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype 
 
 void sw_cuda_hopper_attention_forward(cudaStream_t stream, const void *args) {
     const sw_attention_forward *op = (const sw_attention_forward *)args;
-    SW_HOPPER_FOR_TYPE(op->type, forward, stream, op->shape, op->q, op->k, op->v, op->o, op->log_sum_exp);
+    SW_HOPPER_FOR_TYPE(op->type, forward, stream, op);
 }

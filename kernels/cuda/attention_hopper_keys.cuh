@@ -26,14 +26,14 @@ struct query_columns {
 };
 
 /* Position of a block of keys, in shared memory because registers are short. */
-struct key_place {
+struct key_block {
     int first, item, batch, kv_head;
 };
 
 template <int DIM> struct key_tiles {
     static constexpr int own_bytes = SW_HOPPER_ROWS * DIM * 2, streamed_bytes = QUERIES * DIM * 2;
     static constexpr int bytes = SW_PATTERN_BYTES + 2 * own_bytes + 2 * QUERY_STAGES * streamed_bytes +
-                                 QUERY_STAGES * (int)sizeof(query_columns) + (int)sizeof(key_place);
+                                 QUERY_STAGES * (int)sizeof(query_columns) + (int)sizeof(key_block);
     char *k;
     __device__ char *v() const {
         return k + own_bytes;
@@ -47,8 +47,8 @@ template <int DIM> struct key_tiles {
     __device__ query_columns *columns(int step) const {
         return (query_columns *)(k + 2 * own_bytes + 2 * QUERY_STAGES * streamed_bytes) + step % QUERY_STAGES;
     }
-    __device__ key_place *place() const {
-        return (key_place *)(columns(0) + QUERY_STAGES);
+    __device__ key_block *block() const {
+        return (key_block *)(columns(0) + QUERY_STAGES);
     }
 };
 
@@ -179,7 +179,7 @@ static __device__ __forceinline__ void keys_step(const sw_attention &shape, cons
     sw_warpgroup_wait<1>();
     sw_finished(p);
     take_probabilities(shared.columns(step), shape.scale * SW_LOG2_E, p);
-    hide_keys(shared.columns(step), shared.place()->first, (int)shape.seq, (int)shape.window, p);
+    hide_keys(shared.columns(step), shared.block()->first, (int)shape.seq, (int)shape.window, p);
     sw_round_sums<T>(p, sums.p);
     sw_warpgroup_fence();
     sw_start_columns<T, FIRST>(sums.dv, sums.p, d_o);
@@ -221,7 +221,7 @@ static __device__ __forceinline__ sw_rows_to<T> gradient_rows(const sw_attention
 }
 
 template <typename T, int DIM, bool PARTS>
-static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t, const key_place &own,
+static __device__ __forceinline__ void write_keys(const sw_attention &shape, const tensors<T> &t, const key_block &own,
                                                   const key_sums<DIM> &sums) {
     const int64_t first = own.first + (int)threadIdx.x / SW_WARP * SW_FRAGMENT_ROWS, dim = shape.head_dim;
     const float whole[2] = {1.0f, 1.0f}, scaled[2] = {shape.scale, shape.scale};
@@ -241,7 +241,7 @@ static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     keys_kernel(sw_attention shape, tensors<T> t, sw_hopper_grid grid, int first_batch) {
     SW_DYNAMIC_SHARED(memory);
     const key_tiles<DIM> shared = {sw_first_pattern(memory)};
-    const sw_hopper_place own = sw_hopper_place_of<false>(grid);
+    const sw_hopper_block own = sw_hopper_block_of<false>(grid);
     const int group = (int)(shape.heads / shape.kv_heads), in_item = PARTS ? 1 : group;
     const int items = (int)shape.heads / in_item, batch = first_batch + own.item / items;
     const int first_head = own.item % items * in_item, kv_head = first_head / group;
@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     const int steps = in_item * ((end - own.first) / QUERIES);
     query_walk next = {end, first_head, own.first};
     if (threadIdx.x == 0)
-        *shared.place() = {own.first, own.item, batch, kv_head};
+        *shared.block() = {own.first, own.item, batch, kv_head};
     sw_bring_panels<T, DIM, SW_HOPPER_ROWS>(
         shared.k, sw_head_of(t.k, shape.k_stride, shape.seq, batch, kv_head, shape, true), own.first);
     sw_bring_panels<T, DIM, SW_HOPPER_ROWS>(
@@ -257,14 +257,14 @@ static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     bring_queries(shape, t, batch, next, shared, 0);
     sw_commit_copies();
     auto bring = [&](int step) {
-        next.next(shared.place()->first);
+        next.next(shared.block()->first);
         if (step < steps)
-            bring_queries(shape, t, shared.place()->batch, next, shared, step);
+            bring_queries(shape, t, shared.block()->batch, next, shared, step);
         sw_commit_copies();
     };
     key_sums<DIM> sums;
     go_through_queries<T>(shape, shared, steps, bring, sums);
-    write_keys<T, DIM, PARTS>(shape, t, *shared.place(), sums);
+    write_keys<T, DIM, PARTS>(shape, t, *shared.block(), sums);
 }
 
 /* Adds the parts of the query heads that share a key head, in their order: a thread for each vector of a tensor. */

@@ -1,4 +1,4 @@
-/* Cross-entropy of whole rows, and in two passes over tiles: a block of threads for each row. */
+/* Cross-entropy of whole rows, and in two passes over tiles: a block of threads for each row; and the sum of losses. */
 #include "kernels/cuda/softmax.cuh"
 
 /* A vector of d_logits = scale·(exp(logit - max)/sum - onehot(target)); zeros where the row has no target. */
@@ -65,19 +65,16 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         write_gradient(line, vocab, {target, target < 0, scale, sums}, aligned, d_logits + row * vocab);
 }
 
-template <typename T>
-static void whole(cudaStream_t stream, int64_t rows, int64_t vocab, const float *logits, const int32_t *targets,
-                  float scale, float *loss, void *d_logits) {
-    const bool aligned = vocab % SW_ELEMS == 0 && sw_is_aligned(logits) && sw_is_aligned(d_logits);
-    SW_LAUNCH(whole_kernel<T>, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, vocab, logits, targets, scale, loss,
-              (T *)d_logits, aligned);
+template <typename T> static void whole(cudaStream_t stream, const sw_cross_entropy *op) {
+    const bool aligned = op->vocab % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
+    SW_LAUNCH(whole_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->vocab, op->logits, op->targets,
+              op->scale, op->loss, (T *)op->d_logits, aligned);
 }
 
 void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
     const sw_cross_entropy *op = (const sw_cross_entropy *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, whole, stream, op->rows, op->vocab, op->logits, op->targets, op->scale, op->loss,
-                    op->d_logits);
+        SW_FOR_TYPE(op->type, whole, stream, op);
 }
 
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
@@ -131,18 +128,43 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
                        d_logits + row * tile_cols);
 }
 
-template <typename T>
-static void tile(cudaStream_t stream, int64_t rows, int64_t tile_cols, int64_t first_col, const float *logits,
-                 const int32_t *targets, float scale, const float *max, const float *sum, const float *target_logit,
-                 float *loss, void *d_logits) {
-    const bool aligned = tile_cols % SW_ELEMS == 0 && sw_is_aligned(logits) && sw_is_aligned(d_logits);
-    SW_LAUNCH(tile_kernel<T>, (unsigned)rows, SW_BLOCK_THREADS, 0, stream, tile_cols, first_col, logits, targets, scale,
-              max, sum, target_logit, loss, (T *)d_logits, aligned);
+template <typename T> static void tile(cudaStream_t stream, const sw_cross_entropy_tile *op) {
+    const bool aligned = op->tile_cols % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
+    SW_LAUNCH(tile_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->first_col, op->logits,
+              op->targets, op->scale, op->max, op->sum, op->target_logit, op->loss, (T *)op->d_logits, aligned);
 }
 
 void sw_cuda_cross_entropy_tile(cudaStream_t stream, const void *args) {
     const sw_cross_entropy_tile *op = (const sw_cross_entropy_tile *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, tile, stream, op->rows, op->tile_cols, op->first_col, op->logits, op->targets, op->scale,
-                    op->max, op->sum, op->target_logit, op->loss, op->d_logits);
+        SW_FOR_TYPE(op->type, tile, stream, op);
+}
+
+/* The sum of a micro-batch's losses: one block, each thread a stride of the rows, then halves pairwise. */
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    sum_kernel(int64_t rows, const float *losses, double *total) {
+    SW_SHARED(double, partial, [SW_BLOCK_THREADS]);
+    const int thread = (int)threadIdx.x;
+    double sum = 0.0;
+    for (int64_t row = thread; row < rows; row += SW_BLOCK_THREADS)
+        sum += (double)losses[row];
+    partial[thread] = sum;
+    __syncthreads();
+    for (int half = SW_BLOCK_THREADS / 2; half >= 1; half /= 2) {
+        if (thread < half)
+            partial[thread] += partial[thread + half];
+        __syncthreads();
+    }
+    if (thread == 0)
+        *total += partial[0];
+}
+
+void sw_cuda_sum_losses(cudaStream_t stream, const void *args) {
+    const sw_sum_losses *op = (const sw_sum_losses *)args;
+    SW_LAUNCH(sum_kernel, 1, SW_BLOCK_THREADS, 0, stream, op->rows, op->losses, op->total);
+}
+
+/* All kernels are compiled for the same GPUs, so that one speaks for all. */
+int sw_cuda_kernels_error(void) {
+    return SW_KERNEL_ERROR(sum_kernel);
 }

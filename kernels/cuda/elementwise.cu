@@ -36,38 +36,38 @@ template <typename From, typename To> struct casting {
 };
 } // namespace
 
-template <typename T> static void add(cudaStream_t stream, int64_t elems, const void *a, const void *b, void *y) {
-    const adding<T> op = {(const T *)a, (const T *)b, (T *)y};
-    sw_for_rows(stream, 1, elems, op, sw_is_aligned(a) && sw_is_aligned(b) && sw_is_aligned(y));
+template <typename T> static void add(cudaStream_t stream, const sw_add *op) {
+    const adding<T> map = {(const T *)op->a, (const T *)op->b, (T *)op->y};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->a) && sw_is_aligned(op->b) && sw_is_aligned(op->y));
 }
 
 void sw_cuda_add(cudaStream_t stream, const void *args) {
     const sw_add *op = (const sw_add *)args;
     if (op->elems > 0)
-        SW_FOR_TYPE(op->type, add, stream, op->elems, op->a, op->b, op->y);
+        SW_FOR_TYPE(op->type, add, stream, op);
 }
 
-template <typename From, typename To> static void cast(cudaStream_t stream, int64_t elems, const void *from, void *to) {
-    const casting<From, To> op = {(const From *)from, (To *)to};
-    sw_for_rows(stream, 1, elems, op, sw_is_aligned(from) && sw_is_aligned(to));
+template <typename From, typename To, typename Op> static void cast(cudaStream_t stream, const Op *op) {
+    const casting<From, To> map = {(const From *)op->from, (To *)op->to};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->from) && sw_is_aligned(op->to));
 }
 
-template <typename To> static void cast_from_f32(cudaStream_t stream, int64_t elems, const void *from, void *to) {
-    cast<float, To>(stream, elems, from, to);
-}
-
-template <typename From> static void cast_to_f32(cudaStream_t stream, int64_t elems, const void *from, void *to) {
-    cast<From, float>(stream, elems, from, to);
+template <typename To> static void cast_from_f32(cudaStream_t stream, const sw_cast_from_f32 *op) {
+    cast<float, To>(stream, op);
 }
 
 void sw_cuda_cast_from_f32(cudaStream_t stream, const void *args) {
     const sw_cast_from_f32 *op = (const sw_cast_from_f32 *)args;
     if (op->elems > 0)
-        SW_FOR_TYPE(op->type, cast_from_f32, stream, op->elems, op->from, op->to);
+        SW_FOR_TYPE(op->type, cast_from_f32, stream, op);
+}
+
+template <typename From> static void cast_to_f32(cudaStream_t stream, const sw_cast_to_f32 *op) {
+    cast<From, float>(stream, op);
 }
 
 void sw_cuda_cast_to_f32(cudaStream_t stream, const void *args) {
     const sw_cast_to_f32 *op = (const sw_cast_to_f32 *)args;
     if (op->elems > 0)
-        SW_FOR_TYPE(op->type, cast_to_f32, stream, op->elems, op->from, op->to);
+        SW_FOR_TYPE(op->type, cast_to_f32, stream, op);
 }

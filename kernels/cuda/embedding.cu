@@ -14,7 +14,7 @@ namespace {
 template <typename T> struct looking_up {
     enum { VECTORS = 2 };
     struct held {
-        float values[SW_ELEMS], places[SW_ELEMS];
+        float values[SW_ELEMS], positions[SW_ELEMS];
     };
     int64_t seq, cols;
     const int32_t *tokens, *document_start;
@@ -23,29 +23,29 @@ template <typename T> struct looking_up {
     __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
         sw_load_elems(table + tokens[row] * cols + col, count, aligned, h.values);
         if (positions != NULL)
-            sw_load_elems(positions + position_of(row, seq, document_start) * cols + col, count, aligned, h.places);
+            sw_load_elems(positions + position_of(row, seq, document_start) * cols + col, count, aligned, h.positions);
     }
     __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
         for (int i = 0; i < SW_ELEMS && positions != NULL; i++)
-            h.values[i] += h.places[i];
+            h.values[i] += h.positions[i];
         sw_store_elems(out + row * cols + col, count, aligned, h.values);
     }
 };
 } // namespace
 
-template <typename T>
-static void forward(cudaStream_t stream, int64_t rows, int64_t seq, int64_t cols, const int32_t *tokens,
-                    const int32_t *document_start, const void *table, const void *positions, void *out) {
-    const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(table) && sw_is_aligned(positions) && sw_is_aligned(out);
-    const looking_up<T> op = {seq, cols, tokens, document_start, (const T *)table, (const T *)positions, (T *)out};
-    sw_for_rows(stream, rows, cols, op, aligned);
+template <typename T> static void forward(cudaStream_t stream, const sw_embedding_forward *op) {
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && sw_is_aligned(op->table) && sw_is_aligned(op->positions) && sw_is_aligned(op->out);
+    const looking_up<T> map = {
+        op->seq,     op->cols, op->tokens, op->document_start, (const T *)op->table, (const T *)op->positions,
+        (T *)op->out};
+    sw_for_rows(stream, op->batch * op->seq, op->cols, map, aligned);
 }
 
 void sw_cuda_embedding_forward(cudaStream_t stream, const void *args) {
     const sw_embedding_forward *op = (const sw_embedding_forward *)args;
     if (op->batch * op->seq > 0)
-        SW_FOR_TYPE(op->type, forward, stream, op->batch * op->seq, op->seq, op->cols, op->tokens, op->document_start,
-                    op->table, op->positions, op->out);
+        SW_FOR_TYPE(op->type, forward, stream, op);
 }
 
 /* A power of two: with four strips, about as many blocks as a large GPU holds at once. Tests have fewer. */
@@ -173,17 +173,15 @@ static void gather(cudaStream_t stream, Rows rows, int64_t count, int64_t cols, 
               stream, rows, count, cols, (const T *)d_out, acc, aligned);
 }
 
-template <typename T>
-static void backward(cudaStream_t stream, int64_t batch, int64_t seq, int64_t cols, const int32_t *tokens,
-                     const int32_t *document_start, const void *d_out, float *table_acc, float *positions_acc) {
-    gather<T, table_rows>(stream, table_rows{tokens}, batch * seq, cols, d_out, table_acc);
-    if (positions_acc != NULL)
-        gather<T, position_rows>(stream, position_rows{seq, document_start}, batch * seq, cols, d_out, positions_acc);
+template <typename T> static void backward(cudaStream_t stream, const sw_embedding_backward *op) {
+    const int64_t count = op->batch * op->seq;
+    gather<T>(stream, table_rows{op->tokens}, count, op->cols, op->d_out, op->table_acc);
+    if (op->positions_acc != NULL)
+        gather<T>(stream, position_rows{op->seq, op->document_start}, count, op->cols, op->d_out, op->positions_acc);
 }
 
 void sw_cuda_embedding_backward(cudaStream_t stream, const void *args) {
     const sw_embedding_backward *op = (const sw_embedding_backward *)args;
     if (op->batch * op->seq > 0)
-        SW_FOR_TYPE(op->type, backward, stream, op->batch, op->seq, op->cols, op->tokens, op->document_start, op->d_out,
-                    op->table_acc, op->positions_acc);
+        SW_FOR_TYPE(op->type, backward, stream, op);
 }

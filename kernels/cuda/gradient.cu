@@ -1,8 +1,8 @@
-/* The end of a gradient: rounds it, and sums the squares of every grain in the order of kernels/device.h. A block has a
- * grain, and each of its threads one of the grain's partial sums. A call has few grains (64 in a chunk of 4 MiB), so a
- * thread loads many of its elements before it adds the first: half a grain is under way on each multiprocessor. */
-#include "kernels/cuda/grid.cuh"
-#include "kernels/tiling.h"
+/* The gradient of a bias, and the end of every gradient: rounds it, and sums the squares of every grain in the order of
+ * kernels/device.h. A block has a grain, and each of its threads one of the grain's partial sums. A call has few grains
+ * (64 in a chunk of 4 MiB), so a thread loads many of its elements before it adds the first: half a grain is under way
+ * on each multiprocessor. */
+#include "kernels/cuda/columns.cuh"
 
 enum {
     GRAIN_ROUNDS = SW_GRAIN_ELEMS / SW_GRAIN_PARTIAL_SUMS, /* elements of a partial sum */
@@ -28,7 +28,7 @@ static __device__ __forceinline__ double add_halves(const double *partial) {
 }
 
 namespace {
-/* The elements of a grain, rounded on the way, */
+/* Brings a grain's elements from the accumulator and rounds them on the way. */
 template <typename T> struct rounding {
     typedef float loaded;
     const float *acc;
@@ -44,7 +44,7 @@ template <typename T> struct rounding {
     }
 };
 
-/* or as they are. */
+/* Brings a grain's elements as they are. */
 template <typename T> struct reading {
     typedef T loaded;
     const T *grads;
@@ -89,23 +89,43 @@ static void sum_grains(cudaStream_t stream, int64_t grains, const Source &source
         SW_LAUNCH(sums_kernel<Source>, (unsigned)grains, SW_GRAIN_PARTIAL_SUMS, 0, stream, source, sums);
 }
 
-template <typename T>
-static void finish(cudaStream_t stream, int64_t grains, const float *acc, void *grads, double *sums) {
-    const rounding<T> source = {acc, (T *)grads};
-    sum_grains(stream, grains, source, sums);
+template <typename T> static void finish(cudaStream_t stream, const sw_finish_gradient *op) {
+    const rounding<T> source = {op->acc, (T *)op->grads};
+    sum_grains(stream, op->elems / SW_GRAIN_ELEMS, source, op->sums);
 }
 
-template <typename T> static void sum_given(cudaStream_t stream, int64_t grains, const void *grads, double *sums) {
-    const reading<T> source = {(const T *)grads};
-    sum_grains(stream, grains, source, sums);
+template <typename T> static void sum_given(cudaStream_t stream, const sw_square_sums *op) {
+    const reading<T> source = {(const T *)op->grads};
+    sum_grains(stream, op->elems / SW_GRAIN_ELEMS, source, op->sums);
 }
 
 void sw_cuda_finish_gradient(cudaStream_t stream, const void *args) {
     const sw_finish_gradient *op = (const sw_finish_gradient *)args;
-    SW_FOR_TYPE(op->type, finish, stream, op->elems / SW_GRAIN_ELEMS, op->acc, op->grads, op->sums);
+    SW_FOR_TYPE(op->type, finish, stream, op);
 }
 
 void sw_cuda_square_sums(cudaStream_t stream, const void *args) {
     const sw_square_sums *op = (const sw_square_sums *)args;
-    SW_FOR_TYPE(op->type, sum_given, stream, op->elems / SW_GRAIN_ELEMS, op->grads, op->sums);
+    SW_FOR_TYPE(op->type, sum_given, stream, op);
+}
+
+namespace {
+template <typename T> struct gradients {
+    const T *dy;
+    int64_t cols;
+    bool aligned;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, float out[1][SW_ELEMS]) const {
+        sw_load_elems(dy + row * cols + col, count, aligned, out[0]);
+    }
+};
+} // namespace
+
+template <typename T> static void bias_gradient(cudaStream_t stream, const sw_bias_gradient *op) {
+    const gradients<T> source = {(const T *)op->dy, op->cols, op->cols % SW_ELEMS == 0 && sw_is_aligned(op->dy)};
+    sw_sum_columns<gradients<T>, 1, true>(stream, op->rows, op->cols, source, op->acc, op->acc);
+}
+
+void sw_cuda_bias_gradient(cudaStream_t stream, const void *args) {
+    const sw_bias_gradient *op = (const sw_bias_gradient *)args;
+    SW_FOR_TYPE(op->type, bias_gradient, stream, op);
 }

@@ -43,28 +43,27 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     }
 }
 
-template <typename T>
-static void forward(cudaStream_t stream, int64_t rows, int64_t cols, float epsilon, const void *a, const void *b,
-                    const void *x, void *sum, const void *gamma, const void *beta, void *y, float *mean, float *rstd) {
-    const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(a) && sw_is_aligned(b) && sw_is_aligned(x) &&
-                         sw_is_aligned(gamma) && sw_is_aligned(beta) && sw_is_aligned(y);
-    const sw_addends<T> add = {(const T *)a, (const T *)b, (T *)sum};
-    SW_FOR_ROWS(forward_kernel, T, rows, cols, stream, rows, cols, epsilon, add, (const T *)x, (const T *)gamma,
-                (const T *)beta, (T *)y, mean, rstd, aligned);
-}
-
-void sw_cuda_layernorm_forward(cudaStream_t stream, const void *args) {
-    const sw_layernorm_forward *op = (const sw_layernorm_forward *)args;
-    if (op->rows > 0)
-        SW_FOR_TYPE(op->type, forward, stream, op->rows, op->cols, op->epsilon, NULL, NULL, op->x, NULL, op->gamma,
-                    op->beta, op->y, op->mean, op->rstd);
+/* Without a sum the row is a, and already in memory. */
+template <typename T> static void forward(cudaStream_t stream, const sw_add_norm_forward *op) {
+    const void *x = op->sum == NULL ? op->a : op->sum;
+    const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->a) && sw_is_aligned(op->b) && sw_is_aligned(x) &&
+                         sw_is_aligned(op->gamma) && sw_is_aligned(op->beta) && sw_is_aligned(op->y);
+    const sw_addends<T> add = {(const T *)op->a, (const T *)op->b, (T *)op->sum};
+    SW_FOR_ROWS(forward_kernel, T, op->rows, op->cols, stream, op->rows, op->cols, op->epsilon, add, (const T *)x,
+                (const T *)op->gamma, (const T *)op->beta, (T *)op->y, op->mean, op->rstd, aligned);
 }
 
 void sw_cuda_add_layernorm_forward(cudaStream_t stream, const void *args) {
     const sw_add_norm_forward *op = (const sw_add_norm_forward *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, forward, stream, op->rows, op->cols, op->epsilon, op->a, op->b, op->sum, op->sum,
-                    op->gamma, op->beta, op->y, op->mean, op->rstd);
+        SW_FOR_TYPE(op->type, forward, stream, op);
+}
+
+void sw_cuda_layernorm_forward(cudaStream_t stream, const void *args) {
+    const sw_layernorm_forward *op = (const sw_layernorm_forward *)args;
+    const sw_add_norm_forward norm = {op->type, op->rows,  op->cols, op->epsilon, op->x,    NULL,
+                                      NULL,     op->gamma, op->beta, op->y,       op->mean, op->rstd};
+    sw_cuda_add_layernorm_forward(stream, &norm);
 }
 
 /* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */
@@ -120,21 +119,19 @@ template <typename T> struct norm_terms {
 };
 } // namespace
 
-template <typename T>
-static void backward(cudaStream_t stream, int64_t rows, int64_t cols, const void *dy, const void *x, const void *gamma,
-                     const float *mean, const float *rstd, bool add_to_dx, void *dx, float *gamma_acc,
-                     float *beta_acc) {
+template <typename T> static void backward(cudaStream_t stream, const sw_layernorm_backward *op) {
+    const int64_t rows = op->rows, cols = op->cols;
+    const T *dy = (const T *)op->dy, *x = (const T *)op->x, *gamma = (const T *)op->gamma;
     const bool aligned =
-        cols % SW_ELEMS == 0 && sw_is_aligned(dy) && sw_is_aligned(x) && sw_is_aligned(gamma) && sw_is_aligned(dx);
-    SW_FOR_ROWS(dx_kernel, T, rows, cols, stream, rows, cols, (const T *)dy, (const T *)x, (const T *)gamma, mean, rstd,
-                add_to_dx, (T *)dx, aligned);
-    const norm_terms<T> source = {(const T *)dy, (const T *)x, mean, rstd, cols, aligned};
-    sw_sum_columns<norm_terms<T>, 2, false>(stream, rows, cols, source, gamma_acc, beta_acc);
+        cols % SW_ELEMS == 0 && sw_is_aligned(dy) && sw_is_aligned(x) && sw_is_aligned(gamma) && sw_is_aligned(op->dx);
+    SW_FOR_ROWS(dx_kernel, T, rows, cols, stream, rows, cols, dy, x, gamma, op->mean, op->rstd, op->add_to_dx,
+                (T *)op->dx, aligned);
+    const norm_terms<T> source = {dy, x, op->mean, op->rstd, cols, aligned};
+    sw_sum_columns<norm_terms<T>, 2, false>(stream, rows, cols, source, op->gamma_acc, op->beta_acc);
 }
 
 void sw_cuda_layernorm_backward(cudaStream_t stream, const void *args) {
     const sw_layernorm_backward *op = (const sw_layernorm_backward *)args;
     if (op->rows > 0)
-        SW_FOR_TYPE(op->type, backward, stream, op->rows, op->cols, op->dy, op->x, op->gamma, op->mean, op->rstd,
-                    op->add_to_dx, op->dx, op->gamma_acc, op->beta_acc);
+        SW_FOR_TYPE(op->type, backward, stream, op);
 }

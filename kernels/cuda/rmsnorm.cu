@@ -112,20 +112,17 @@ template <typename T> struct norm_terms {
 };
 } // namespace
 
-template <typename T>
-static void backward(cudaStream_t stream, const sw_rmsnorm *shape, const void *dy, const void *x, const void *gamma,
-                     const float *rstd, bool add_to_dx, void *dx, float *gamma_acc) {
-    const sw_rmsnorm s = *shape;
-    const bool aligned = rows_aligned(shape, x, dy, gamma) && sw_is_aligned(dx);
-    SW_FOR_ROWS(dx_kernel, T, s.rows, s.cols, stream, s, (const T *)dy, (const T *)x, (const T *)gamma, rstd, add_to_dx,
-                (T *)dx, aligned);
-    const norm_terms<T> source = {s, (const T *)dy, (const T *)x, rstd, aligned};
-    sw_sum_columns<norm_terms<T>, 1, false>(stream, s.rows, s.cols, source, gamma_acc, gamma_acc);
+template <typename T> static void backward(cudaStream_t stream, const sw_rmsnorm_backward *op) {
+    const sw_rmsnorm s = *op->shape;
+    const T *dy = (const T *)op->dy, *x = (const T *)op->x, *gamma = (const T *)op->gamma;
+    const bool aligned = rows_aligned(op->shape, x, dy, gamma) && sw_is_aligned(op->dx);
+    SW_FOR_ROWS(dx_kernel, T, s.rows, s.cols, stream, s, dy, x, gamma, op->rstd, op->add_to_dx, (T *)op->dx, aligned);
+    const norm_terms<T> source = {s, dy, x, op->rstd, aligned};
+    sw_sum_columns<norm_terms<T>, 1, false>(stream, s.rows, s.cols, source, op->gamma_acc, op->gamma_acc);
 }
 
 void sw_cuda_rmsnorm_backward(cudaStream_t stream, const void *args) {
     const sw_rmsnorm_backward *op = (const sw_rmsnorm_backward *)args;
     if (op->shape->rows > 0)
-        SW_FOR_TYPE(op->type, backward, stream, op->shape, op->dy, op->x, op->gamma, op->rstd, op->add_to_dx, op->dx,
-                    op->gamma_acc);
+        SW_FOR_TYPE(op->type, backward, stream, op);
 }

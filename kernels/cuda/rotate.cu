@@ -45,16 +45,17 @@ template <typename T> struct rotating {
 };
 } // namespace
 
-template <typename T> static void rotate(cudaStream_t stream, const sw_rotation *shape, const float *table, void *x) {
-    const int64_t half = shape->head_dim / 2, padded = sw_vectors(half) * SW_ELEMS;
+template <typename T> static void rotate(cudaStream_t stream, const sw_rotate *op) {
+    const sw_rotation shape = *op->shape;
+    const int64_t half = shape.head_dim / 2, padded = sw_vectors(half) * SW_ELEMS;
     const bool aligned =
-        half % SW_ELEMS == 0 && shape->stride % SW_ELEMS == 0 && sw_is_aligned(table) && sw_is_aligned(x);
-    const rotating<T> op = {*shape, (unsigned)padded, table, (T *)x};
-    sw_for_rows(stream, shape->batch * shape->seq, shape->heads * padded, op, aligned);
+        half % SW_ELEMS == 0 && shape.stride % SW_ELEMS == 0 && sw_is_aligned(op->table) && sw_is_aligned(op->x);
+    const rotating<T> map = {shape, (unsigned)padded, op->table, (T *)op->x};
+    sw_for_rows(stream, shape.batch * shape.seq, shape.heads * padded, map, aligned);
 }
 
 void sw_cuda_rotate(cudaStream_t stream, const void *args) {
     const sw_rotate *op = (const sw_rotate *)args;
     if (op->shape->batch * op->shape->seq > 0)
-        SW_FOR_TYPE(op->type, rotate, stream, op->shape, op->table, op->x);
+        SW_FOR_TYPE(op->type, rotate, stream, op);
 }
