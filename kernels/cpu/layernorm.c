@@ -9,6 +9,8 @@ enum { SUMS = 4 };
 /* A root-mean-square norm has no mean and no beta: `centred` is a constant wherever it is given. */
 struct forward {
     struct sw_rmsnorm shape;
+    const void *a, *b; /* x = sum = a + b comes first; sum NULL: x is in memory already */
+    void *sum;
     const void *x, *gamma, *beta;
     void *y;
     float *mean, *rstd;
@@ -68,33 +70,38 @@ SW_INLINE void add_row(const sw_dtype type, int64_t cols, int64_t row, const voi
     }
 }
 
-static void add_norm_row(sw_dtype type, const struct forward *f, int64_t row, const void *a, const void *b, void *sum) {
-    SW_FOR_TYPE(add_row, type, f->shape.cols, row, a, b, sum);
-    if (f->mean != NULL)
-        SW_FOR_TYPE(forward_row, type, f, row, true);
-    else
-        SW_FOR_TYPE(forward_row, type, f, row, false);
+static sw_status all_rows(const struct sw_stream *stream, sw_dtype type, const struct forward *f) {
+    const int64_t rows = f->shape.rows, cols = f->shape.cols;
+    const int threads = stream->device->info.threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    for (int64_t row = 0; row < rows; row++) {
+        if (f->sum != NULL)
+            SW_FOR_TYPE(add_row, type, cols, row, f->a, f->b, f->sum);
+        if (f->mean != NULL)
+            SW_FOR_TYPE(forward_row, type, f, row, true);
+        else
+            SW_FOR_TYPE(forward_row, type, f, row, false);
+    }
+    return SW_OK;
 }
 
 static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_add_norm_forward *op = args;
-    const int threads = stream->device->info.threads;
     const struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
+                              .a = op->a,
+                              .b = op->b,
+                              .sum = op->sum,
                               .x = op->sum,
                               .gamma = op->gamma,
                               .beta = op->beta,
                               .y = op->y,
                               .mean = op->mean,
                               .rstd = op->rstd};
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->rows; row++)
-        add_norm_row(op->type, &f, row, op->a, op->b, op->sum);
-    return SW_OK;
+    return all_rows(stream, op->type, &f);
 }
 
 static sw_status layernorm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_layernorm_forward *op = args;
-    const int threads = stream->device->info.threads;
     const struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
                               .x = op->x,
                               .gamma = op->gamma,
@@ -102,21 +109,13 @@ static sw_status layernorm_forward(struct sw_stream *stream, const void *args) {
                               .y = op->y,
                               .mean = op->mean,
                               .rstd = op->rstd};
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->rows; row++)
-        SW_FOR_TYPE(forward_row, op->type, &f, row, true);
-    return SW_OK;
+    return all_rows(stream, op->type, &f);
 }
 
 static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_rmsnorm_forward *op = args;
-    const int threads = stream->device->info.threads;
     const struct forward f = {.shape = *op->shape, .x = op->x, .gamma = op->gamma, .y = op->y, .rstd = op->rstd};
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(static) if (op->shape->rows * op->shape->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->shape->rows; row++)
-        SW_FOR_TYPE(forward_row, op->type, &f, row, false);
-    return SW_OK;
+    return all_rows(stream, op->type, &f);
 }
 
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops) {
