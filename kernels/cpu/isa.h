@@ -13,7 +13,7 @@
 #define SW_ISA_JOIN(name, isa) SW_ISA_JOIN_(name, isa)
 #define SW_ISA_NAME(name) SW_ISA_JOIN(name, SW_ISA)
 
-/* Each adds the ops of one file to a table; sw_cpu_add_ops calls them all. */
+/* Each of these functions adds the ops of one file to a table; sw_cpu_add_ops calls them all. */
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_rotate)(struct sw_device_ops *ops);
@@ -21,7 +21,6 @@ void SW_ISA_NAME(sw_cpu_add_row_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops);
-void SW_ISA_NAME(sw_cpu_add_columns)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_embedding)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_cross_entropy)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops);

@@ -8,7 +8,6 @@ void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops) {
     SW_ISA_NAME(sw_cpu_add_attention)(ops);
     SW_ISA_NAME(sw_cpu_add_elementwise)(ops);
     SW_ISA_NAME(sw_cpu_add_activation)(ops);
-    SW_ISA_NAME(sw_cpu_add_columns)(ops);
     SW_ISA_NAME(sw_cpu_add_embedding)(ops);
     SW_ISA_NAME(sw_cpu_add_cross_entropy)(ops);
     SW_ISA_NAME(sw_cpu_add_gradient)(ops);

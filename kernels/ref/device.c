@@ -17,7 +17,6 @@ void sw_ref_ops(struct sw_device_ops *ops) {
     sw_ref_add_rotate(ops);
     sw_ref_add_attention(ops);
     sw_ref_add_elementwise(ops);
-    sw_ref_add_columns(ops);
     sw_ref_add_embedding(ops);
     sw_ref_add_cross_entropy(ops);
     sw_ref_add_gradient(ops);

@@ -13,7 +13,6 @@ void sw_ref_add_rmsnorm(struct sw_device_ops *ops);
 void sw_ref_add_rotate(struct sw_device_ops *ops);
 void sw_ref_add_attention(struct sw_device_ops *ops);
 void sw_ref_add_elementwise(struct sw_device_ops *ops);
-void sw_ref_add_columns(struct sw_device_ops *ops);
 void sw_ref_add_embedding(struct sw_device_ops *ops);
 void sw_ref_add_cross_entropy(struct sw_device_ops *ops);
 void sw_ref_add_gradient(struct sw_device_ops *ops);
