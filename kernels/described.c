@@ -101,7 +101,7 @@ static int64_t attention_scratch_bytes(const struct sw_device *device, const str
     return sw_attention_parted_bytes(shape);
 }
 
-/* Keys that the queries of a sequence see together, documents apart. */
+/* Returns the keys that the queries of a sequence see together, documents apart. */
 static double pairs_of(const struct sw_attention *s) {
     const double seq = (double)s->seq, all = (double)(s->past + s->seq);
     const double causal = seq * (double)s->past + seq * (seq + 1.0) / 2.0;

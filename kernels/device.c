@@ -72,7 +72,7 @@ sw_status sw_device_use_warpgroups(struct sw_device *device, bool on) {
     return SW_OK;
 }
 
-/* Two ranges of bytes apart from each other. */
+/* Returns whether two ranges of bytes are apart from each other. */
 static bool apart(const void *a, const void *b, int64_t bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return x >= y + (uintptr_t)bytes || y >= x + (uintptr_t)bytes;

@@ -6,7 +6,7 @@
 
 enum { SW_GEMM_CACHE_FIRST_CAPACITY = 32 };
 
-/* The fields as one comparable row, so that padding in the struct never matters. */
+/* The fields of a shape as one comparable row, so that padding in the struct never matters. */
 struct gemm_key {
     int64_t field[10];
 };
@@ -29,7 +29,7 @@ bool sw_gemm_same(const struct sw_gemm *a, const struct sw_gemm *b) {
     return compare(a, b) == 0;
 }
 
-/* The index of the first entry that is not less than the shape. */
+/* Returns the index of the first entry that is not less than the shape. */
 static int64_t lower_bound(const struct sw_gemm_cache *cache, const struct sw_gemm *shape) {
     int64_t low = 0, high = cache->count;
     while (low < high) {

@@ -36,7 +36,7 @@ void SW_ISA_NAME(sw_block_store)(const struct sw_attention_call *call, const flo
     }
 }
 
-/* A row of bf16 numbers, zeros behind it. The rows are too short to call the library for each. */
+/* Copies a row of bf16 numbers, and zeros behind it. The rows are too short to call the library for each. */
 static void copy_row(int64_t count, int64_t width, const uint16_t *from, uint16_t *to) {
     int64_t i = 0;
     for (; i + SW_LANES <= count; i += SW_LANES)
@@ -59,7 +59,7 @@ void SW_ISA_NAME(sw_block_words)(const struct sw_attention_call *call, const voi
     memset(row, 0, (size_t)((sw_padded(block.count) - block.count) * width) * sizeof *row);
 }
 
-/* In squares, so that both sides of the transposition stay in the first-level cache. */
+/* Transposes by squares, so that both sides stay in the first-level cache. */
 void SW_ISA_NAME(sw_block_transpose)(const struct sw_attention_call *call, struct sw_block block, const void *from,
                                      void *to) {
     enum { SQUARE = SW_SMALL_PRODUCT_COLUMNS };

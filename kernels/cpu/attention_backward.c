@@ -19,14 +19,14 @@ struct backward_space {
     void *k, *v, *k_stacked;             /* words of a block of keys, the last with terms along keys */
     float *dq;                           /* [BLOCK, dim] */
     float *p, *ds;                       /* [key, query]: probabilities, gradients of the scores */
-    void *p_rows, *ds_rows, *ds_columns; /* the same as words, terms along queries or along keys */
-    float *log2_sum, *delta;             /* of each query: log-sum-exp to base 2; o·d_o */
+    void *p_rows, *ds_rows, *ds_columns; /* p and ds as words, terms along queries or along keys */
+    float *log2_sum, *delta;             /* one entry a query: log-sum-exp to base 2; o·d_o */
     float *dk, *dv;                      /* [keys, dim], summed over queries and heads */
 };
 
 enum { SPACE_BLOCKS = 9, SPACE_SQUARES = 4, STRIP_BLOCKS = 4 };
 
-/* Which gradients are wanted of a pair of blocks. */
+/* The gradients that are wanted of a pair of blocks. */
 typedef enum { KEYS = 1, QUERIES = 2, BOTH = KEYS | QUERIES } sides;
 
 /* Returns whether one thread computes all gradients of a key head. If keys and queries are split, a pair of blocks
@@ -103,7 +103,7 @@ static void load_statistics(const struct backward_call *b, const struct backward
     }
 }
 
-/* Both forms of a block of queries' words. A stack of single numbers is the rows themselves, so these stay. */
+/* Loads both forms of a block of queries' words. A stack of single numbers is the rows themselves, so these stay. */
 static void load_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                          struct sw_block queries) {
     const struct sw_attention_call *call = &b->call;
@@ -123,7 +123,7 @@ static void load_queries(const struct backward_call *b, const struct backward_sp
     memset(s->dq, 0, (size_t)(BLOCK * call->padded_dim) * sizeof *s->dq);
 }
 
-/* p and ds from the raw scores in p and from d_o·v in ds. */
+/* Makes p and ds from the raw scores in p and from d_o·v in ds. */
 static void score_gradients(const struct backward_space *s, float scale, int64_t keys, int64_t queries) {
     for (int64_t i = 0; i < queries; i += SW_LANES) {
         const sw_vec log2_sum = sw_vec_load(s->log2_sum + i), delta = sw_vec_load(s->delta + i);
@@ -137,7 +137,7 @@ static void score_gradients(const struct backward_space *s, float scale, int64_t
     }
 }
 
-/* Rounds them to words. */
+/* Rounds p and ds to words. */
 static void pack_gradients(const struct backward_space *s, int64_t keys, int64_t queries) {
     static_assert(BLOCK % (2 * SW_LANES) == 0, "rows are rounded by two vectors");
     for (int64_t key = 0; key < keys; key += 2) {
@@ -191,7 +191,7 @@ static void add_over_keys(const struct sw_attention_call *call, const struct bac
                                 .part = diagonal ? SW_PART_TERMS_UP_TO_ROW : SW_PART_ALL});
 }
 
-/* dk and dv begin with the key at first_key. */
+/* Adds the gradients of a pair of blocks. dk and dv begin with the key at first_key. */
 static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch,
                       struct sw_block query_block, struct sw_block key_block, int64_t first_key, sides want) {
     const struct sw_attention_call *call = &b->call;
@@ -220,7 +220,7 @@ static void take_pair(const struct backward_call *b, const struct backward_space
                       diagonal);
 }
 
-/* A block of queries with the blocks of keys [first, end), as far as it sees them. */
+/* Takes a block of queries with the blocks of keys [first, end), as far as it sees them. */
 static void take_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                          struct sw_block queries, int64_t first, int64_t end, sides want) {
     const struct sw_attention_call *call = &b->call;
@@ -237,7 +237,7 @@ static void take_queries(const struct backward_call *b, const struct backward_sp
         SW_ISA_NAME(sw_block_store)(call, s->dq, sw_query_rows(&call->shape, batch, head), queries, b->op->dq);
 }
 
-/* dk and dv of the blocks of keys [first, end); with BOTH, which wants all blocks, dq too. */
+/* Computes dk and dv of the blocks of keys [first, end); with BOTH, which wants all blocks, dq too. */
 static void take_keys(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t kv_head,
                       int64_t first, int64_t end, sides want) {
     const struct sw_attention_call *call = &b->call;
@@ -261,7 +261,7 @@ static void take_keys(const struct backward_call *b, const struct backward_space
     }
 }
 
-/* By each thread of a team. Long items come first, so that the threads end together. */
+/* Shares the work out; each thread of a team calls it. Long items come first, so that the threads end together. */
 static void share_work(const struct backward_call *b, const struct backward_space *s, bool whole_heads) {
     const struct sw_attention_call *call = &b->call;
     const int64_t kv_heads = call->shape.kv_heads, heads = call->shape.heads, batch = call->shape.batch;

@@ -14,8 +14,8 @@ struct query {
     int64_t dim;
     float scale;
     struct sw_tile q, o; /* o is unnormalised until the end */
-    float largest, sum;  /* so far */
-    float weight[BLOCK]; /* of the block's keys: scores, then exponentials */
+    float largest, sum;  /* over the keys so far */
+    float weight[BLOCK]; /* one entry a key of the block: scores, then exponentials */
 };
 static_assert((int)SW_TILE_ELEMS >= (int)SW_ATTENTION_MAX_HEAD_DIM, "a tile holds a head");
 

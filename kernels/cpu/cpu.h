@@ -10,7 +10,7 @@ struct sw_cpu {
     dnnl_engine_t engine;
 };
 
-/* Matrix products by oneDNN; sw_cpu_gemm_close undoes the opening. */
+/* Open and close oneDNN, which multiplies matrices. */
 sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
 void sw_cpu_gemm_close(struct sw_cpu *cpu);
 void sw_cpu_add_gemm(struct sw_device_ops *ops);

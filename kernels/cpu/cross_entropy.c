@@ -60,7 +60,7 @@ static float loss_of(struct softmax s, float target_logit) {
     return logf(s.sum) + (s.largest - target_logit);
 }
 
-/* d_logits of one row of columns; target is counted from the first of them, and may lie outside. */
+/* Writes d_logits of one row of columns; target is counted from the first of them, and may lie outside. */
 static void gradient(sw_dtype type, int64_t cols, const float *logits, struct softmax s, int64_t target, float scale,
                      void *d_logits, int64_t row_at) {
     const float factor = scale / s.sum;

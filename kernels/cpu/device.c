@@ -12,7 +12,7 @@ void sw_cpu_add_ops_avx512(struct sw_device_ops *ops);
 void sw_cpu_add_ops_avx512_bf16(struct sw_device_ops *ops);
 #endif
 
-/* From the plainest to the best; the device takes the last that the machine has. */
+/* The instruction sets, from the plainest to the best; the device takes the last that the machine has. */
 struct isa {
     const char *name;
     bool (*available)(void);

@@ -4,7 +4,7 @@
 /* Columns that one thread adds to: threads share tokens' rows, never a column, so the order of sums is that of rows. */
 enum { COLUMN_TILE = 128 };
 
-/* Where the position of a row in its document begins in the table of positions. */
+/* Returns the index in the table of positions at which the row's position begins. */
 static int64_t position_at(int64_t row, int64_t seq, int64_t cols, const int32_t *document_start) {
     return (row % seq - (document_start == NULL ? 0 : document_start[row])) * cols;
 }
@@ -34,7 +34,7 @@ SW_INLINE void add_to(float *acc, int64_t count, sw_vec gradient) {
     sw_store_up_to(SW_F32, acc, 0, count, sw_load_up_to(SW_F32, acc, 0, count, 0.0f) + gradient);
 }
 
-/* The columns [at, end) of one row. */
+/* Adds the columns [at, end) of one row. */
 SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const void *d_out, int64_t row_at,
                             float *table_acc, float *positions_acc) {
     for (int64_t i = at; i < end; i += SW_LANES) {

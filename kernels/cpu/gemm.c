@@ -6,9 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Where the CPU has no products of the type (of fp16 none has), operands are widened into the scratch and multiplied in
- * fp32. The offsets are
- * those of the fp32 copies in the scratch; oneDNN's own scratchpad comes first. */
+/* The fp32 copies of operands where the CPU has no products of the type (no CPU has those of fp16). The offsets are
+ * those of the copies in the scratch; oneDNN's own scratchpad comes first. */
 struct widened {
     bool on, c;
     int64_t a_at, b_at, bias_at, c_at;
@@ -43,12 +42,12 @@ bool sw_cpu_has_bf16_products(void) {
     return ((int)dnnl_get_effective_cpu_isa() & need) == need;
 }
 
-/* The descriptions of the operands as oneDNN sees them. */
+/* The descriptions of the operands in oneDNN's terms. */
 struct operands {
     dnnl_memory_desc_t a, b, bias, c;
 };
 
-/* A row-major [rows, cols] matrix, or the transposed view of a stored [cols, rows]. */
+/* Describes a row-major [rows, cols] matrix, or the transposed view of a stored [cols, rows]. */
 static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, bool transposed, sw_dtype type) {
     const dnnl_dims_t dims = {rows, cols};
     const dnnl_dims_t strides = {transposed ? 1 : cols, transposed ? rows : 1};
@@ -77,7 +76,7 @@ static sw_status make_attributes(const struct sw_gemm *shape, dnnl_primitive_att
     return check(status, "prepare to accumulate");
 }
 
-/* The primitive, and the memory object of its scratchpad. */
+/* Makes the primitive, and the memory object of its scratchpad. */
 static sw_status make_primitive(struct sw_cpu *cpu, const struct sw_gemm *shape, const struct operands *operands,
                                 struct cpu_gemm *gemm, int64_t *scratchpad_bytes) {
     dnnl_matmul_desc_t desc;
@@ -126,7 +125,7 @@ static void destroy(struct cpu_gemm *gemm) {
     free(gemm);
 }
 
-/* The end of a buffer of elems floats at `at`, aligned for the next. */
+/* Returns the end of a buffer of elems floats at `at`, aligned for the next. */
 static int64_t after(int64_t at, int64_t elems) {
     return sw_round_up(at + elems * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
 }

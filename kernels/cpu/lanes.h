@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vector.h"
 
-/* function(type, ...) with the type as a constant. */
+/* Calls function(type, ...) with the type as a constant. */
 #define SW_FOR_TYPE(function, type, ...)                                                                               \
     ((type) == SW_F32    ? function(SW_F32, __VA_ARGS__)                                                               \
      : (type) == SW_BF16 ? function(SW_BF16, __VA_ARGS__)                                                              \
@@ -66,7 +66,7 @@ SW_INLINE sw_vec_half sw_vec_to_f16(sw_vec value) {
 #endif
 }
 
-/* A whole vector from element `at` on. */
+/* Loads a whole vector from element `at` on. */
 SW_INLINE sw_vec sw_load(const sw_dtype type, const void *tensor, int64_t at) {
     if (type == SW_F32)
         return sw_vec_load((const float *)tensor + at);
@@ -82,8 +82,8 @@ SW_INLINE void sw_store(const sw_dtype type, void *tensor, int64_t at, sw_vec va
             type == SW_BF16 ? sw_vec_to_bf16(value) : sw_vec_to_f16(value);
 }
 
-/* The same past the cache where the instruction set can and the address is a multiple of the vector, for what nobody
- * reads soon: the cache need not fetch lines that are overwritten whole. Before others read it, sw_end_streams. */
+/* Stores past the cache, for what nobody reads soon, where the instruction set can and the address is a multiple of the
+ * vector: the cache need not fetch lines that are overwritten whole. sw_end_streams comes before others read it. */
 SW_INLINE void sw_stream(const sw_dtype type, void *tensor, int64_t at, sw_vec value) {
     char *to = (char *)tensor + at * (type == SW_F32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t));
     const uintptr_t vector_bytes = type == SW_F32 ? sizeof(sw_vec) : sizeof(sw_vec_half);
@@ -112,11 +112,11 @@ SW_INLINE void sw_end_streams(void) {
 #endif
 }
 
-/* The last elements of a row, fewer than a vector: the other lanes hold `fill`, and are not stored. */
+/* Load and store the last elements of a row, fewer than a vector: the other lanes hold `fill`, and are not stored. */
 sw_vec SW_ISA_NAME(sw_load_rest)(sw_dtype type, const void *tensor, int64_t at, int64_t count, float fill);
 void SW_ISA_NAME(sw_store_rest)(sw_dtype type, void *tensor, int64_t at, int64_t count, sw_vec value);
 
-/* A vector of which `count` elements, or all where there are more, exist. */
+/* Loads a vector of which `count` elements, or all where there are more, exist. */
 SW_INLINE sw_vec sw_load_up_to(const sw_dtype type, const void *tensor, int64_t at, int64_t count, float fill) {
     if (__builtin_expect(count >= SW_LANES, 1))
         return sw_load(type, tensor, at);

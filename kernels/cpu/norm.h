@@ -1,4 +1,4 @@
-/* Where the rows of a norm lie; the rows of a LayerNorm are the plain case of those of a root-mean-square norm. */
+/* The position of the rows of a norm; those of a LayerNorm are the plain case of those of a root-mean-square norm. */
 #ifndef SW_KERNELS_CPU_NORM_H
 #define SW_KERNELS_CPU_NORM_H
 

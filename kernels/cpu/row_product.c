@@ -29,7 +29,7 @@ SW_INLINE void prefetch(const sw_dtype type, const void *tensor, int64_t at, con
         __builtin_prefetch(from + line);
 }
 
-/* A stored row of the transposed matrix, in several sums that do not wait for each other. */
+/* Multiplies by a stored row of the transposed matrix, in several sums that do not wait for each other. */
 SW_INLINE void dot(const sw_dtype type, const struct call *c, int64_t row) {
     const int64_t k = c->shape->k, at = row * k, ahead = at + AHEAD_BYTES / sw_dtype_bytes(type);
     sw_vec sum[SUMS] = {0};

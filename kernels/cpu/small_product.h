@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Which part of a product is needed, when a triangle of zeros or of unwanted results is known. */
+/* The part of a product that is needed, where a triangle of zeros or of unwanted results is known. */
 typedef enum {
     SW_PART_ALL,
     SW_PART_COLUMNS_FROM_ROW, /* only C[i][j] with j >= i; others may keep what they held */

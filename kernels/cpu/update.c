@@ -19,8 +19,8 @@ struct run {
     float decay_factor;
 };
 
-/* The operations of ref/update.c, in the same order: the bits are a contract. `rest` elements from element i of the run
- * on, of which a vector takes what it can. */
+/* Runs the operations of ref/update.c in the same order: the bits are a contract. `rest` elements are left from element
+ * i of the run on, of which a vector takes what it can. */
 SW_INLINE void update_vector(const sw_dtype type, const struct update *u, const struct run *run, int64_t i,
                              int64_t rest) {
     const struct sw_adamw_scalars *s = &u->scalars;

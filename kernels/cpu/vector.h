@@ -37,7 +37,7 @@ SW_INLINE sw_vec sw_vec_splat(float value) {
     return value - (sw_vec){0};
 }
 
-/* a·b + c; without the instruction the product rounds too, so only where no bits are promised. */
+/* Returns a·b + c. Without the instruction the product rounds too, so it serves only where no bits are promised. */
 SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #if defined(__AVX512F__)
     return _mm512_fmadd_ps(a, b, c);
@@ -48,7 +48,7 @@ SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #endif
 }
 
-/* a·b + c rounded once, with or without the instruction: where bits are promised. */
+/* Returns a·b + c rounded once, with or without the instruction: it serves where bits are promised. */
 SW_INLINE sw_vec sw_vec_fma_once(sw_vec a, sw_vec b, sw_vec c) {
 #if defined(__FMA__)
     return sw_vec_fma(a, b, c);
@@ -71,17 +71,17 @@ SW_INLINE sw_vec sw_vec_sqrt(sw_vec value) {
 #endif
 }
 
-/* a where the mask's lane is all ones, b where it is zero; comparisons of vectors give such masks. */
+/* Returns a where the mask's lane is all ones, b where it is zero; comparisons of vectors give such masks. */
 SW_INLINE sw_vec sw_vec_select(sw_vec_bits mask, sw_vec a, sw_vec b) {
     return (sw_vec)(((sw_vec_bits)a & mask) | ((sw_vec_bits)b & ~mask));
 }
 
-/* A mask of the lanes that are NaN: neither of the two holds there. */
+/* Returns a mask of the lanes that are NaN: neither comparison holds there. */
 SW_INLINE sw_vec_bits sw_vec_is_nan(sw_vec value) {
     return ~(sw_vec_bits)((value >= 0.0f) | (value < 0.0f));
 }
 
-/* a > b ? a : b, and so b where one is NaN. */
+/* Returns a > b ? a : b, and so b where one is NaN. */
 SW_INLINE sw_vec sw_vec_max(sw_vec a, sw_vec b) {
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);
@@ -92,7 +92,7 @@ SW_INLINE sw_vec sw_vec_max(sw_vec a, sw_vec b) {
 #endif
 }
 
-/* a < b ? a : b, and so b where one is NaN. */
+/* Returns a < b ? a : b, and so b where one is NaN. */
 SW_INLINE sw_vec sw_vec_min(sw_vec a, sw_vec b) {
 #if defined(__AVX512F__)
     return _mm512_min_ps(a, b);
@@ -103,12 +103,12 @@ SW_INLINE sw_vec sw_vec_min(sw_vec a, sw_vec b) {
 #endif
 }
 
-/* The nearest number within bounds; NaN stays NaN. */
+/* Returns the nearest number within bounds; NaN stays NaN. */
 SW_INLINE sw_vec sw_vec_within(float lowest, sw_vec value, float highest) {
     return sw_vec_max(sw_vec_splat(lowest), sw_vec_min(sw_vec_splat(highest), value));
 }
 
-/* Across the lanes, in a fixed order. */
+/* Returns the sum of all lanes, in a fixed order. */
 SW_INLINE float sw_vec_sum(sw_vec value) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps(value);

@@ -17,7 +17,7 @@ static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(uint64_t) * SW_ALGORITHM_WO
 static sw_status state_preferences(cublasLtMatmulPreference_t preference) {
     static const uint64_t workspace = (uint64_t)SW_GPU_GEMM_SCRATCH_BYTES;
     static const uint32_t align = SW_CUDA_OPERAND_ALIGN_BYTES;
-    /* Where the sum is cut, its parts are added in fp32, not in the result's type. */
+    /* The parts of a sum that an algorithm cuts are added in fp32, not in the type of the result. */
     static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     static const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -67,7 +67,7 @@ static void read_fields(const cublasLtMatmulAlgo_t *algo, int64_t out[SW_ALGORIT
         {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
     };
     for (int i = 0; i < SW_ALGORITHM_FIELDS; i++) {
-        uint32_t value = 0; /* of either width, as the processor has its low bytes first */
+        uint32_t value = 0; /* holds either width, because the processor stores the low bytes first */
         size_t bytes = 0;
         if (cublasLtMatmulAlgoConfigGetAttribute(algo, fields[i].attribute, &value, fields[i].bytes, &bytes) !=
             CUBLAS_STATUS_SUCCESS)
@@ -119,7 +119,7 @@ static void close_timing(struct timing *t) {
     (void)cudaGetLastError(); /* a lack of memory has been handled */
 }
 
-/* The operands one behind the other; false: there is no room to measure in. */
+/* Lays the operands one behind the other; false: there is no room to measure in. */
 static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
     const int64_t bytes[] = {s->m * s->k * in,  s->k * s->n * in,  s->n * in,
@@ -145,7 +145,7 @@ static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     return true;
 }
 
-/* Milliseconds of one product in *out; false: the algorithm does not run. */
+/* Times one product, in milliseconds, into *out; false: the algorithm does not run. */
 static bool time_once(const struct sw_cuda *cuda, const struct sw_cuda_product *p, const struct timing *t,
                       const cublasLtMatmulHeuristicResult_t *found, float *out) {
     return cudaEventRecord(t->begin, t->stream) == cudaSuccess &&
@@ -169,7 +169,7 @@ static bool time_best(const struct sw_cuda *cuda, const struct sw_cuda_product *
     return true;
 }
 
-/* The place of the cheapest of those found; 0 where nothing can be measured. */
+/* Returns the index of the cheapest algorithm found; 0 where nothing can be measured. */
 static int cheapest(const struct sw_cuda *cuda, const struct sw_cuda_product *p,
                     const cublasLtMatmulHeuristicResult_t *found, int count) {
     struct timing t = {0};

@@ -9,7 +9,7 @@
 #define SW_LOG2_E 1.44269504088896341f
 #define SW_LN_2 0.693147180559945309f
 
-/* That a block may have on every GPU of 8.0 or newer. */
+/* Shared memory that a block may have on every GPU of 8.0 or newer. */
 enum { SW_MOST_SHARED_BYTES = 99 << 10 };
 
 /* Tiles by the bytes of a row. A warp has `warp_tiles` times 16 rows: two where its sums of 128 columns fit in
@@ -59,7 +59,7 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
     return rows;
 }
 
-/* Where a block's rows are. */
+/* The rows of a block: the first one, its head and its sequence. */
 struct sw_block_rows {
     int first, head, batch;
 };
@@ -79,7 +79,7 @@ template <typename T, int DIM, int THREADS> struct sw_pieces {
     static_assert(THREADS % row == 0, "a thread brings pieces of one column");
 };
 
-/* Where the thread's piece of row `first` is, for sw_bring to go on from. */
+/* Returns the address of the thread's piece of row `first`, from which sw_bring goes on. */
 template <typename T, int DIM, int THREADS>
 static __device__ __forceinline__ const T *sw_piece_of(const sw_head_rows<T> &rows, int64_t first) {
     typedef sw_pieces<T, DIM, THREADS> pieces;
@@ -115,8 +115,8 @@ static __device__ __forceinline__ int64_t sw_least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* The first key that the query at position t sees. Like t itself it never decreases, so tiles of keys and queries see
- * each other in runs. */
+/* Returns the first key that the query at position t sees. Like t itself it never decreases, so tiles of keys and
+ * queries see each other in runs. */
 static __device__ __forceinline__ int64_t sw_first_key(const sw_attention &shape, int64_t batch, int64_t t) {
     const int64_t in_window = shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
     const int64_t in_document =
@@ -211,7 +211,7 @@ template <typename T> static __device__ __forceinline__ void sw_store_pair(T *to
     *(uint32_t *)to = sw_round_pair<T>(first, second);
 }
 
-/* Where a warp writes 16 rows of a head: `paired` where two columns may be stored as one. */
+/* The target of 16 rows of a head that a warp writes. `paired`: two columns may be stored as one. */
 template <typename T> struct sw_rows_to {
     T *to;
     int64_t stride, rows;

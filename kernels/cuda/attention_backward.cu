@@ -26,7 +26,7 @@ struct query_walk {
 };
 } // namespace
 
-/* The end of the run of query tiles that see a tile of keys, the last of which is last_key. */
+/* Returns the end of the run of query tiles that see a tile of keys, the last of which is last_key. */
 static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape, int64_t batch, int64_t begin,
                                                       int64_t step, int64_t last_key) {
     int64_t low = begin / step, high = (shape.seq + step - 1) / step;
@@ -68,8 +68,8 @@ static __device__ __forceinline__ query_rows<T> rows_of_head(const sw_attention 
     return rows;
 }
 
-/* Known values of the next tile of queries in the walk. Queries after the last have zeros in all tensors, so they add
- * none: only their first key has to be in order. */
+/* Brings the values of the next tile of queries in the walk. Queries after the last have zeros in all tensors, so they
+ * add none: only their first key has to be in order. */
 template <typename T, int QUERIES>
 static __device__ __forceinline__ void bring_queries(const sw_attention &shape, const tensors<T> &t,
                                                      const sw_block_rows &own, const query_walk &walk,

@@ -8,7 +8,8 @@ namespace {
 template <int TILES> struct query_state { float max[TILES][2], sum[TILES][2]; };
 } // namespace
 
-/* The greatest scores with those of a tile among them, and what has to be multiplied by for the new ones' sake. */
+/* Raises the greatest scores to those of a tile, and returns in `rescale` what earlier sums have to be multiplied by.
+ */
 template <int KEYS, int TILES>
 static __device__ __forceinline__ void raise_max(query_state<TILES> *s,
                                                  const sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS],

@@ -10,12 +10,12 @@
 enum {
     SW_HOPPER_THREADS = 2 * SW_WARPGROUP,
     SW_HOPPER_ROWS = 2 * SW_WARPGROUP_ROWS,
-    SW_HOPPER_SHARED_BYTES = 227 << 10, /* the most that a block may have on such a GPU */
+    SW_HOPPER_SHARED_BYTES = 227 << 10, /* the most shared memory that a block may have on such a GPU */
     /* Heads are gone through in groups whose streamed rows stay in half of the cache that an H100 has. */
     SW_HOPPER_CACHED_BYTES = 24 << 20
 };
 
-/* A block's place: its first row, and the head among those of all sequences. */
+/* The rows of a block: the first one, and the head among those of all sequences. */
 struct sw_hopper_block {
     int first, item;
 };
@@ -42,13 +42,13 @@ static __device__ __forceinline__ sw_hopper_block sw_hopper_block_of(const sw_ho
     return {(int)(tile * SW_HOPPER_ROWS), (int)(before + rest % count)};
 }
 
-/* The warpgroup of the running thread, in a register that the compiler knows to be the same in all lanes. */
+/* Returns the warpgroup of the running thread, in a register that the compiler knows to be the same in all lanes. */
 static __device__ __forceinline__ int sw_hopper_group(void) {
     return __shfl_sync(SW_ALL_LANES, (int)threadIdx.x / SW_WARPGROUP, 0);
 }
 
-/* The address `bytes` further. The compiler would work out all addresses of an unrolled loop before the loop around it
- * and keep them in registers, of which there are none to spare. */
+/* Returns the address `bytes` further on. The compiler would work out all addresses of an unrolled loop before the loop
+ * around it and keep them in registers, of which there are none to spare. */
 template <typename T> static __device__ __forceinline__ const T *sw_advanced(const T *from, int64_t bytes) {
 #ifdef __CUDACC__
     asm volatile("add.s64 %0, %0, %1;" : "+l"(from) : "l"(bytes));
@@ -104,7 +104,7 @@ static __device__ __forceinline__ bool sw_all_see(const sw_warp_seen &seen, int 
     return first_key >= seen.all.first && first_key + keys - 1 <= seen.all.last;
 }
 
-/* Where the columns of the lane's sums begin. */
+/* Returns the first column of the lane's sums. */
 static __device__ __forceinline__ int sw_sum_column(int i) {
     return i / 4 * SW_FRAGMENT_COLS + sw_lane() % 4 * 2 + i % 2;
 }

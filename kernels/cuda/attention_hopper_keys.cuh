@@ -212,7 +212,7 @@ static __device__ __forceinline__ void go_through_queries(const sw_attention &sh
     sw_finished(sums.dv);
 }
 
-/* The warp's 16 rows of a gradient of keys or values, or of the part that a query head has of it. */
+/* Writes the warp's 16 rows of a gradient of keys or values, or of the part that a query head has of it. */
 template <typename T>
 static __device__ __forceinline__ sw_rows_to<T> gradient_rows(const sw_attention &shape, T *to, int64_t stride,
                                                               int64_t batch, int64_t head, int64_t first) {

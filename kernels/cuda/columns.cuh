@@ -35,8 +35,8 @@ static __device__ __forceinline__ float sw_add_terms(const float (*terms)[SW_STR
     return acc;
 }
 
-/* The same in tiles summed apart, by a whole warp: a lane of each half sums every second tile, so that four sums are
- * under way at once, and the lower half adds them in their order. */
+/* Adds terms in tiles that are summed apart, by a whole warp: a lane of each half sums every second tile, so that four
+ * sums are under way at once, and the lower half adds them in their order. */
 static __device__ __forceinline__ float sw_add_tiles(const float (*terms)[SW_STRIP_COLUMNS], int rows, float acc) {
     enum { HALVES = SW_WARP / SW_STRIP_COLUMNS, PAIRS = SW_CHUNK_ROWS / SW_BIAS_TILE_ROWS / HALVES };
     static_assert(HALVES == 2 && SW_CHUNK_ROWS % (HALVES * SW_BIAS_TILE_ROWS) == 0, "halves have as many tiles");
@@ -59,7 +59,8 @@ static __device__ __forceinline__ float sw_add_tiles(const float (*terms)[SW_STR
     return acc;
 }
 
-/* Source::load(row, col, count, out[SUMS][SW_ELEMS]) gives the terms of up to SW_ELEMS columns of a row. */
+/* Sums columns of a source: Source::load(row, col, count, out[SUMS][SW_ELEMS]) gives the terms of up to SW_ELEMS
+ * columns of a row. */
 template <typename Source, int SUMS, bool TILED>
 static __global__ void __launch_bounds__(SW_STRIP_THREADS)
     sw_columns_kernel(int64_t rows, int64_t cols, Source source, float *acc0, float *acc1) {

@@ -1,9 +1,9 @@
 /* Cross-entropy of whole rows, and in two passes over tiles: a block of threads for each row; and the sum of losses. */
 #include "kernels/cuda/softmax.cuh"
 
-/* A vector of d_logits = scale·(exp(logit - max)/sum - onehot(target)); zeros where the row has no target. */
+/* The terms of a row of d_logits = scale·(exp(logit - max)/sum - onehot(target)); zeros where the row has no target. */
 struct gradient_row {
-    int64_t target_col; /* outside of the row's columns where its target is not among them */
+    int64_t target_col; /* outside of the row's columns where the target is not among them */
     bool ignored;
     float scale;
     sw_running sums;
@@ -20,8 +20,8 @@ static __device__ __forceinline__ void write_vector(const gradient_row &row, int
     sw_store_elems(d_logits + col, count, aligned, values);
 }
 
-/* The gradient of a row's columns, from the last to the first: the last are those that the caches still hold of the
- * pass that summed them. */
+/* Writes the gradient of a row's columns from the last to the first: the caches still hold the last ones since the pass
+ * that summed them. */
 template <typename T>
 static __device__ __forceinline__ void write_gradient(const float *logits, int64_t cols, const gradient_row &row,
                                                       bool aligned, T *d_logits) {

@@ -50,7 +50,7 @@ static sw_status refuse_driver(void) {
         version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 }
 
-/* Why no GPU can be used, with what would help. */
+/* Says why no GPU can be used, and what would help. */
 static sw_status refuse(cudaError_t error) {
     switch (error) {
     case cudaErrorInsufficientDriver: return refuse_driver();
@@ -80,7 +80,7 @@ static sw_status choose_gpu(const char *number, int *out) {
     return SW_OK;
 }
 
-/* Its place on the PCI bus as the system's files write it; empty where it is not known. */
+/* Writes the GPU's address on the PCI bus as the system's files spell it; empty: not known. */
 static void read_bus(struct sw_cuda *cuda) {
     if (cudaDeviceGetPCIBusId(cuda->bus, sizeof cuda->bus, cuda->number) != cudaSuccess)
         cuda->bus[0] = '\0';
@@ -88,7 +88,7 @@ static void read_bus(struct sw_cuda *cuda) {
         *c = (char)tolower((unsigned char)*c);
 }
 
-/* The node of the machine's memory that a GPU is attached to. */
+/* Reads a GPU's properties, and the node of the machine's memory that it is attached to. */
 static sw_status read_gpu(struct sw_cuda *cuda) {
     struct cudaDeviceProp gpu;
     SW_TRY(sw_cuda_check(cudaGetDeviceProperties(&gpu, cuda->number), "asking for a GPU's properties"));
@@ -120,8 +120,8 @@ static sw_status check_kernels(const struct sw_cuda *cuda) {
         cuda->name, cuda->isa, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/* The first calls that need the GPU itself: they fail where another process has it for its own or has taken it whole.
- */
+/* Makes the first calls that need the GPU itself; they fail where another process has it for its own or has taken all
+ * of it. */
 static sw_status start_gpu(struct sw_cuda *cuda, int64_t *out_free_bytes) {
     size_t free_bytes, total_bytes;
     cudaError_t error = cudaSetDevice(cuda->number);

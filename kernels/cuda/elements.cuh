@@ -47,7 +47,7 @@ static __device__ __forceinline__ void sw_round(float value, sw_cuda_f16 *to) {
     to->bits = value != value ? (uint16_t)nan : sw_f16_bits(value);
 }
 
-/* Two numbers rounded to T, the first in the lower half. */
+/* Returns two numbers rounded to T, the first in the lower half. */
 template <typename T> static __device__ __forceinline__ uint32_t sw_round_pair(float first, float second);
 template <> __device__ __forceinline__ uint32_t sw_round_pair<sw_cuda_bf16>(float first, float second) {
     return sw_bf16_pair(first, second);
@@ -108,7 +108,8 @@ template <typename T> static __device__ __forceinline__ void sw_store_whole(T *t
     sw_store16(to, v);
 }
 
-/* The elements from[0, count), at most SW_ELEMS, and zeros after them. `aligned`: as sw_is_aligned says of `from`. */
+/* Loads the elements from[0, count), at most SW_ELEMS, and zeros after them. `aligned`: sw_is_aligned holds for `from`.
+ */
 template <typename T>
 static __device__ __forceinline__ void sw_load_elems(const T *from, int64_t count, bool aligned, float out[SW_ELEMS]) {
     if (aligned && count >= SW_ELEMS) {

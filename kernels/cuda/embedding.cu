@@ -5,7 +5,7 @@
  * ROWS_AT_ONCE of them under way, which bounds how fast a text of one token can be. */
 #include "kernels/cuda/grid.cuh"
 
-/* A row's position in its document. */
+/* Returns a row's position in its document. */
 static __device__ __forceinline__ int64_t position_of(int64_t row, int64_t seq, const int32_t *document_start) {
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }
@@ -63,7 +63,7 @@ enum {
 };
 
 namespace {
-/* The row of the table, or of the positions, that row i of d_out is added to. */
+/* The targets of a gather: of(i) returns the row of the table, or of the positions, that row i of d_out is added to. */
 struct table_rows {
     const int32_t *tokens;
     __device__ __forceinline__ int32_t of(int64_t i) const {

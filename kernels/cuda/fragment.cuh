@@ -27,8 +27,8 @@ static __device__ __forceinline__ int sw_lane(void) {
 
 #ifdef __CUDACC__
 
-/* Four matrices of 8 x 8 16-bit elements from shared memory: lane l names row l % 8 of matrix l / 8, and gets of each
- * the columns 2t and 2t+1 of row g; transposed, the rows 2t and 2t+1 of column g. */
+/* Loads four matrices of 8 x 8 16-bit elements from shared memory: lane l names row l % 8 of matrix l / 8, and gets of
+ * each the columns 2t and 2t+1 of row g; transposed, the rows 2t and 2t+1 of column g. */
 template <bool TRANSPOSED> static __device__ __forceinline__ void sw_load_matrices(const void *row, uint32_t words[4]) {
     const unsigned from = (unsigned)__cvta_generic_to_shared(row);
     if (TRANSPOSED)
@@ -63,8 +63,8 @@ static __device__ __forceinline__ void sw_multiply(sw_fragment_c *c, const sw_fr
 #include <emulated/fragment.cuh>
 #endif
 
-/* The same product in fp32, each lane asking the others for the elements that it lacks. Not inlined: kernels have so
- * many that compiling them would take minutes. */
+/* Multiplies in fp32; each lane asks the others for the elements that it lacks. The function is not inlined: kernels
+ * have so many products that compiling them would take minutes. */
 static __device__ __noinline__ sw_fragment_c sw_multiply_by_shuffles(sw_fragment_c c, sw_fragment_a<float> a,
                                                                      sw_fragment_b<float> b) {
     const int g = sw_lane() / 4, t = sw_lane() % 4;
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void sw_multiply(sw_fragment_c *c, const sw_fr
 }
 #endif
 
-/* A from 16 rows of a tile in shared memory. */
+/* Loads A from 16 rows of a tile in shared memory. */
 template <typename T> static __device__ __forceinline__ void sw_load_a(sw_fragment_a<T> *a, const T *tile, int stride) {
     const int lane = sw_lane();
     sw_load_matrices<false>(tile + lane % 16 * stride + lane / 16 * 8, a->words);
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void sw_load_a(sw_fragment_a<float> *a, const 
         a->values[i] = at[i / 2 % 2 * 8 * stride + i / 4 * 8 + i % 2];
 }
 
-/* Two B side by side whose 16 columns are rows of the tile: B[k][n] = tile[n][k]. */
+/* Loads two B side by side whose 16 columns are rows of the tile: B[k][n] = tile[n][k]. */
 template <typename T>
 static __device__ __forceinline__ void sw_load_b_of_rows(sw_fragment_b<T> b[2], const T *tile, int stride) {
     const int lane = sw_lane();
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void sw_load_b_of_rows(sw_fragment_b<float> b[
         b[i / 4].values[i % 4] = at[i / 4 * 8 * stride + i / 2 % 2 * 8 + i % 2];
 }
 
-/* Two B side by side as they lie in the tile: B[k][n] = tile[k][n]. */
+/* Loads two B side by side as they lie in the tile: B[k][n] = tile[k][n]. */
 template <typename T>
 static __device__ __forceinline__ void sw_load_b_of_columns(sw_fragment_b<T> b[2], const T *tile, int stride) {
     const int lane = sw_lane();
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void sw_load_b_of_columns(sw_fragment_b<float>
         b[i / 4].values[i % 4] = at[(i / 2 % 2 * 8 + i % 2) * stride + i / 4 * 8];
 }
 
-/* A from two C side by side, rounded to T. */
+/* Makes A from two C side by side, rounded to T. */
 template <typename T> static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<T> *a, const sw_fragment_c c[2]) {
     for (int i = 0; i < 4; i++)
         a->words[i] = sw_round_pair<T>(c[i / 2].values[i % 2 * 2], c[i / 2].values[i % 2 * 2 + 1]);
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void sw_pack_a(sw_fragment_a<float> *a, const 
         a->values[i] = c[i / 4].values[i % 4];
 }
 
-/* A C as 16 bytes of memory, and back. */
+/* Store a C as 16 bytes of memory, and load it again. */
 static __device__ __forceinline__ sw_vector16 sw_fragment_vector(const sw_fragment_c &c) {
     sw_vector16 v;
     v.x = sw_float_bits(c.values[0]);
@@ -161,7 +161,7 @@ static __device__ __forceinline__ sw_fragment_c sw_vector_fragment(const sw_vect
     return c;
 }
 
-/* The products of rows of fragments with two columns of them, from column n of c on. */
+/* Multiplies rows of fragments by two columns of them, into c from column n on. */
 template <typename T, int TILES, int COLS>
 static __device__ __forceinline__ void sw_multiply_all(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS], int n,
                                                        const sw_fragment_a<T> a[TILES], const sw_fragment_b<T> b[2]) {

@@ -36,7 +36,7 @@ static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_g
         {CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, true},
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, shape->bias},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type, shape->bias},
-        /* An address that is aligned as the calls' will be, which is all that the heuristic looks at. */
+        /* Tells the heuristic the alignment of the calls' addresses, which is all that it looks at. */
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_like, sizeof bias_like, shape->bias},
     };
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
@@ -123,7 +123,7 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
     const struct sw_cuda_operands operands = {
         .a = a, .b = b, .bias = bias, .addend = addend, .c = c, .workspace = scratch};
     cublasLtMatmulAlgo_t algorithm;
-    /* A wrong one would end the GPU's work with an error that names nobody. */
+    /* A misaligned address would end the GPU's work with an error that names nobody. */
     assert(aligned(a) && aligned(b) && aligned(bias) && aligned(addend) && aligned(c));
     assert((uintptr_t)scratch % SW_CUDA_WORKSPACE_ALIGN_BYTES == 0);
     memcpy(&algorithm, p->algorithm.word, sizeof algorithm);

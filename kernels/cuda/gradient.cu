@@ -11,7 +11,7 @@ enum {
 };
 static_assert(GRAIN_ROUNDS % ROUNDS_AT_ONCE == 0, "a thread's elements come in whole batches");
 
-/* Halves added pairwise, by the first warp: a lane folds the sums that lie SW_WARP apart, and the lanes fold theirs. */
+/* Adds halves pairwise, by the first warp: a lane folds the sums that lie SW_WARP apart, and the lanes fold theirs. */
 static __device__ __forceinline__ double add_halves(const double *partial) {
     double sums[FOLDED];
     SW_UNROLL

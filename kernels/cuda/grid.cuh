@@ -9,7 +9,7 @@
 enum {
     SW_BLOCK_THREADS = 256,
     SW_MOST_GRID_ROWS = 65535, /* CUDA's limit of gridDim.y */
-    /* Blocks on a multiprocessor that nvcc must allow for: 80 registers a thread, so that it spills none for more. */
+    /* Blocks that nvcc must allow for on a multiprocessor: 80 registers a thread, so that it spills none for more. */
     SW_LEAST_BLOCKS = 3
 };
 
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_LEAST_BLOCKS)
     }
 }
 
-/* `aligned`: every row of every tensor begins at a whole vector. */
+/* Runs an op over rows. `aligned`: every row of every tensor begins at a whole vector. */
 template <typename Op>
 static void sw_for_rows(cudaStream_t stream, int64_t rows, int64_t cols, const Op &op, bool aligned) {
     const int64_t threads = (sw_vectors(cols) + Op::VECTORS - 1) / Op::VECTORS;

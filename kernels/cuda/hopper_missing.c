@@ -1,4 +1,4 @@
-/* The attention by warpgroup products of a program that was built without it: it serves nothing. */
+/* Stands in for attention by warpgroup products where the program is built without it: it serves nothing. */
 #include "kernels/cuda/launch.h"
 
 bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype type) {

@@ -1,12 +1,12 @@
-/* The ops that own kernels do, as entries of a device's table. The same entries serve the GPU and, in the tests, the
- * emulation on the host; each says by two functions where its stream is and whether a launch went well. */
+/* The ops that kernels of our own compute, in a device's table. They serve the GPU and, in the tests, the emulation on
+ * the host; each side defines two functions: where a stream's handle is, and whether a launch went well. */
 #ifndef SW_KERNELS_CUDA_KERNEL_OPS_H
 #define SW_KERNELS_CUDA_KERNEL_OPS_H
 
 #include "kernels/cuda/launch.h"
 #include "kernels/device_ops.h"
 
-/* Overrides the ops of a table that have a kernel: all but memory and matrix products. */
+/* Fills the ops of a table: all but memory and matrix products. */
 void sw_cuda_add_kernels(struct sw_device_ops *ops);
 
 /* Returns the CUDA stream behind a stream of the device. */

@@ -10,11 +10,10 @@
 extern "C" {
 #endif
 
-/* CUDA's own declaration of a stream, repeated. */
+/* This repeats CUDA's own declaration of a stream. */
 typedef struct CUstream_st *cudaStream_t;
 
-/* The error, a cudaError_t, with which launches would end as there is no code of the kernels for this GPU; 0: there is.
- */
+/* Returns the cudaError_t with which launches would end because no code of the kernels is for this GPU; 0: there is. */
 int sw_cuda_kernels_error(void);
 
 /* Queues the kernels of an op, whose struct of ops.h `args` points to. */

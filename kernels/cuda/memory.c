@@ -39,7 +39,7 @@ static sw_status take_device(struct sw_memory *memory) {
 #define SW_CUDA_PIN_BYTES SW_GIB
 #endif
 
-/* The bytes from `at` on that are in one piece, at most `bytes`. */
+/* Returns how many of the `bytes` from `at` on lie in one piece. */
 static int64_t bytes_in_piece(const void *at, int64_t bytes) {
     return sw_min_i64(bytes, SW_CUDA_PIN_BYTES - (int64_t)((uintptr_t)at % (uintptr_t)SW_CUDA_PIN_BYTES));
 }

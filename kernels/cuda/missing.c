@@ -1,4 +1,4 @@
-/* In the place of the CUDA device where the program was built without it. */
+/* Stands in for the CUDA device where the program is built without it. */
 #include "kernels/device_ops.h"
 
 bool sw_device_has_cuda(void) {

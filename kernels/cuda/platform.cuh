@@ -1,5 +1,5 @@
-/* What kernels need of CUDA beside its plain language, in the spelling of nvcc and in that of the emulation by which
- * the tests run every kernel on the host. */
+/* The parts of CUDA beside its plain language that kernels use, in the spelling of nvcc and in that of the emulation by
+ * which the tests run every kernel on the host. */
 #ifndef SW_KERNELS_CUDA_PLATFORM_CUH
 #define SW_KERNELS_CUDA_PLATFORM_CUH
 
@@ -15,13 +15,13 @@ enum { SW_WARP = 32 };
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* A kernel with template arguments is written in parentheses. */
+/* Launches a kernel. One with template arguments is written in parentheses. */
 #define SW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
     kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
-/* More dynamic shared memory than the 48 KiB that every kernel may have. */
+/* Allows a kernel more dynamic shared memory than the 48 KiB that every kernel may have. */
 #define SW_ALLOW_SHARED(kernel, bytes)                                                                                 \
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
-/* The error, a cudaError_t, with which a launch would end as the program has no code of the kernel for this GPU. */
+/* The cudaError_t with which launches of a kernel end where the program has no code of it for this GPU. */
 #define SW_KERNEL_ERROR(kernel) sw_kernel_error((const void *)(kernel))
 /* SW_SHARED(float, sums, [8]) is an array of the block, SW_DYNAMIC_SHARED(name) its bytes given at the launch. */
 #define SW_SHARED(type, name, dims) __shared__ type name dims
@@ -45,7 +45,7 @@ static __device__ __forceinline__ uint16_t sw_f16_bits(float value) {
     return __half_as_ushort(__float2half_rn(value));
 }
 
-/* Two elements as one word, the first in the lower half. A NaN keeps no payload. */
+/* Returns two elements as one word, the first in the lower half. A NaN keeps no payload. */
 static __device__ __forceinline__ uint32_t sw_bf16_pair(float first, float second) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
     return __bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
@@ -56,7 +56,7 @@ static __device__ __forceinline__ uint32_t sw_f16_pair(float first, float second
     return __half_as_ushort(pair.x) | (uint32_t)__half_as_ushort(pair.y) << 16;
 }
 
-/* The GPU's own, in one instruction: 2^x to 2 units in the last place, and 0 below 2^-126. */
+/* Returns 2^x by the GPU's own instruction, to 2 units in the last place, and 0 below 2^-126. */
 static __device__ __forceinline__ float sw_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void sw_store16(void *to, sw_vector16 value) {
     *(uint4 *)to = value;
 }
 
-/* Copies of 16 bytes from device memory to shared memory that run while the thread goes on; `zero` writes zeros. */
+/* Copies 16 bytes from device memory to shared memory while the thread goes on; `zero` writes zeros. */
 static __device__ __forceinline__ void sw_copy16_later(void *shared_to, const void *from, bool zero) {
     const unsigned to = (unsigned)__cvta_generic_to_shared(shared_to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(zero ? 0 : 16) : "memory");

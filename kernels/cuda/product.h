@@ -1,22 +1,22 @@
-/* A matrix product as cuBLASLt is asked for it (gemm.c), and the choice of its algorithm (algorithms.c). */
+/* A matrix product in cuBLASLt's terms (gemm.c), and the choice of its algorithm (algorithms.c). */
 #ifndef SW_KERNELS_CUDA_PRODUCT_H
 #define SW_KERNELS_CUDA_PRODUCT_H
 
 #include "kernels/cuda/cuda.h"
 
-/* cuBLASLt is told that operands are aligned like this: tensors of a unit, rows of areas. */
+/* The alignment of operands that cuBLASLt is told: that of tensors of a unit and of rows of areas. */
 enum { SW_CUDA_OPERAND_ALIGN_BYTES = 64, SW_CUDA_WORKSPACE_ALIGN_BYTES = 256 };
 
 struct sw_cuda_product {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     struct sw_gemm_algorithm algorithm;
-    bool refused; /* the algorithm that was recorded for it is not accepted */
+    bool refused; /* the library does not accept the algorithm that was recorded for the product */
     float beta;
 };
 
 struct sw_cuda_operands {
-    const void *a, *b, *bias, *addend; /* the last two may be NULL */
+    const void *a, *b, *bias, *addend; /* bias and addend are NULL where the shape has none */
     void *c, *workspace;
 };
 

@@ -14,7 +14,7 @@ template <typename T> struct rotating {
     const float *table;
     T *x;
 
-    /* The first pair of a column's vector within its head, and where in x that is. */
+    /* Returns the first pair of a column's vector within its head, and in *at its address. */
     __device__ __forceinline__ int pair_of(int64_t row, int64_t col, T **at) const {
         const unsigned column = (unsigned)col, head = column / padded, pair = column - head * padded;
         *at = x + row * shape.stride + head * shape.head_dim + pair;

@@ -16,7 +16,7 @@ static __device__ __forceinline__ float sw_warp_sum(float value) {
     return value;
 }
 
-/* The sum over the THREADS threads of a row, the same bits in each. */
+/* Returns the sum over the THREADS threads of a row, the same bits in each. */
 template <int THREADS> static __device__ __forceinline__ float sw_row_sum(float value) {
     value = sw_warp_sum(value);
     if (THREADS == SW_WARP)
@@ -39,8 +39,8 @@ template <typename T> struct sw_addends {
     T *sum;
 };
 
-/* The row of `cols` elements from `at`, by the THREADS threads that share it. Each of them writes what it then reads.
- */
+/* Adds the row of `cols` elements from `at`, by the THREADS threads that share it. Each thread writes what it reads
+ * later. */
 template <int THREADS, typename T>
 static __device__ __forceinline__ void sw_add_row(const sw_addends<T> &add, int64_t at, int64_t cols, bool aligned) {
     if (add.sum == NULL)
@@ -81,8 +81,8 @@ template <int THREADS> static __device__ __forceinline__ int64_t sw_row_of_threa
     return (int64_t)blockIdx.x * (SW_BLOCK_THREADS / THREADS) + threadIdx.y;
 }
 
-/* The same from the last row to the first: a kernel that then walks the rows in order finds the first ones in the
- * second-level cache. Negative where a block has more threads than rows are left. */
+/* Returns the row of a thread, counted from the last to the first: a kernel that then walks the rows in order finds the
+ * first ones in the second-level cache. Negative where a block has more threads than rows are left. */
 template <int THREADS> static __device__ __forceinline__ int64_t sw_row_from_end(int64_t rows) {
     return rows - 1 - sw_row_of_thread<THREADS>();
 }

@@ -16,7 +16,7 @@ sw_status sw_cuda_launched(struct sw_stream *stream, const char *op) {
                                           cudaGetErrorName(error), op);
 }
 
-/* A stream that does not wait for the default one. */
+/* Opens a stream that does not wait for the default one. */
 static sw_status open_stream(struct sw_stream *stream) {
     cudaStream_t opened;
     SW_TRY(sw_cuda_use(stream->device));
@@ -66,7 +66,7 @@ static sw_status event_reached(struct sw_event *event, bool *out_reached) {
     *out_reached = state == cudaSuccess;
     if (state != cudaErrorNotReady)
         return sw_cuda_check(state, "asking the GPU how far it is");
-    cudaGetLastError(); /* is no error, and would show at the next launch */
+    cudaGetLastError(); /* cudaErrorNotReady is no error, and would show at the next launch */
     return SW_OK;
 }
 

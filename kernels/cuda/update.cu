@@ -44,14 +44,15 @@ static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars
     *master = fmaf(s.minus_step_size, *m / denominator, *master * decay_factor);
 }
 
-/* Where a vector of a grain lies in the records: of its masters, and one and two grains on of its moments. */
+/* Returns the address of a vector's master weights in the optimizer state; the two moments lie one and two grains on.
+ */
 static __device__ __forceinline__ float *record_at(const update &u, int64_t at) {
     const int64_t in_grain = at & (SW_GRAIN_ELEMS - 1);
     return u.records + (at - in_grain) * SW_RECORD_STREAMS + in_grain;
 }
 static_assert((SW_GRAIN_ELEMS & (SW_GRAIN_ELEMS - 1)) == 0, "a grain's elements are counted by the low bits");
 
-/* A whole vector that lies in one span and in aligned memory: all but a few of a call are such. */
+/* Updates a whole vector that lies in one span and in aligned memory, as all but a few of a call do. */
 template <typename T>
 static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, int64_t at, const T *grads,
                                                     T *weights) {
@@ -68,7 +69,7 @@ static __device__ __forceinline__ void update_whole(const update &u, float decay
     sw_store_whole(weights + at, master);
 }
 
-/* The elements [begin, end) of a vector, one by one. */
+/* Updates the elements [begin, end) of a vector, one by one. */
 template <typename T>
 static __device__ __forceinline__ void update_part(const update &u, const stretch &s, int64_t at, int begin, int end,
                                                    const T *grads, T *weights) {
@@ -101,8 +102,8 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         update_part(u, s, at, begin, end, grads, weights);
 }
 
-/* The next stretch of a call of `elems` elements that starts at unit element first_elem: to the end, or as far as the
- * spans of one launch reach. A step that is skipped needs no spans. */
+/* Returns the next stretch of a call of `elems` elements that starts at unit element first_elem: to the end, or as far
+ * as the spans of one launch reach. A step that is skipped needs no spans. */
 static stretch next_stretch(const struct sw_adamw_scalars *scalars, bool skip, int64_t first_elem, int64_t first,
                             int64_t elems, const sw_decay_run *runs, int64_t run_count) {
     stretch s = {};

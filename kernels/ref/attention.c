@@ -5,7 +5,7 @@
 
 /* One query row of one head: its sequence, head and token, and where its vectors begin. */
 struct row {
-    int64_t first_row;        /* of the sequence, in k and v */
+    int64_t first_row;        /* the first row of the sequence in k and v */
     int64_t token, first_key; /* its position; it sees the keys [first_key, token] */
     int64_t q_at, o_at, lse_at;
     int64_t kv_column;

@@ -1,6 +1,6 @@
 #include "kernels/ref/ref.h"
 
-/* A row's position in its document. */
+/* Returns a row's position in its document. */
 static int64_t position_of(int64_t row, int64_t seq, const int32_t *document_start) {
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }

@@ -11,7 +11,7 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
     (void)entry;
 }
 
-/* One element of op(A)·op(B). */
+/* Returns one element of op(A)·op(B). */
 static double product(const struct sw_gemm *shape, const void *a, const void *b, int64_t row, int64_t col) {
     double sum = 0.0;
     for (int64_t i = 0; i < shape->k; i++) {

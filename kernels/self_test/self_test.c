@@ -1,4 +1,4 @@
-/* The tables of the self-test: which ops, at which shapes, in which ways; and the run over them. */
+/* The tables of the self-test: its ops, their shapes, and the ways of attention; and the run over them. */
 #include "kernels/self_test.h"
 
 #include "core/clock.h"
@@ -14,10 +14,10 @@ enum { FEW_MULTIPROCESSORS = 4 };
 /* Cases of one size: real shapes, then awkward ones, which both sizes have. */
 enum { MOST_SHAPES = 10 };
 struct table {
-    struct test_rows rows[MOST_SHAPES];   /* of activations and norms */
-    struct test_rows vocab[MOST_SHAPES];  /* of logits */
-    struct test_rows grains[MOST_SHAPES]; /* of updates */
-    struct test_heads heads[MOST_SHAPES]; /* of attention */
+    struct test_rows rows[MOST_SHAPES];   /* shapes of activations and norms */
+    struct test_rows vocab[MOST_SHAPES];  /* shapes of logits */
+    struct test_rows grains[MOST_SHAPES]; /* shapes of updates */
+    struct test_heads heads[MOST_SHAPES]; /* shapes of attention */
     struct test_product products[MOST_SHAPES];
 };
 
@@ -57,14 +57,14 @@ static const struct table small = {.rows = {AWKWARD_ROWS},
                                    .heads = {AWKWARD_HEADS},
                                    .products = {{65, 70, 64}, AWKWARD_PRODUCTS}};
 
-/* Where an op's shapes are in a table. */
+/* The column of a table that has an op's shapes. */
 enum shapes { ROWS, VOCABULARIES, GRAINS, HEADS };
 
 struct op {
     const char *name;
     trial_function function;
     enum shapes shapes;
-    bool of_one_type; /* it has no type, or its types are equal */
+    bool of_one_type; /* the op has no type, or its types are equal */
 };
 static const struct op ops[] = {
     {"layer norm", trial_layernorm_forward, ROWS, false},
@@ -121,7 +121,7 @@ static const struct table *table_of(const struct sw_device *device) {
     return !info.host_memory && info.multiprocessors < FEW_MULTIPROCESSORS ? &small : &whole;
 }
 
-/* NULL behind the last shape. */
+/* Returns a shape of a table; NULL behind the last. */
 static const void *shape_of(const struct table *table, enum shapes shapes, int number) {
     if (number == MOST_SHAPES)
         return NULL;

@@ -13,9 +13,9 @@ struct test_rows {
 
 struct test_heads {
     int64_t batch, seq, past, heads, kv_heads, head_dim;
-    int64_t gap; /* columns between rows that belong to others */
+    int64_t gap; /* columns between rows, which belong to other tensors */
     int64_t window;
-    int64_t document; /* the most tokens of one; 0: no documents */
+    int64_t document; /* the most tokens of a document; 0: no documents */
 };
 
 struct test_product {

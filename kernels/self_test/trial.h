@@ -10,7 +10,7 @@
 typedef enum { TRIAL_DECLARE, TRIAL_PREPARE, TRIAL_REFERENCE, TRIAL_DEVICE } trial_pass;
 
 typedef enum { FILL_POISON, FILL_NORMAL, FILL_POSITIVE, FILL_INDICES, FILL_DOCUMENTS, FILL_EDGES } trial_fill;
-/* How an output is compared. SAMPLED: where the reference left its poison, the device need only be finite. */
+/* The comparison of an output. SAMPLED: where the reference left its poison, the device need only be finite. */
 typedef enum { COMPARE_NOT, COMPARE_CLOSE, COMPARE_SAMPLED, COMPARE_BITS } trial_compare;
 /* A double and an index have no sw_dtype. */
 typedef enum {
@@ -31,7 +31,7 @@ struct trial_operand {
     trial_type type;
     int64_t elems;
     trial_fill fill;
-    float deviation;      /* of FILL_NORMAL */
+    float deviation;      /* the deviation of FILL_NORMAL */
     int64_t first, limit; /* FILL_INDICES: within [first, limit). FILL_DOCUMENTS: tokens of a sequence, most of one */
     trial_compare compare;
     struct trial_tolerance tolerance;
@@ -41,12 +41,12 @@ enum { TRIAL_OPERANDS = 16, TRIAL_NORMALS = 65521 /* a prime */ };
 
 struct trial {
     struct sw_device *device, *reference;
-    const void *shape; /* of the op, as its function knows it */
+    const void *shape; /* the shape of the op, as its function knows it */
     sw_dtype type;
     trial_pass pass;
-    struct sw_stream *stream; /* of the pass; NULL while operands are declared */
-    char *base;               /* of the pass's image of all operands; NULL while they are declared */
-    char *scratch;            /* of the pass */
+    struct sw_stream *stream; /* the stream of the pass; NULL while operands are declared */
+    char *base;               /* the pass's image of all operands; NULL while operands are declared */
+    char *scratch;            /* the scratch of the pass */
     int64_t scratch_bytes, reference_scratch_bytes;
     struct trial_operand operand[TRIAL_OPERANDS];
     int64_t offset[TRIAL_OPERANDS];
@@ -58,24 +58,25 @@ struct trial {
 /* Names the next operand and returns its address in the pass at hand; NULL while operands are declared. A function
  * names the same operands in the same order in every pass. */
 void *trial_operand(struct trial *trial, struct trial_operand operand);
-/* The operands that most ops have. `type` 16-bit elements are drawn in fp32 and rounded. */
+/* Name the operands that most ops have. Elements of a 16-bit `type` are drawn in fp32 and rounded. */
 const void *trial_input(struct trial *trial, const char *name, sw_dtype type, int64_t elems, float deviation);
 void *trial_output(struct trial *trial, const char *name, sw_dtype type, int64_t elems, struct trial_tolerance within);
-/* An output that the op adds to. */
+/* Names an output that the op adds to. */
 void *trial_sum(struct trial *trial, const char *name, sw_dtype type, int64_t elems, struct trial_tolerance within);
-/* Scratch that a call needs on the device and on the reference; called while operands are declared. */
+/* Declares the scratch that a call needs on the device and on the reference; called while operands are declared. */
 void trial_needs_scratch(struct trial *trial, int64_t bytes, int64_t reference_bytes);
 
 typedef sw_status (*trial_function)(struct trial *trial);
 
-/* Where trials run: the two devices, their streams, and memory for the images, which grows as trials need it. */
+/* The bench that trials run on: the two devices, their streams, and memory for the images, which grows as trials need
+ * it. */
 struct trial_bench {
     struct sw_device *device, *reference;
     struct sw_stream *stream, *reference_stream;
     struct sw_memory *memory;
-    char *scratch;            /* of the reference */
+    char *scratch;            /* the scratch of the reference */
     char *start, *want, *got; /* the image before, after the reference, and after the device */
-    int64_t bytes;            /* of each of the three */
+    int64_t bytes;            /* bytes of each of the three images */
     float *normals;           /* TRIAL_NORMALS drawn numbers, from which operands are filled */
     uint64_t trials;
 };

@@ -66,7 +66,7 @@ static void close_gpu(struct gpu *gpu) {
     sw_device_close(gpu->device);
 }
 
-/* What a rank has, of many magnitudes. */
+/* Makes a rank's values, of many magnitudes. */
 static void fill(const struct work *work, uint64_t seed, int rank, char *out) {
     for (int64_t i = 0; i < work->elems; i++) {
         const struct sw_rng_block block = sw_rng(seed + (uint64_t)work->number, (uint64_t)rank, (uint64_t)i);
@@ -128,7 +128,7 @@ static void begin(struct sw_comm *comm, const struct gpu *gpu, struct work *work
                                    &work->request));
 }
 
-/* What the share or the whole is, from what every rank has. Returns the bytes. */
+/* Makes the share or the whole from what every rank has. Returns the bytes. */
 static int64_t truth(const struct work *work, int rank, int ranks, uint64_t seed, char *all, char *out) {
     const int64_t bytes = sw_dtype_bytes(work->type), stride = MOST_ELEMS * (int64_t)sizeof(float);
     for (int other = 0; other < ranks; other++)

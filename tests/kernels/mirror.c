@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Of one call. The largest are the operands and the workspace of a matrix product. */
+/* The bytes of one call. The largest are the operands and the workspace of a matrix product. */
 #define MIRROR_BYTES (96 * SW_MIB)
 enum { MOST_BUFFERS = 16, MOST_ARGS_BYTES = 256 };
 
@@ -29,7 +29,7 @@ static int find(const char *host) {
     return i;
 }
 
-/* Where the device has what `at` points to. A buffer that a call names twice is brought once. */
+/* Returns the device's copy of what `at` points to. A buffer that a call names twice is brought once. */
 static void *bring(struct sw_stream *stream, const void *at) {
     char *base = NULL;
     int64_t bytes = 0;
@@ -50,7 +50,7 @@ static void *bring(struct sw_stream *stream, const void *at) {
     return mirror.brought[i].device + ((const char *)at - base);
 }
 
-/* Ends a call, which said `status`. */
+/* Ends a call whose status is given: takes the buffers back, and returns the status, or the stream's. */
 static sw_status take_back(struct sw_stream *stream, sw_status status) {
     for (int i = 0; i < mirror.count; i++)
         assert_ok(sw_copy_to_host(stream, mirror.brought[i].host, mirror.brought[i].device, mirror.brought[i].bytes));

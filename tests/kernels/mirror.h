@@ -7,9 +7,9 @@
 
 #include "kernels/device.h"
 
-/* One device at a time; streams are opened after it. */
+/* Begins for one device at a time, before its streams are opened. */
 void mirror_begin(struct sw_device *device);
-/* Before the device is closed. */
+/* Ends, before the device is closed. */
 void mirror_end(struct sw_device *device);
 
 #endif

@@ -43,7 +43,7 @@ static void close_pair(struct pair *pair) {
     sw_device_close(pair->ref_device);
 }
 
-/* Whether this machine can run the device; one that it lacks is not an error here. */
+/* Returns whether this machine can run the device; one that it lacks is not an error here. */
 static bool available(const char *name) {
     struct sw_device *device = NULL;
     const sw_status status = sw_device_open(name, 1, &device);
@@ -111,7 +111,7 @@ int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const
                : failed + _cmocka_run_group_tests("others", others, other_tests, NULL, NULL);
 }
 
-/* All that are there, from any thread. */
+/* All buffers that are there, from any thread. */
 static struct {
     pthread_mutex_t mutex;
     struct {

@@ -1,4 +1,5 @@
-/* What the kernel tests share: devices to compare, buffers that notice writes outside, random inputs, comparisons. */
+/* Shared parts of the kernel tests: devices to compare, buffers that notice writes outside, random inputs, comparisons.
+ */
 #ifndef SW_TESTS_KERNELS_SUPPORT_H
 #define SW_TESTS_KERNELS_SUPPORT_H
 
@@ -13,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* The seed of all inputs: SW_TEST_SEED, or a fixed one. It is printed when a comparison fails. */
+/* Returns the seed of all inputs: SW_TEST_SEED, or a fixed one. It is printed when a comparison fails. */
 uint64_t test_seed(void);
 
 /* A device under test and the reference, each with a stream. */
@@ -27,7 +28,7 @@ struct pair {
  * is linked for, by way of mirror.h; or only with the device that SW_TEST_DEVICE names. */
 void for_each_device(void (*body)(struct pair *pair));
 
-/* The same, and the GPU once more with attention by products of warpgroups, where it has those. */
+/* Does the same, and calls body once more for the GPU with attention by products of warpgroups, where it has those. */
 void for_each_attention(void (*body)(struct pair *pair));
 
 /* The main function's value: runs the tests of every device, and then those of the CPU or the reference alone, which
@@ -56,18 +57,18 @@ struct buffer {
 };
 struct buffer buffer_make(int64_t bytes);
 bool buffer_guards_hold(const struct buffer *buffer);
-/* The whole of the buffer that an address is in, with the guards; false: it is in none. */
+/* Finds the whole buffer that an address is in, with the guards; false: it is in none. */
 bool buffer_region(const void *at, char **out_base, int64_t *out_bytes);
 /* Checks the guards and frees. */
 void buffer_free(struct buffer *buffer);
 void buffer_free_unchecked(struct buffer *buffer);
 
-/* Elements of a type drawn from a normal distribution of the given deviation; `stream` tells tensors apart. */
+/* Makes elements of a type, drawn from a normal distribution of the given deviation; `stream` tells tensors apart. */
 struct buffer buffer_random(sw_dtype type, int64_t elems, uint64_t stream, float deviation);
-/* The same bytes again. */
+/* Makes a buffer of the same bytes. */
 struct buffer buffer_copy(const struct buffer *from);
 struct buffer buffer_zeros(int64_t bytes);
-/* As many bytes of any memory. */
+/* Makes a buffer from bytes of any memory. */
 struct buffer buffer_of(const void *from, int64_t bytes);
 
 /* Every compute type. */
@@ -77,12 +78,12 @@ extern const sw_dtype test_types[TEST_TYPES];
 float element(sw_dtype type, const void *data, int64_t index);
 void set_element(sw_dtype type, void *data, int64_t index, float value);
 
-/* Every |got - want| <= atol + rtol·|want|, to which a 16-bit result adds one rounding. */
+/* Compares elements: |got - want| <= atol + rtol·|want|, to which a 16-bit result adds one rounding. */
 void assert_close(const char *what, const struct pair *pair, sw_dtype type, int64_t elems, const void *got,
                   const void *want, float rtol, float atol);
 void assert_same_bits(const char *what, const struct pair *pair, int64_t bytes, const void *got, const void *want);
 
-/* |got - want| <= tolerance·(1 + |want|), for derivatives. */
+/* Compares derivatives: |got - want| <= tolerance·(1 + |want|). */
 void assert_near(const char *what, int64_t index, double got, double want, double tolerance);
 
 #endif

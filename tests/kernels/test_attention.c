@@ -24,7 +24,7 @@ static const struct shape shapes[] = {
     {256, 2, 3, 1, 3, 1, 0, 0},      {512, 2, 2, 1, 8, 0, 0, 0}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* Where the document of each token begins; each sequence has its own. */
+/* Returns the first token of the document of each token; each sequence has its own documents. */
 static struct buffer document_starts(const struct shape *s) {
     struct buffer starts = buffer_make(s->batch * s->seq * 4);
     int32_t *start = starts.data;

@@ -41,7 +41,7 @@ static struct sw_attention attention_of(const struct shape *s, int64_t past, int
                                  .scale = 1.0f / sqrtf((float)s->dim)};
 }
 
-/* What one call reads and writes; rows are whole strides. */
+/* The tensors of one call; rows are whole strides. */
 struct tensors {
     struct buffer q, o, lse, scratch;
 };

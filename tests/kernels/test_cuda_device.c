@@ -11,7 +11,7 @@
 
 #define GIB ((size_t)1 << 30)
 
-/* Opens the device and says no; the message must have all of the words. */
+/* Expects that opening the device fails with a message that has all of the words. */
 static void must_refuse(const struct sw_emulation_gpu *gpu, const char *name, sw_status status,
                         const char *const *words) {
     struct sw_device *device = NULL;
@@ -72,7 +72,7 @@ static void must_refuse_memory(const struct sw_emulation_gpu *gpu, sw_memory_sid
         if (strstr(sw_error_message(SW_ERR_NOMEM), words[w]) == NULL)
             fail_msg("'%s' is not in: %s", words[w], sw_error_message(SW_ERR_NOMEM));
     sw_error_clear();
-    /* What failed left nothing behind. */
+    /* The failure left nothing behind. */
     assert_ok(sw_memory_open(device, "tier", side, (int64_t)GIB / 4, &memory));
     sw_memory_close(memory);
     sw_device_close(device);

@@ -10,7 +10,7 @@
 
 enum { SEEDS = 20 };
 
-/* Whether the values came out reversed, no byte beside them changed, and no error was recorded. */
+/* Returns whether the values came out reversed, no byte beside them changed, and no error was recorded. */
 static bool passes(planted_mistake mistake, uint64_t seed, const char **error) {
     struct buffer from = buffer_random(SW_F32, PLANTED_ELEMS, 1, 1.0f), to = buffer_make(from.bytes);
     sw_emulation_set_seed(seed);

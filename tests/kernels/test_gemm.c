@@ -103,7 +103,7 @@ static void compare_addend(struct pair *pair, const struct sw_gemm *shape, bool 
     }
     struct sw_gemm plain = *shape;
     plain.addend = false;
-    /* It is another shape than that with an addend. */
+    /* A shape without the addend is another one. */
     int64_t scratch_bytes = 0;
     assert_ok(sw_device_prepare_gemm(pair->device, &plain, &scratch_bytes));
     struct buffer got = multiply(pair, pair->stream, pair->device, shape, in);

@@ -11,12 +11,13 @@ enum { MOST_RANKS = 8, LEAST_EXPONENT = -24, EXPONENTS = 48 };
 
 struct shape {
     sw_dtype type, to_type;
-    int64_t elems, pad; /* between contributions */
+    int64_t elems, pad; /* pad: elements between contributions */
     int rank, ranks;
-    int shift; /* in elements, from where vectors are aligned */
+    int shift; /* elements by which tensors begin after an aligned address */
 };
 
-/* Of many magnitudes, so that the order of the sum shows; past the greatest fp16 and below the least one too. */
+/* Makes contributions of many magnitudes, so that the order of the sum shows; some are past the greatest fp16 and below
+ * the least one too. */
 static struct buffer contributions(sw_dtype type, int64_t elems, uint64_t stream) {
     struct buffer values = buffer_random(SW_F32, elems, stream, 1.0f);
     struct buffer made = buffer_make(elems * sw_dtype_bytes(type));
@@ -59,7 +60,7 @@ static void sum_once(struct pair *pair, const struct shape *shape) {
         buffer_free(all[i]);
 }
 
-/* Where the memory is the host's, core does it. */
+/* A device of the host has no such op: core adds there. */
 static void sums(struct pair *pair) {
     static const int64_t sizes[] = {1, 7, 64, 2051};
     if (sw_device_info(pair->device).host_memory)

@@ -29,7 +29,8 @@ static void zeroed_memory(void **state) {
     for_each_device(begins_as_zeros);
 }
 
-/* There, across and back by odd addresses and lengths, from pinned memory and from other, and not a byte beside it. */
+/* Copies go there, across and back by odd addresses and lengths, from pinned memory and from other, and change no byte
+ * beside. */
 static void copies_bytes(struct pair *pair) {
     enum { FIRST = 4099, COUNT = 300007, SECOND = 600011, END = SECOND + COUNT };
     struct things t = open_things(pair->device);
@@ -60,7 +61,7 @@ static void copies(void **state) {
     for_each_device(copies_bytes);
 }
 
-/* What one stream does after another's event sees what came before it. */
+/* Work that one stream does after another's event sees what came before the event. */
 static void orders_streams(struct pair *pair) {
     enum { ROUNDS = 50 };
     struct things t = open_things(pair->device);
@@ -110,7 +111,7 @@ static void timed_events(void **state) {
     for_each_device(times_events);
 }
 
-/* Asked of until it says yes, and then what came before it has happened. */
+/* The event is asked until it says yes, and then what came before it has happened. */
 static void asks_events(struct pair *pair) {
     struct things t = open_things(pair->device);
     struct sw_event *event = NULL;

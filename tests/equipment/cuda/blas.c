@@ -73,7 +73,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Returns the place of an attribute. */
+/* An attribute: its number, and the address and bytes of its value. */
 struct field {
     int attribute;
     void *at;
@@ -242,8 +242,8 @@ static sw_dtype type_of(cudaDataType_t type) {
     }
 }
 
-/* Of an fp32 number the 10 bits of mantissa that TF32 has, rounded to nearest, ties away from zero as the GPU's
- * cvt.rna does. */
+/* Rounds an fp32 number to the 10 bits of mantissa that TF32 has, to nearest, ties away from zero as the GPU's cvt.rna
+ * does. */
 static float to_tf32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

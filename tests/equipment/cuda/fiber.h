@@ -9,11 +9,11 @@ extern "C" {
 
 struct sw_fiber;
 
-/* A fiber that runs entry(argument) when it is first switched to; entry never returns. NULL: no memory. */
+/* Opens a fiber that runs entry(argument) when it is first switched to; entry never returns. NULL: no memory. */
 struct sw_fiber *sw_fiber_open(void (*entry)(void *argument), void *argument);
-/* The stack that the caller is on, to come back to. */
+/* Returns the stack that the caller is on, to come back to. */
 struct sw_fiber *sw_fiber_open_current(void);
-/* A fiber is closed from another one; what its functions still hold is dropped. */
+/* Closes a fiber, from another one; what its functions still hold is dropped. */
 void sw_fiber_close(struct sw_fiber *fiber);
 void sw_fiber_switch(struct sw_fiber *from, struct sw_fiber *to);
 

@@ -32,7 +32,7 @@ struct sw_emulated_machine {
 };
 extern struct sw_emulated_machine sw_emulated_machine;
 
-/* Errors that CUDA keeps by thread. */
+/* The errors that CUDA keeps by thread. */
 struct sw_emulated_thread {
     bool launch_failed; /* a launch ended with `launch_error` before it returned, which leaves the GPU usable */
     char launch_error[SW_EMULATED_ERROR_CHARS];

@@ -8,7 +8,7 @@
 
 struct sw_late_copy {
     void *to;
-    const void *from; /* NULL: zeros */
+    const void *from; /* the bytes to copy; NULL: zeros */
     size_t bytes;
     bool done;
     int commit;
@@ -21,9 +21,9 @@ struct sw_late_copies {
 /* Starts a copy. Returns false where there is no memory, or a thread has more under way than it should. */
 bool sw_late_copies_start(struct sw_late_copies *late, void *to, const void *from, size_t bytes, bool now);
 void sw_late_copies_commit(struct sw_late_copies *late);
-/* Ends all but those of the newest commits. */
+/* Ends all copies but those of the newest commits. */
 void sw_late_copies_wait(struct sw_late_copies *late, int newest);
-/* Forgets what is under way. */
+/* Forgets the copies that are under way. */
 void sw_late_copies_reset(struct sw_late_copies *late);
 void sw_late_copies_free(struct sw_late_copies *late);
 

@@ -97,7 +97,7 @@ static struct machine *the_machine(void) {
     return machine;
 }
 
-/* xorshift64*, for orders only. */
+/* Draws by xorshift64*, for orders only. */
 static uint64_t draw(struct machine *m) {
     m->random ^= m->random >> 12;
     m->random ^= m->random << 25;
@@ -324,7 +324,7 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
     sw_products_begin(&m->products, sw_shared_memory_find(&m->shared, &dynamic_key), m->dynamic_bytes);
 }
 
-/* One turn of every thread of a warp that can run; how many ran. */
+/* Gives every thread of a warp that can run one turn, and returns how many ran. */
 static int run_round(struct machine *m, const int *order) {
     int ran = 0;
     for (int i = 0; i < WARP && !m->failed; i++) {

@@ -31,29 +31,29 @@ void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, str
 
 /* Entry points for kernels, which call them by CUDA's names. */
 void sw_emulation_barrier(const char *file, int line);
-/* Every lane of the warp hands over `bytes` and gets those of all: lane l's at l·SW_EMULATION_LANE_BYTES. They stay
- * until the warp's next exchange but one. */
+/* Exchanges `bytes` between the lanes of a warp, each of which calls it, and returns those of all: lane l's at
+ * l·SW_EMULATION_LANE_BYTES. They stay until the warp's next exchange but one. */
 const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what);
-/* The block's shared variable with that key, made at the first call. */
+/* Returns the block's shared variable with that key, made at the first call. */
 void *sw_emulation_shared(const void *key, size_t bytes);
 void *sw_emulation_dynamic_shared(void);
 /* Ends the launch with an error if the address is not a multiple of bytes, as the GPU would. */
 void sw_emulation_check_aligned(const void *address, size_t bytes);
-/* Copies that take place when they are waited for: with zero, `bytes` zeros. wait leaves the newest `newest` commits.
- */
+/* Copies that take place when they are waited for. zero: `bytes` zeros are written. wait leaves the newest `newest`
+ * commits. */
 void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero);
 void sw_emulation_commit_copies(void);
 void sw_emulation_wait_copies(int newest);
 void sw_emulation_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* The first error of this thread's launches since the last call, or NULL; valid until the next launch. */
+/* Returns the first error of this thread's launches since the last call, or NULL; valid until the next launch. */
 const char *sw_emulation_take_error(void);
 
-/* The seed of the order in which fibers run, of this thread's launches from now on. */
+/* Sets the seed of the order in which fibers run, for this thread's launches from now on. */
 void sw_emulation_set_seed(uint64_t seed);
 
-/* Tests see a barrier missed: from now on this thread's launches pass the one of the given file's end and line without
- * waiting; line 0: none. */
+/* Makes this thread's launches pass a barrier without waiting from now on: the one of the given line of a file with
+ * that end; line 0: none. */
 void sw_emulation_pass_barrier(const char *file, int line);
 
 #ifdef __cplusplus

@@ -44,7 +44,7 @@ cudaError_t cudaFree(void *memory) {
     return error;
 }
 
-/* A copy, or with from NULL a clearing. */
+/* A copy, or a clearing where from is NULL. */
 struct copy {
     void *to, *from;
     int value;

@@ -25,10 +25,10 @@ struct sw_emulation_blas {
 /* The emulated machine. The default is one GPU of compute capability 9.0 with 16 GiB, and all host memory may be
  * pinned. */
 struct sw_emulation_gpu {
-    cudaError_t start; /* returned by the first call */
-    int driver;        /* the CUDA that the driver is for, as CUDART_VERSION is; 0: there is no driver */
+    cudaError_t start; /* the error that the first call returns */
+    int driver;        /* the CUDA version of the driver, in the form of CUDART_VERSION; 0: there is no driver */
     int gpus, major, minor;
-    size_t memory_bytes, held_bytes; /* of each GPU; held_bytes: taken by other processes */
+    size_t memory_bytes, held_bytes; /* bytes of each GPU; held_bytes: those that other processes have taken */
     size_t pinnable_bytes;
     cudaError_t kernels; /* the error of kernels that were compiled for other GPUs */
     struct sw_emulation_blas blas;

@@ -8,8 +8,8 @@
 
 enum {
     SW_SHARED_MOST_VARIABLES = 16,
-    SW_SHARED_MOST_BYTES = 227 * 1024 /* what a block may have on the GPU that has the most of it; kernels for every GPU
-                                         say at compile time that they need less */
+    SW_SHARED_MOST_BYTES = 227 * 1024 /* the shared memory of a block on the GPU that has the most of it; kernels for
+                                         every GPU say at compile time that they need less */
 };
 
 struct sw_shared_variable {

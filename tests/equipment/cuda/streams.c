@@ -28,8 +28,8 @@ struct CUstream_st {
 struct CUevent_st {
     pthread_mutex_t mutex;
     pthread_cond_t reached_more;
-    int64_t recorded, reached; /* records, by number */
-    int64_t time_ns;           /* of the last one reached */
+    int64_t recorded, reached; /* the numbers of the newest record and of the last one reached */
+    int64_t time_ns;           /* the time of the last record reached */
 };
 
 /* Lets other threads go first, by chance. */

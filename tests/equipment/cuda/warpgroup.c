@@ -7,7 +7,8 @@
 #include <string.h>
 
 enum {
-    /* Off every pattern, so that a kernel that does not look where its shared memory begins fails. */
+    /* The offset of dynamic shared memory, off every pattern, so that a kernel that does not look where its memory
+       begins fails. */
     SHARED_BEGIN = 1152,
     ROW_BYTES = 128,
     PATTERN_BYTES = 8 * ROW_BYTES,
@@ -65,7 +66,7 @@ static struct matrix decode(uint64_t descriptor) {
     return m;
 }
 
-/* The granule at an address before the swizzle, which moves whole granules. */
+/* Returns the granule at an address before the swizzle, which moves whole granules. */
 static size_t granule_at(uint32_t address) {
     const struct sw_product_block *block = sw_emulation_product_block();
     const uint32_t swizzled = address ^ (address >> 7 & 7) << 4;
@@ -176,7 +177,7 @@ static void read_a(const struct sw_emulation_product *product, float a[2][DEPTH]
     }
 }
 
-/* Two columns of B that lie in one piece where its columns do. */
+/* Reads two columns of B that lie in one piece where its columns do. */
 static void read_b(const struct sw_emulation_product *product, const struct matrix *m, int column, float b[2][DEPTH]) {
     if (product->columns_of_b) {
         for (int k = 0; k < DEPTH; k++) {

@@ -20,7 +20,7 @@ extern "C" {
 struct sw_emulation_product {
     sw_dtype type;
     int columns;
-    bool add;                /* to the sums that are there */
+    bool add;                /* the product is added to the sums that are there */
     bool columns_of_b;       /* B's columns lie side by side, not its rows */
     const uint32_t *a_words; /* the thread's part of A; NULL: A is in shared memory */
     uint64_t a, b;           /* descriptors */
@@ -35,7 +35,7 @@ void sw_emulation_products_fence(const char *file, int line);
 void sw_emulation_products_commit(void);
 void sw_emulation_products_wait(int newest, const char *file, int line);
 void sw_emulation_fence_copies(const char *file, int line);
-/* The address by which descriptors name a byte of the block's dynamic shared memory. */
+/* Returns the address by which descriptors name a byte of the block's dynamic shared memory. */
 uint32_t sw_emulation_shared_address(const void *shared);
 
 enum { SW_EMULATION_MOST_PRODUCTS = 64, SW_EMULATION_GRANULE_BYTES = 16, SW_EMULATION_GROUP_WARPS = 4 };
@@ -48,13 +48,14 @@ struct sw_products {
     uint32_t fences;
 };
 
-/* Who copied to 16 bytes of dynamic shared memory; shown once that thread has more fences than `arrived`. */
+/* The thread that copied to 16 bytes of dynamic shared memory; they are shown once that thread has more fences than
+ * `arrived`. */
 struct sw_granule {
     uint16_t writer; /* 0: nobody, otherwise a thread's number and 1 */
     uint32_t arrived;
 };
 
-/* A block's: granules by place, and what each warp has started, as a count and a digest. */
+/* The state of a block: granules by address, and what each warp has started, as a count and a digest. */
 struct sw_product_block {
     char *shared;
     size_t shared_bytes;

@@ -103,7 +103,8 @@ static inline void __syncwarp(void) {
     sw_emulation_exchange(&nothing, sizeof nothing, "__syncwarp");
 }
 
-/* For a processor of no known age, the compiler's own would be a call of a function for each lane. */
+/* Counts the bits that are set. For a processor of no known age, the compiler's own would be a call of a function for
+ * each lane. */
 static inline int __popc(unsigned value) {
     value -= value >> 1 & 0x55555555u;
     value = (value & 0x33333333u) + (value >> 2 & 0x33333333u);
