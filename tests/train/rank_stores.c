@@ -258,12 +258,13 @@ static void read_all(int64_t step) {
     require(sw_run_read(job.folder, &job.run));
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
     require(sw_store_reader_open(&set, 1, &reader));
+    const struct sw_load load = sw_store_reader_load(reader);
     for (int64_t unit = 0; unit < UNITS; unit++) {
         const int64_t elems = unit_grains[unit] * SW_GRAIN_ELEMS;
         for (int64_t first = 0; first < elems; first += AT_ONCE) {
             const int64_t count = sw_min_i64(AT_ONCE, elems - first);
-            require(sw_store_reader_prepare(reader, unit, first, count));
-            require(sw_store_reader_fill(reader, unit, first, count, got));
+            require(load.prepare(load.context, unit, first, count));
+            require(load.fill(load.context, unit, first, count, got));
             for (int64_t i = 0; i < count; i++) {
                 if (i == 0 || (first + i) % SW_GRAIN_ELEMS == 0)
                     fill(record, unit, (first + i) / SW_GRAIN_ELEMS, step);

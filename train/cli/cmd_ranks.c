@@ -87,8 +87,6 @@ bool sw_command_begin(struct sw_ranks *ranks, const char *command, int *out_exit
 
 bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line *line, int argc, char **argv,
                             void *target, int *out_exit) {
-    if (sw_ranks_count(ranks) == 1)
-        return sw_command_parse(line, argc, argv, target, out_exit);
     bool help = false;
     sw_status status = sw_options_defaults(line, target);
     if (status == SW_OK)

@@ -105,7 +105,7 @@ static int train_to_end(struct sw_ranks *ranks, struct sw_trainer *trainer) {
     if (sw_ranks_rank(ranks) == 0)
         say_start(trainer);
     const struct baselines to_beat = say_baselines(trainer);
-    const sw_status status = sw_trainer_run(trainer, trainer->stop, &end);
+    const sw_status status = sw_trainer_run(trainer, &end);
     if (status == SW_ERR_NOT_FINITE) {
         if (sw_ranks_rank(ranks) == 0)
             sw_command_fail(ranks->command, status);

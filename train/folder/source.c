@@ -17,15 +17,24 @@ struct sw_source {
     int64_t tiles;
     char *folder;
     struct sw_option_list drives;
-    struct sw_checkpoint *checkpoint;
-    bool random;
-    struct sw_model_init init;
-    struct sw_store_reader *reader;
+    struct sw_load load;
+    struct sw_model_init init;        /* context of a random start */
+    struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
+    struct sw_store_reader *reader;   /* NULL: the source is no run */
 };
 
 static sw_status make(struct sw_source **out) {
     *out = calloc(1, sizeof **out);
     return *out == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+}
+
+/* Gives an opened source to the caller, or closes one whose opening failed. */
+static sw_status hand_over(struct sw_source *source, sw_status status, struct sw_source **out) {
+    if (status == SW_OK)
+        *out = source;
+    else
+        sw_source_close(source);
+    return status;
 }
 
 static bool is_folder(const char *path) {
@@ -43,26 +52,23 @@ static sw_status open_model(struct sw_source *source, const char *model, bool in
             return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     }
     if (init) {
-        source->random = true;
         source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = seed};
+        source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
         return SW_OK;
     }
     if (source->folder == NULL)
         return sw_fail(SW_ERR_ARG, "'%s' describes a model but holds no weights; add --init to start from random ones",
                        model);
-    return sw_checkpoint_open(source->folder, source->units, &source->checkpoint);
+    SW_TRY(sw_checkpoint_open(source->folder, source->units, &source->checkpoint));
+    source->load =
+        (struct sw_load){.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = source->checkpoint};
+    return SW_OK;
 }
 
 sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out) {
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    const sw_status status = open_model(source, model, init, seed, tiles);
-    if (status != SW_OK) {
-        sw_source_close(source);
-        return status;
-    }
-    *out = source;
-    return SW_OK;
+    return hand_over(source, open_model(source, model, init, seed, tiles), out);
 }
 
 /* Opens a reader of the stores, which owns them, also after a failure. */
@@ -70,10 +76,14 @@ static sw_status open_reader(struct sw_source *source, const char *folder, struc
     bool same = true;
     for (int s = 0; same && s < stores->count; s++)
         same = sw_run_store_is_of(stores->store[s], source->units);
-    if (same)
-        return sw_store_reader_open(stores, source->tiles, &source->reader);
-    sw_store_set_close(stores);
-    return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes", folder);
+    if (!same) {
+        sw_store_set_close(stores);
+        return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes",
+                       folder);
+    }
+    SW_TRY(sw_store_reader_open(stores, source->tiles, &source->reader));
+    source->load = sw_store_reader_load(source->reader);
+    return SW_OK;
 }
 
 /* Lists the folders of the run's first store, wherever it is now. */
@@ -81,14 +91,11 @@ static sw_status list_drives(struct sw_source *source, const char *folder, const
                              const struct sw_option_list *nvme) {
     struct sw_places places;
     SW_TRY(sw_run_places(folder, run, 0, nvme, &places));
-    source->drives.items = calloc((size_t)places.count, sizeof *source->drives.items);
-    for (int i = 0; source->drives.items != NULL && i < places.count; i++) {
-        char *copy = is_folder(places.path[i]) ? strdup(places.path[i]) : NULL;
-        if (copy != NULL)
-            source->drives.items[source->drives.count++] = copy;
-    }
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < places.count; i++)
+        status = is_folder(places.path[i]) ? sw_option_list_add(&source->drives, places.path[i]) : SW_OK;
     sw_places_release(&places);
-    return source->drives.items == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+    return status;
 }
 
 static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
@@ -119,13 +126,7 @@ sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_li
         return sw_source_open_model(run_or_model, false, 0, 1, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    const sw_status status = open_run(source, run_or_model, nvme);
-    if (status != SW_OK) {
-        sw_source_close(source);
-        return status;
-    }
-    *out = source;
-    return SW_OK;
+    return hand_over(source, open_run(source, run_or_model, nvme), out);
 }
 
 void sw_source_close(struct sw_source *source) {
@@ -134,9 +135,7 @@ void sw_source_close(struct sw_source *source) {
     sw_checkpoint_close(source->checkpoint);
     sw_store_reader_close(source->reader);
     sw_units_destroy(source->units);
-    for (int i = 0; i < source->drives.count; i++)
-        free(source->drives.items[i]);
-    free(source->drives.items);
+    sw_option_list_release(&source->drives);
     free(source->folder);
     free(source);
 }
@@ -161,32 +160,14 @@ const char *sw_source_folder(const struct sw_source *source) {
     return source->folder;
 }
 
-static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
-    struct sw_source *source = context;
-    if (source->reader != NULL)
-        return sw_store_reader_fill(source->reader, unit, first, count, out);
-    return source->random ? sw_model_fill_random(&source->init, unit, first, count, out)
-                          : sw_checkpoint_fill(source->checkpoint, unit, first, count, out);
-}
-
-static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
-    struct sw_source *source = context;
-    if (source->reader != NULL)
-        return sw_store_reader_prepare(source->reader, unit, first, count);
-    return source->random ? SW_OK : sw_checkpoint_prepare(source->checkpoint, unit, first, count);
-}
-
 struct sw_load sw_source_load(struct sw_source *source) {
-    return (struct sw_load){.fill = fill,
-                            .prepare = prepare,
-                            .context = source,
-                            .most_grains = source->reader != NULL ? sw_store_reader_most_grains(source->reader) : 0};
+    return source->load;
 }
 
 int64_t sw_source_bytes_read(const struct sw_source *source) {
     if (source->reader != NULL)
         return sw_store_reader_bytes(source->reader);
-    return source->random ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
+    return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
 }
 
 int64_t sw_source_bytes_to_read(const struct sw_source *source) {

@@ -97,10 +97,6 @@ void sw_store_reader_close(struct sw_store_reader *self) {
     free(self);
 }
 
-int64_t sw_store_reader_most_grains(const struct sw_store_reader *self) {
-    return (self->boxes - 1) * self->box_grains + 1;
-}
-
 static bool holds(const struct box *box, int64_t unit, int64_t grain) {
     return box->unit == unit && grain >= box->first_grain && grain < box->first_grain + box->grains;
 }
@@ -204,7 +200,8 @@ static sw_status go_to(struct sw_store_reader *self, struct stream *stream, int6
     return SW_OK;
 }
 
-sw_status sw_store_reader_prepare(struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count) {
+static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_store_reader *self = context;
     struct stream *stream = &self->stream[unit % self->tiles];
     const int64_t last = (first + count - 1) / SW_GRAIN_ELEMS;
     SW_TRY(go_to(self, stream, unit, first / SW_GRAIN_ELEMS));
@@ -215,8 +212,8 @@ sw_status sw_store_reader_prepare(struct sw_store_reader *self, int64_t unit, in
     return SW_OK;
 }
 
-sw_status sw_store_reader_fill(const struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count,
-                               float *out) {
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    const struct sw_store_reader *self = context;
     const struct stream *stream = &self->stream[unit % self->tiles];
     while (count > 0) {
         const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
@@ -231,6 +228,11 @@ sw_status sw_store_reader_fill(const struct sw_store_reader *self, int64_t unit,
         out += run;
     }
     return SW_OK;
+}
+
+struct sw_load sw_store_reader_load(struct sw_store_reader *self) {
+    return (struct sw_load){
+        .fill = fill, .prepare = prepare, .context = self, .most_grains = (self->boxes - 1) * self->box_grains + 1};
 }
 
 int64_t sw_store_reader_bytes(const struct sw_store_reader *self) {

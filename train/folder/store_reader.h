@@ -4,6 +4,7 @@
 #define SW_TRAIN_FOLDER_STORE_READER_H
 
 #include "core/status.h"
+#include "offload/engine/engine.h"
 #include "train/folder/run_stores.h"
 
 #include <stdint.h>
@@ -15,14 +16,9 @@ struct sw_store_reader;
 sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out);
 void sw_store_reader_close(struct sw_store_reader *self);
 
-/* Returns how many grains can be prepared at once, at least. */
-int64_t sw_store_reader_most_grains(const struct sw_store_reader *self);
-
-/* Prepare and fill elements as struct sw_load asks (engine.h). With tiles, each keeps its own order of elements. Only
- * prepared elements can be filled. */
-sw_status sw_store_reader_prepare(struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count);
-sw_status sw_store_reader_fill(const struct sw_store_reader *self, int64_t unit, int64_t first, int64_t count,
-                               float *out);
+/* Returns the weights for the engine or an export, valid as long as the reader. Only prepared elements can be filled.
+ * With tiles, the elements of each tile must be asked for in their order. */
+struct sw_load sw_store_reader_load(struct sw_store_reader *self);
 
 int64_t sw_store_reader_bytes(const struct sw_store_reader *self); /* bytes read so far */
 

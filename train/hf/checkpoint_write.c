@@ -6,7 +6,8 @@
 #include "core/size.h"
 #include "io/queue/lock.h"
 #include "io/safetensors/safetensors.h"
-#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/hf/family.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096, FEWEST_DIGITS = 6, EXACT_DIGITS = 17 };
+enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096 };
 #define CONFIG_LIMIT_BYTES ((size_t)1 << 24)
 /* The name of the file that marks an unfinished export. */
 #define MARK "spillway.partial"
@@ -197,38 +198,16 @@ static bool set_dtype(json_t *root, sw_dtype type) {
     return changed;
 }
 
-/* Returns the JSON text with the fewest digits that give back every number, so that 0.1 stays 0.1; NULL without memory.
- */
-static char *dump_exactly(json_t *root) {
-    char *text = NULL;
-    bool exact = false;
-    for (size_t digits = FEWEST_DIGITS; digits <= EXACT_DIGITS && !exact; digits++) {
-        free(text);
-        text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(digits));
-        json_t *again = text == NULL ? NULL : json_loads(text, 0, NULL);
-        exact = json_equal(root, again);
-        json_decref(again);
-    }
-    return text;
-}
-
 static sw_status carry_config(const char *source, const char *target, sw_dtype type) {
-    char *text = NULL;
-    SW_TRY(sw_file_read_text(source, CONFIG_LIMIT_BYTES, &text));
-    json_t *root = json_loads(text, 0, NULL);
-    free(text);
-    if (root == NULL)
-        return sw_fail(SW_ERR_CORRUPT, "%s has changed while it was read", source);
+    json_t *root;
+    SW_TRY(sw_json_read_file(source, CONFIG_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
     const bool changed = set_dtype(root, type);
-    text = changed ? dump_exactly(root) : NULL;
+    char *text = changed ? sw_config_dump(root) : NULL;
     json_decref(root);
-    sw_status status;
     if (!changed)
-        status = sw_file_copy(source, target);
-    else if (text == NULL)
-        status = sw_fail(SW_ERR_NOMEM, "no memory to write %s", target);
-    else
-        status = sw_file_replace(target, text, strlen(text), SW_FILE_SHARED);
+        return sw_file_copy(source, target);
+    const sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", target)
+                                          : sw_file_replace(target, text, strlen(text), SW_FILE_SHARED);
     free(text);
     return status;
 }

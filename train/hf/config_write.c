@@ -23,7 +23,13 @@ static int exact_digits(json_t *value, int digits) {
     } else if (json_is_object(value)) {
         json_object_foreach(value, name, inner) digits = exact_digits(inner, digits);
     }
+    for (size_t i = 0; i < json_array_size(value); i++)
+        digits = exact_digits(json_array_get(value, i), digits);
     return digits;
+}
+
+char *sw_config_dump(json_t *root) {
+    return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
 }
 
 static const char *activation_text(const struct sw_family *family, sw_activation activation) {
@@ -40,7 +46,7 @@ sw_status sw_config_to_json(const struct sw_model_config *config, char **out) {
                              family->activation_field, activation_text(family, config->activation));
     const bool failed =
         root == NULL || sw_config_write_fields(root, family->fields, config) != 0 || family->write(root, config) != 0;
-    *out = failed ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
+    *out = failed ? NULL : sw_config_dump(root);
     json_decref(root);
     return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write a config.json");
 }

@@ -102,6 +102,9 @@ const json_t *sw_config_field_of(const json_t *root, const char *name);
 sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
                                 const char *title, struct sw_model_config *out);
 int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config);
+/* Returns the text of a config.json, with the fewest digits that give back every number, so that 0.1 stays 0.1; NULL
+ * without memory. The caller frees it. */
+char *sw_config_dump(json_t *root);
 enum { SW_SHOWN_CHARS = 48 };
 /* Writes a value as it stands in the file, shortened if it is long. Returns buffer. */
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);

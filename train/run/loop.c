@@ -96,7 +96,7 @@ static bool time_is_up(const struct loop *loop) {
 /* Returns the requests that count now. Several ranks must begin the same steps, so a request of any rank counts once
  * all have heard of it. */
 static unsigned requests_of(const struct loop *loop) {
-    const bool stops = *loop->stop || loop->failure != SW_OK;
+    const bool stops = *loop->trainer->stop || loop->failure != SW_OK;
     const unsigned own = (stops ? REQUEST_STOP : 0) | (time_is_up(loop) ? REQUEST_TIME : 0);
     if (sw_ranks_count(loop->trainer->ranks) == 1)
         return own;
@@ -261,11 +261,10 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
                          (long long)step, loop->trainer->folder);
 }
 
-sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end) {
+sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
     const struct sw_settings *settings = &trainer->run.settings;
     struct loop loop = {
         .trainer = trainer,
-        .stop = stop,
         .schedule = sw_settings_schedule(settings),
         .first_step = trainer->position.step + 1,
         .last_step = settings->steps,

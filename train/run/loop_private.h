@@ -8,7 +8,6 @@
 /* A training loop. Steps are numbered from 1. */
 struct loop {
     struct sw_trainer *trainer;
-    const volatile sig_atomic_t *stop;
     struct sw_steplog *log;
     struct sw_schedule schedule;
     int64_t first_step, last_step;

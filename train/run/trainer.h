@@ -59,11 +59,11 @@ void sw_trainer_close(struct sw_trainer *trainer);
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
 
-/* Trains up to the settings' number of steps and logs each; *stop (set by a signal handler) ends after the current
- * step. All state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved,
- * after SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, if no step of this start had them, and if
- * the final weights give no finite loss. */
+/* Trains up to the settings' number of steps and logs each. A request to stop ends the run after the current step. All
+ * state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved, after
+ * SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, if no step of this start had them, and if the
+ * final weights give no finite loss. */
 enum { SW_BAD_STEPS_LIMIT = 10 };
-sw_status sw_trainer_run(struct sw_trainer *trainer, const volatile sig_atomic_t *stop, sw_run_end *out_end);
+sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end);
 
 #endif

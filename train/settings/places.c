@@ -40,29 +40,26 @@ static char *put_number(char *text, const char *name, int64_t number) {
     return joined;
 }
 
+/* Appends a path, which is owned from now on. NULL fails for lack of memory. */
+static sw_status append(struct sw_places *places, char *path) {
+    if (path == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    places->path[places->count++] = path;
+    return SW_OK;
+}
+
 static sw_status add(struct sw_places *places, const char *text, const struct sw_store_owner *owner) {
     const int index = places->count;
     const char *limit = limit_of(text);
     char *path = limit != NULL ? strndup(text, (size_t)(limit - 1 - text)) : strdup(text);
     path = put_number(put_number(path, "{rank}", owner->rank), "{local_rank}", owner->local_rank);
-    if (path == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
-    places->path[index] = path;
-    places->count++;
+    SW_TRY(append(places, path));
     if (limit == NULL)
         return SW_OK;
     SW_TRY(sw_parse_size(limit, &places->most_bytes[index]));
     return places->most_bytes[index] > 0
                ? SW_OK
                : sw_fail(SW_ERR_ARG, "--nvme %s allows the store nothing: give a larger size, or none", text);
-}
-
-static sw_status add_exactly(struct sw_places *places, const char *path) {
-    places->path[places->count] = strdup(path);
-    if (places->path[places->count] == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
-    places->count++;
-    return SW_OK;
 }
 
 sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out) {
@@ -72,7 +69,7 @@ sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places
                        SW_STORE_MAX_FILES);
     sw_status status = SW_OK;
     for (int i = 0; status == SW_OK && i < paths->count; i++)
-        status = add_exactly(out, paths->items[i]);
+        status = append(out, strdup(paths->items[i]));
     if (status != SW_OK)
         sw_places_release(out);
     return status;
@@ -84,7 +81,7 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
     *out = (struct sw_places){0};
     if (nvme->count > SW_STORE_MAX_FILES)
         return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", nvme->count, SW_STORE_MAX_FILES);
-    sw_status status = nvme->count == 0 ? add_exactly(out, folder) : SW_OK;
+    sw_status status = nvme->count == 0 ? append(out, strdup(folder)) : SW_OK;
     for (int i = 0; status == SW_OK && i < nvme->count; i++)
         status = add(out, nvme->items[i], owner != NULL ? owner : &alone);
     if (status != SW_OK)
