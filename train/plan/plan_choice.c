@@ -62,23 +62,12 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 /* A group that is slower than the best by more than this share is not searched for cheaper places of its updates. */
 #define MOST_MADE_UP 0.08
 
-/* What is known of the plan of a group. Times are infinite if it does not fit, or needs a drive that was not measured.
- */
-struct group_price {
-    int64_t group;
-    double step_s, least_s; /* with updates on the host; a lower bound for any place of updates */
-    double bound_s;         /* a lower bound that rules the group out, so that step_s is not predicted */
-    double chosen_s;        /* with each update where it is cheapest */
-    bool searched;          /* chosen_s was searched */
-    bool too_long;          /* its plan would have too many ops, so it is not priced */
-};
-
 /* The cheapest plan so far, and the groups that it is compared with. */
 struct choice {
     struct sw_settings *settings; /* its group is set to the one that is tried */
     const struct sw_model *model;
     const struct sw_rates *rates;
-    struct group_price price[SW_CHOICE_MOST_GROUPS];
+    struct sw_group_price *price; /* `count` entries */
     int count, best;
     double best_s;
     double nearest_s; /* the least step_s of all groups, with updates on the host */
@@ -96,7 +85,7 @@ static double busiest_other_lane(const struct sw_simulation *step) {
 
 /* Tells whether a group can neither be the cheapest with updates on the host nor be worth the search for cheaper places
  * (next_to_search), because one lane alone takes too long, or its plan would have too many ops. */
-static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct group_price *price, bool *out) {
+static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct sw_group_price *price, bool *out) {
     const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
                                          .others_s = c->best_s * (1.0 - LEAST_SAVED)};
     struct sw_step_bound bound;
@@ -108,7 +97,7 @@ static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, st
     return SW_OK;
 }
 
-static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct group_price *price) {
+static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct sw_group_price *price) {
     struct sw_simulation step;
     int64_t ops;
     bool ruled_out;
@@ -132,7 +121,7 @@ static void take_plan(struct choice *c, int group, double step_s, struct sw_plan
 
 /* Prices a group, and takes its plan if it is faster than the best. */
 static sw_status try_group(struct choice *c, int group) {
-    struct group_price *price = &c->price[group];
+    struct sw_group_price *price = &c->price[group];
     struct sw_plan *plan;
     c->settings->group = price->group;
     sw_status status = sw_settings_outline(c->settings, c->model, NULL, &plan);
@@ -149,18 +138,13 @@ static sw_status try_group(struct choice *c, int group) {
     return status;
 }
 
-static sw_status choose_order(struct choice *c, struct sw_plan_prices *prices) {
+static sw_status choose_order(struct choice *c) {
     int64_t group[SW_CHOICE_MOST_GROUPS] = {0};
     c->count = groups_of(sw_settings_micro_batches(c->settings), group);
-    prices->orders = c->count;
     for (int i = 0; i < c->count; i++) {
-        c->price[i] = (struct group_price){
+        c->price[i] = (struct sw_group_price){
             .group = group[i], .step_s = INFINITY, .least_s = INFINITY, .bound_s = INFINITY, .chosen_s = INFINITY};
         SW_TRY(try_group(c, i));
-        prices->order[i].group = group[i];
-        prices->order[i].step_s = c->price[i].step_s;
-        prices->order[i].bound_s = c->price[i].bound_s;
-        prices->order[i].too_long = c->price[i].too_long;
     }
     return SW_OK;
 }
@@ -212,17 +196,19 @@ bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                          struct sw_plan_prices *out_prices, struct sw_plan **plan) {
-    struct choice c = {
-        .settings = settings, .model = model, .rates = rates, .count = 1, .best_s = INFINITY, .plan = plan};
-    c.price[0].group = settings->group;
-    *out_prices = (struct sw_plan_prices){0};
-    sw_status status = SW_OK;
-    if (order_is_open(settings))
-        status = choose_order(&c, out_prices);
+    *out_prices = (struct sw_plan_prices){.order[0].group = settings->group};
+    struct choice c = {.settings = settings,
+                       .model = model,
+                       .rates = rates,
+                       .price = out_prices->order,
+                       .count = 1,
+                       .best_s = INFINITY,
+                       .plan = plan};
+    const bool open = order_is_open(settings);
+    sw_status status = open ? choose_order(&c) : SW_OK;
     if (status == SW_OK && update_is_open(settings, *plan))
         status = choose_updates(&c, &out_prices->update);
-    for (int i = 0; i < out_prices->orders; i++)
-        out_prices->order[i].chosen_s = c.price[i].chosen_s;
+    out_prices->orders = open ? c.count : 0;
     settings->group = c.price[c.best].group;
     return status;
 }

@@ -10,17 +10,22 @@
 /* The most group sizes that are tried: all micro-batches, and the powers of four below. */
 enum { SW_CHOICE_MOST_GROUPS = 34 };
 
+/* The price of a group size: predicted seconds of a step, which are infinite if the plan does not fit or needs a drive
+ * that was not measured. */
+struct sw_group_price {
+    int64_t group;
+    double step_s;   /* with updates on the host; infinite if the group is ruled out, too */
+    double least_s;  /* a lower bound for any place of the updates; set with step_s */
+    double bound_s;  /* a lower bound of the step that rules the group out; infinite if it is not ruled out */
+    double chosen_s; /* with each update where it is cheapest; infinite if that was not searched */
+    bool searched;   /* chosen_s was searched */
+    bool too_long;   /* ruled out: its plan would have more ops than SW_PLAN_MOST_OPS */
+};
+
 struct sw_plan_prices {
     struct sw_update_prices update;
-    /* One entry per group size that was tried; orders is 0 if --order left no choice. */
-    struct {
-        int64_t group;
-        double step_s;   /* with updates on the host; infinite if it does not fit or is ruled out */
-        double bound_s;  /* a lower bound of the step that rules the group out; infinite if it is not ruled out */
-        bool too_long;   /* ruled out: its plan would have more ops than SW_PLAN_MOST_OPS */
-        double chosen_s; /* with each update where it is cheapest; infinite if that was not searched */
-    } order[SW_CHOICE_MOST_GROUPS];
-    int orders;
+    struct sw_group_price order[SW_CHOICE_MOST_GROUPS]; /* one entry per group size that was tried */
+    int orders;                                         /* number of entries; 0: --order left no choice */
 };
 
 /* Makes the outline of the plan for these settings. If --order is open, takes the largest group that fits and sets

@@ -10,7 +10,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,13 +136,9 @@ sw_status sw_exports_tidy(const char *run_folder) {
     SW_TRY(sw_path_join(path, sizeof path, run_folder, "exports/index.json"));
     if (!sw_path_exists(path))
         return SW_OK;
-    struct exports *exports = calloc(1, sizeof *exports);
-    sw_status status =
-        exports != NULL ? read_index(run_folder, exports) : sw_fail(SW_ERR_NOMEM, "no memory to list the exports");
-    if (status == SW_OK)
-        status = remove_unlisted(exports);
-    free(exports);
-    return status;
+    struct exports exports = {0};
+    SW_TRY(read_index(run_folder, &exports));
+    return remove_unlisted(&exports);
 }
 
 /* Reads master weights out of the engines of all ranks, some grains at a time. */
@@ -196,10 +191,9 @@ static bool has(const struct exports *exports, int64_t step) {
 }
 
 static bool list_has(struct sw_trainer *trainer, int64_t step) {
-    struct exports *exports = calloc(1, sizeof *exports);
-    const bool found = exports != NULL && read_index(trainer->folder, exports) == SW_OK && has(exports, step);
+    struct exports exports = {0};
+    const bool found = read_index(trainer->folder, &exports) == SW_OK && has(&exports, step);
     sw_error_clear();
-    free(exports);
     return found;
 }
 
@@ -210,28 +204,23 @@ sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out) {
 
 static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_masters *masters, int64_t step,
                               double validation_loss) {
-    struct exports *exports = calloc(1, sizeof *exports);
+    struct exports exports = {0};
     char path[SW_RUN_PATH_CHARS];
-    sw_status status = SW_OK;
-    if (exports == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to export");
-    SW_TRY_GOTO(read_index(trainer->folder, exports), end);
-    SW_TRY_GOTO(path_of(exports, step, path), end);
-    if (has(exports, step))
-        goto end; /* an export from before a kill has the same bits */
-    SW_TRY_GOTO(remove_unlisted(exports), end);
-    exports->kept[exports->count++] = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
-    SW_TRY_GOTO(write_index(exports), end);
-    SW_TRY_GOTO(write_weights(trainer, masters, path), end);
-    exports->kept[exports->count - 1].unlisted = false;
-    while (count_listed(exports) > trainer->run.settings.keep)
-        unlist_worst(exports);
-    SW_TRY_GOTO(write_index(exports), end);
+    SW_TRY(read_index(trainer->folder, &exports));
+    SW_TRY(path_of(&exports, step, path));
+    if (has(&exports, step))
+        return SW_OK; /* an export from before a kill has the same bits */
+    SW_TRY(remove_unlisted(&exports));
+    struct export *added = &exports.kept[exports.count++];
+    *added = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
+    SW_TRY(write_index(&exports));
+    SW_TRY(write_weights(trainer, masters, path));
+    added->unlisted = false;
+    while (count_listed(&exports) > trainer->run.settings.keep)
+        unlist_worst(&exports);
+    SW_TRY(write_index(&exports));
     sw_log_info("wrote %s", path);
-    status = remove_unlisted(exports);
-end:
-    free(exports);
-    return status;
+    return remove_unlisted(&exports);
 }
 
 /* Writes an export: rank 0 writes the files and asks the other ranks for grains that it does not have. */

@@ -91,3 +91,14 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
     self->run->whole = owner.whole;
     return SW_OK;
 }
+
+sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, bool must_be_free) {
+    struct sw_places places;
+    sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
+    if (status == SW_OK && must_be_free)
+        status = sw_ranks_gate(self->ranks, sw_rank_refuse_taken(&places));
+    if (status == SW_OK)
+        status = sw_rank_record(self, id, &places);
+    sw_places_release(&places);
+    return status;
+}

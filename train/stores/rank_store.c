@@ -7,13 +7,8 @@
 #include <string.h>
 
 sw_status sw_rank_store_create(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
-    struct sw_places places;
     SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, id, out)));
-    sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
-    if (status == SW_OK)
-        status = sw_rank_record(self, id, &places);
-    sw_places_release(&places);
-    return status;
+    return sw_rank_record_own(self, id, false);
 }
 
 void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *store) {

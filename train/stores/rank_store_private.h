@@ -11,6 +11,9 @@ sw_status sw_rank_make(const struct sw_rank_stores *self, const char *id, struct
 
 /* Puts the stores of all ranks, as they are now, into self->run. */
 sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places);
+/* Puts the stores of all ranks into self->run, each at its rank's own places. If `must_be_free`, refuses places that
+ * have a store. */
+sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, bool must_be_free);
 /* Checks that the commits of one step say the same on all ranks. */
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit);
 

@@ -165,14 +165,8 @@ static sw_status announce_new(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_run after = {.settings = self->run->settings};
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
-    struct sw_places places;
     SW_TRY(sw_ranks_gate(change->ranks, sw_store_new_id(change->id)));
-    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
-    if (status == SW_OK)
-        status = sw_ranks_gate(change->ranks, sw_rank_refuse_taken(&places));
-    if (status == SW_OK)
-        status = sw_rank_record(&like, change->id, &places);
-    sw_places_release(&places);
+    sw_status status = sw_rank_record_own(&like, change->id, true);
     if (status == SW_OK)
         status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, change->step, self->run));
     if (status == SW_OK)
@@ -186,12 +180,7 @@ static sw_status announce_new(struct change *change) {
 /* Makes the new stores the run's: they are from the moment that run.json lists them as such. */
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
-    struct sw_places places;
-    sw_status status = sw_ranks_gate(change->ranks, sw_rank_own_places(self, &places));
-    if (status == SW_OK)
-        status = sw_rank_record(self, change->id, &places);
-    sw_places_release(&places);
-    SW_TRY(status);
+    SW_TRY(sw_rank_record_own(self, change->id, false));
     sw_rank_forget_left(self->run, &change->after);
     SW_TRY(sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &change->before, change->newest, self->run)));
     SW_TRY(write_run(change));

@@ -115,15 +115,8 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
 }
 
 sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
-    struct sw_places places;
     SW_TRY(sw_ranks_gate(stores->ranks, sw_store_new_id(start->id)));
-    sw_status status = sw_ranks_gate(stores->ranks, sw_rank_own_places(stores, &places));
-    if (status == SW_OK)
-        status = sw_ranks_gate(stores->ranks, sw_rank_refuse_taken(&places));
-    if (status == SW_OK)
-        status = sw_rank_record(stores, start->id, &places);
-    sw_places_release(&places);
-    SW_TRY(status);
+    SW_TRY(sw_rank_record_own(stores, start->id, true));
     SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores)));
     start->announced = true;
     return SW_OK;
