@@ -1,4 +1,4 @@
-/* What train and resume have in common: everything but how the run is opened. */
+/* The part that train and resume share: everything but how the run is opened. */
 #ifndef SW_TRAIN_CLI_CMD_RUN_H
 #define SW_TRAIN_CLI_CMD_RUN_H
 

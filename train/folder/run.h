@@ -50,7 +50,7 @@ void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
 /* Tells whether the folder has a run.json. */
 bool sw_run_is_one(const char *folder);
 
-/* What the log says of a step. Commits keep it too, so that a process that is killed between commit and log loses
+/* The part of a step's log line that commits keep too, so that a process that is killed between commit and log loses
  * nothing. */
 struct sw_run_step {
     int64_t step; /* 0: none */

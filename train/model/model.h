@@ -44,7 +44,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
-/* What a plan needs to know of a model, in bytes per micro-batch. The arrays have one entry for each unit: its output
+/* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its output
  * (boundary), its intermediates that need a matrix product (saved) or none (derived), its KV cache, and whether its
  * backward pass shares the memory of its input. They belong to the model. */
 struct sw_model_bytes {

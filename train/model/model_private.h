@@ -1,4 +1,4 @@
-/* What the files of the model share: the offsets of intermediates in the saved and work areas, and the matrix products.
+/* Declarations that the files of the model share: offsets of intermediates in the saved and work areas, and products.
  */
 #ifndef SW_TRAIN_MODEL_MODEL_PRIVATE_H
 #define SW_TRAIN_MODEL_MODEL_PRIVATE_H
@@ -89,17 +89,17 @@ struct sw_model {
     struct sw_units *units;
     int64_t rows;                  /* batch · seq */
     int64_t tiles;                 /* tiles of each half of a block; 1: not cut */
-    struct widths widths;          /* of a tile */
+    struct widths widths;          /* columns of a tile's activations */
     struct sw_attention attention; /* the attention of a tile, without the window, which each layer has */
     float *rotation;               /* the table of rotary positions; NULL: none */
     struct sw_model *of_one;       /* the model for passes of one token, which uses this one's rotation; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
-    struct linear linear[LINEARS]; /* of a tile */
+    struct linear linear[LINEARS]; /* the products of a tile */
     int64_t scratch_bytes;
-    int64_t *output_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* of each unit ... */
-    bool *shares_input;                                                /* ... likewise */
+    int64_t *output_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* one entry for each unit, in bytes */
+    bool *shares_input; /* one entry for each unit: its backward pass shares the memory of its input */
 };
 
 /* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
@@ -195,7 +195,7 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
 /* Compute the gradient at a half's normalised input, dn, from call->grad at the half's output. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);
-/* Also makes the activated values if the call recomputes intermediates. */
+/* Makes the activated values, too, if the call recomputes intermediates. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
 

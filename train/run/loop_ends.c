@@ -1,5 +1,5 @@
-/* What comes before the first step of the training loop and after the last: what a killed process left undone, the
- * final save, and the checks of what was trained. */
+/* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
+ * final save and the checks of the result. */
 #include "train/run/commit_text.h"
 #include "train/run/eval.h"
 #include "train/run/exports.h"

@@ -9,7 +9,7 @@
 
 enum { RUN_JSON_MOST_BYTES = 1 << 20 };
 
-/* What a rank sees of the folder. */
+/* A rank's view of the folder. */
 struct sight {
     int64_t has_folder, has_run;
     uint64_t digest; /* digest of run.json */
