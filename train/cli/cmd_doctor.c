@@ -47,22 +47,22 @@ static const struct check of_folder[] = {
     {"drive rate", sw_doctor_drive_rate, true},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
-static void look_at_all(struct sw_doctor *doctor, const struct check *checks, int count, const char *folder,
-                        bool measures) {
+
+static void look_at_all(struct sw_doctor *doctor, const struct check *checks, int count, const char *folder) {
     doctor->folder = folder;
     for (int i = 0; i < count; i++) {
         doctor->what = checks[i].what;
-        if (measures || !checks[i].measures)
+        if (doctor->measures || !checks[i].measures)
             checks[i].look(doctor);
     }
 }
 
-static void examine(struct sw_doctor *doctor, bool measures) {
+static void examine(struct sw_doctor *doctor) {
     doctor->machine_known = sw_machine_read(&doctor->machine) == SW_OK;
     sw_error_clear();
-    look_at_all(doctor, of_machine, COUNT(of_machine), NULL, measures);
+    look_at_all(doctor, of_machine, COUNT(of_machine), NULL);
     for (int i = 0; i < doctor->folder_count; i++)
-        look_at_all(doctor, of_folder, COUNT(of_folder), doctor->folders[i], measures);
+        look_at_all(doctor, of_folder, COUNT(of_folder), doctor->folders[i]);
 }
 
 static sw_status examine_and_print(const void *target) {
@@ -74,7 +74,7 @@ static sw_status examine_and_print(const void *target) {
                                .json = given->json,
                                .measures = !given->quick,
                                .findings = json_array()};
-    examine(&doctor, !given->quick);
+    examine(&doctor);
     sw_status status = SW_OK;
     if (given->json)
         status =

@@ -104,10 +104,10 @@ void sw_doctor_gpu(struct sw_doctor *doctor) {
 }
 
 /* Reports the self-test. Reports nothing without a working GPU: the check before has said so. */
-static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu, bool may_run) {
+static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu) {
     struct sw_gpu_verdict verdict;
     const bool known = sw_gpu_verdict_read(gpu, &verdict);
-    if (!known && !may_run) {
+    if (!known && !doctor->measures) {
         sw_doctor_find(doctor, (struct sw_finding){.unknown = true},
                        "the self-test has not run; the first training runs it, or doctor without --quick");
         return;
@@ -129,17 +129,13 @@ static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu, bo
                        verdict.report.count);
 }
 
-static void self_test(struct sw_doctor *doctor, bool may_run) {
+void sw_doctor_self_test(struct sw_doctor *doctor) {
     struct sw_device *device;
     if (sw_device_open("cuda", 0, &device) != SW_OK) {
         sw_error_clear();
         return;
     }
     const struct sw_device_info gpu = sw_device_info(device);
-    judge(doctor, &gpu, may_run);
+    judge(doctor, &gpu);
     sw_device_close(device);
-}
-
-void sw_doctor_self_test(struct sw_doctor *doctor) {
-    self_test(doctor, doctor->measures);
 }

@@ -145,17 +145,14 @@ void sw_rates_release(struct sw_machine_rates *rates) {
 }
 
 sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates) {
-    const int64_t bytes = units * (int64_t)sizeof(double);
+    const int64_t bytes = SW_UNIT_SECONDS_ARRAYS * units * (int64_t)sizeof(double);
     const bool receives = sw_ranks_rank(ranks) != 0;
     SW_TRY(sw_ranks_gate(ranks, receives ? allocate_units(units, rates) : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
     SW_TRY(
         sw_ranks_spread(ranks, "rate of products", &rates->products_flops_per_s, sizeof rates->products_flops_per_s));
     use_units(rates);
-    double *const arrays[] = {rates->units.forward, rates->units.backward, rates->units.recompute, rates->units.derive};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        SW_TRY(sw_ranks_spread(ranks, "rates of units", arrays[i], bytes));
-    return SW_OK;
+    return sw_ranks_spread(ranks, "rates of units", rates->units.forward, bytes);
 }
 
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
@@ -193,31 +190,19 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              (long long)s->chunk_grains);
 }
 
-#define COUNT(table) (sizeof(table) / sizeof(table)[0])
-
-struct unit_array {
-    const char *name;
-    size_t offset;
-};
-static const struct unit_array unit_arrays[] = {{"forward_s", offsetof(struct sw_unit_seconds, forward)},
-                                                {"backward_s", offsetof(struct sw_unit_seconds, backward)},
-                                                {"recompute_s", offsetof(struct sw_unit_seconds, recompute)},
-                                                {"derive_s", offsetof(struct sw_unit_seconds, derive)}};
-
-static double *array_of(const struct sw_machine_rates *rates, const struct unit_array *array) {
-    return *(double *const *)((const char *)&rates->units + array->offset);
-}
+/* Names in the file of the arrays of struct sw_unit_seconds. */
+static const char *const unit_arrays[SW_UNIT_SECONDS_ARRAYS] = {"forward_s", "backward_s", "recompute_s", "derive_s"};
 
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
     sw_rates_to_json(&rates->rates, root);
     if (rates->products_flops_per_s > 0.0)
         json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
-    for (size_t i = 0; i < COUNT(unit_arrays); i++) {
+    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++) {
         json_t *array = json_array();
         for (int64_t u = 0; u < units; u++)
-            json_array_append_new(array, json_real(array_of(rates, &unit_arrays[i])[u]));
-        json_object_set_new(root, unit_arrays[i].name, array);
+            json_array_append_new(array, json_real(rates->units.forward[i * units + u]));
+        json_object_set_new(root, unit_arrays[i], array);
     }
     return root;
 }
@@ -226,18 +211,16 @@ static sw_status write_file(const char *path, const struct sw_machine_rates *rat
     return sw_json_write_file(path, to_json(rates, shape, units), SW_FILE_SHARED);
 }
 
-static sw_status read_units(const json_t *root, const struct unit_array *array, const char *path, int64_t units,
-                            double *out) {
-    const json_t *values = json_object_get(root, array->name);
+static sw_status read_units(const json_t *root, const char *name, const char *path, int64_t units, double *out) {
+    const json_t *values = json_object_get(root, name);
     if (!json_is_array(values) || (int64_t)json_array_size(values) != units)
-        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one for each unit", path, array->name,
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one for each unit", path, name,
                        (long long)units);
     for (int64_t u = 0; u < units; u++) {
         const json_t *value = json_array_get(values, (size_t)u);
         out[u] = json_number_value(value);
         if (!json_is_number(value) || out[u] < 0.0)
-            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must be a positive number, or 0", path, array->name,
-                           (long long)u);
+            return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must be a positive number, or 0", path, name, (long long)u);
     }
     return SW_OK;
 }
@@ -255,8 +238,8 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
     SW_TRY(sw_rates_from_json(root, path, &out->rates));
     if (json_object_get(root, "products_flops_per_s") != NULL)
         SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
-    for (size_t i = 0; i < COUNT(unit_arrays); i++)
-        SW_TRY(read_units(root, &unit_arrays[i], path, units, array_of(out, &unit_arrays[i])));
+    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)
+        SW_TRY(read_units(root, unit_arrays[i], path, units, out->units.forward + i * units));
     return SW_OK;
 }
 

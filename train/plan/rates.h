@@ -9,7 +9,9 @@
 #include "train/model/model.h"
 #include "train/settings/settings.h"
 
-/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. */
+/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The four
+ * arrays follow each other in memory, which `forward` owns. */
+enum { SW_UNIT_SECONDS_ARRAYS = 4 };
 struct sw_unit_seconds {
     double *forward, *backward, *recompute, *derive;
 };
@@ -28,7 +30,7 @@ struct sw_machine_rates {
     double products_flops_per_s; /* the model's matrix products one after the other; 0: not measured */
 };
 
-/* What rates are measured for. The settings are resolved. */
+/* The subject of a measurement. The settings are resolved. */
 struct sw_rates_target {
     const struct sw_settings *settings;
     struct sw_model *model;

@@ -121,20 +121,16 @@ sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, str
 }
 
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out) {
-    double **arrays[] = {&out->forward, &out->backward, &out->recompute, &out->derive};
+    double *all = calloc(SW_UNIT_SECONDS_ARRAYS * (size_t)units, sizeof *all);
     *out = (struct sw_unit_seconds){0};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        *arrays[i] = calloc((size_t)units, sizeof **arrays[i]);
-        if (*arrays[i] == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
-    }
+    if (all == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
+    *out = (struct sw_unit_seconds){
+        .forward = all, .backward = all + units, .recompute = all + 2 * units, .derive = all + 3 * units};
     return SW_OK;
 }
 
 void sw_unit_seconds_free(struct sw_unit_seconds *seconds) {
     free(seconds->forward);
-    free(seconds->backward);
-    free(seconds->recompute);
-    free(seconds->derive);
     *seconds = (struct sw_unit_seconds){0};
 }
