@@ -12,8 +12,8 @@ struct sw_trainer;
 typedef enum { SW_COST_PLAIN, SW_COST_SAVING, SW_COST_AFTER_SAVING, SW_COST_KINDS } sw_cost_kind;
 
 struct sw_costs {
-    int64_t steps; /* since this start */
-    int64_t written_bytes;
+    int64_t steps;         /* since this start */
+    int64_t written_bytes; /* bytes that these steps wrote to the drives */
     struct {
         int64_t steps;
         double seconds;
@@ -22,6 +22,7 @@ struct sw_costs {
     bool saved;            /* the last step carried a save */
 };
 
+/* Counts a step: whether it carried a save, its seconds, and the bytes that it wrote. */
 void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes);
 
 /* Returns the seconds that a save adds to training on average; 0 before a save and other steps were timed. */

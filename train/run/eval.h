@@ -14,7 +14,7 @@ struct sw_evaluation {
     struct sw_engine *engine; /* idle */
     const struct sw_model *model;
     struct sw_data *data;
-    int64_t batch, seq, micro_batches; /* as in the engine's plan */
+    int64_t batch, seq, micro_batches; /* shape of the engine's plan; batch: sequences of a micro-batch */
     int64_t max_tokens;                /* predict only the first tokens; INT64_MAX: all */
     struct sw_ranks *ranks;            /* each rank evaluates its share of the data, and all get the result */
 };

@@ -8,9 +8,9 @@
 /* A training loop. Steps are numbered from 1. */
 struct loop {
     struct sw_trainer *trainer;
-    struct sw_steplog *log;
+    struct sw_steplog *log; /* NULL on ranks other than 0 */
     struct sw_schedule schedule;
-    int64_t first_step, last_step;
+    int64_t first_step, last_step;                /* first step of this start, and last step of the run */
     int64_t begun;                                /* last step that was begun */
     struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
     sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */

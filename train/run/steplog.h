@@ -13,12 +13,12 @@ struct sw_steplog;
 
 /* A number that is not finite means "not known" or "not a number", and is null in JSON. */
 struct sw_step_record {
-    int64_t step;   /* from 1 */
+    int64_t step;   /* number of the step, from 1 */
     int64_t time_s; /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
     double loss;    /* nats a token */
     double grad_norm;
     double lr;
-    int64_t tokens; /* of this step */
+    int64_t tokens; /* tokens of this step, over all ranks */
     double seconds;
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */

@@ -29,14 +29,14 @@ struct sw_trainer {
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
-    struct sw_schedule past_schedule; /* in a resume: the schedule of the steps before it */
-    struct sw_run_position position;  /* the last commit before this start */
-    int64_t log_flushed;              /* last commit before which the log was flushed; 0: none */
-    bool log_fails;                   /* the log cannot be flushed */
-    double validation_loss;           /* the last validation loss, in nats a token; 0: none */
-    struct sw_costs costs;            /* since this start */
-    double predicted_step_s;          /* 0: not predicted */
-    int64_t start_ns;
+    struct sw_schedule past_schedule;  /* in a resume: the schedule of the steps before it */
+    struct sw_run_position position;   /* the last commit before this start */
+    int64_t log_flushed;               /* last commit before which the log was flushed; 0: none */
+    bool log_fails;                    /* the log cannot be flushed */
+    double validation_loss;            /* the last validation loss, in nats a token; 0: none */
+    struct sw_costs costs;             /* since this start */
+    double predicted_step_s;           /* 0: not predicted */
+    int64_t start_ns;                  /* when this process began the run (sw_now_ns) */
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
     int lock;                     /* descriptor of the lock on the run, held by rank 0; -1: none */

@@ -45,7 +45,7 @@ json_t *sw_option_list_to_json(const struct sw_option_list *list);
 struct sw_option {
     const char *name; /* "--micro-batch", or "DIR" for an argument without a flag, in order */
     sw_option_kind kind;
-    size_t offset;
+    size_t offset;             /* offset of the member in the target */
     const char *initial;       /* the default, as a user would write it; NULL: no default, the member stays zero */
     const char *value;         /* the value's name in --help: "N", "FILE", "SIZE" */
     const char *what;          /* the explanation in --help, which wraps it */

@@ -26,32 +26,36 @@ enum { SW_MOST_CHUNK_GRAINS = 65536 };
 /* settings_flags.c describes each flag. A member holds SW_OPTION_AUTO where "auto" was given and is not resolved yet.
  */
 struct sw_settings {
-    char *recipe; /* file that flags were read from; NULL: none */
-    char *model;
-    struct sw_option_list data;
-    char *run;
+    char *recipe;               /* file that flags were read from; NULL: none */
+    char *model;                /* Hugging Face folder or preset; owned, as all texts and lists here */
+    struct sw_option_list data; /* files of training data */
+    char *run;                  /* folder of the run */
     bool dry_run;
     double epochs; /* passes over the training data that `steps` amounts to; 0: --steps says it */
-    int64_t steps, schedule_steps, batch_tokens, seq, micro_batch;
+    int64_t steps, schedule_steps, batch_tokens, seq;
+    int64_t micro_batch; /* sequences */
     double lr, min_lr;
-    int64_t warmup, decay_steps;
-    int schedule;
+    int64_t warmup, decay_steps; /* steps */
+    int schedule;                /* sw_schedule_kind */
     bool min_lr_at_last; /* not a flag: run.json of older runs says that the last step has min_lr (schedule.h) */
     double weight_decay, beta1, beta2, eps, clip;
     int64_t seed;
-    int tokens; /* type of the tokens in .bin files: SW_TOKENS_... */
-    int precision;
+    int tokens;    /* type of the tokens in .bin files: SW_TOKENS_... */
+    int precision; /* SW_PRECISION_... */
     bool init;
-    int device, recompute, durability, speculate, update;
+    int device;                        /* sw_device_choice */
+    int recompute, durability, update; /* SW_OPTION_RECOMPUTE_..., SW_DURABILITY_..., SW_UPDATE_... */
+    int speculate;                     /* sw_speculation */
     char *order;
-    int64_t group; /* not a flag: the group size that was chosen for --order auto; 0: all micro-batches */
-    int64_t zero, tiles;
+    int64_t group;              /* not a flag: the group size that was chosen for --order auto; 0: all micro-batches */
+    int64_t zero;               /* ZeRO stage, 0 to 3 */
+    int64_t tiles;              /* tiles of each half of a block; 1: a block is not cut */
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
-    bool regrouped;                /* the run was last trained by another number of ranks */
-    int64_t most_memory[SW_TIERS]; /* bytes that a budget of "auto" may not exceed; 0: no limit */
-    int reduce;
+    bool regrouped;                     /* the run was last trained by another number of ranks */
+    int64_t most_memory[SW_TIERS];      /* bytes that a budget of "auto" may not exceed; 0: no limit */
+    int reduce;                         /* SW_REDUCE_... */
     int64_t device_memory, host_memory; /* bytes */
     bool memory_named[SW_TIERS];        /* the command line names the tier's budget */
     struct sw_option_list nvme;
@@ -67,7 +71,7 @@ struct sw_settings {
     double endurance; /* terabytes that the drives are rated to write; 0: not known */
     bool allow_buffered, allow_overwrite_device;
     bool previous;  /* resume drops the last commit */
-    int64_t rounds; /* of bench step */
+    int64_t rounds; /* bench step: how often it measures each kind of step */
     bool json;
 };
 
