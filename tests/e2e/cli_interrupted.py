@@ -260,6 +260,16 @@ def a_beginning_that_was_cleared_in_part():
     return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
 
 
+def a_beginning_that_a_power_loss_left_empty():
+    """The file that lists the stores has its length and zeros for content: nothing was made yet, and train begins."""
+    run = path("emptied")
+    shutil.rmtree(run, ignore_errors=True)
+    os.mkdir(run)
+    program.write(os.path.join(run, "starting.json"), "\0" * 300)
+    begun = program.run(*train("emptied", "nvme", steps=1))
+    return [] if begun.code == 0 else [f"not begun: {begun.err[-500:]}"]
+
+
 def blocked_exports(run, _):
     """An export that fails: its folder is a file."""
     program.write(path(run, "exports"), "")
@@ -412,5 +422,6 @@ def a_reader_that_has_gone():
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
                 a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
-                a_beginning_that_was_cleared_in_part, a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
+                a_beginning_that_was_cleared_in_part, a_beginning_that_a_power_loss_left_empty,
+                a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
                 weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

@@ -104,7 +104,7 @@ static FILE *open_regular(const char *path, int flags) {
     return file;
 }
 
-static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out) {
+static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out, size_t *out_bytes) {
     FILE *file = open_regular(path, flags);
     if (file == NULL)
         return errno == ELOOP || errno == EINVAL ? sw_fail(SW_ERR_ARG, "%s is not a regular file", path)
@@ -124,20 +124,23 @@ static sw_status read_text(const char *path, int flags, size_t limit_bytes, char
         return status;
     }
     text[bytes] = '\0';
-    if (strlen(text) != bytes) {
-        free(text);
-        return sw_fail(SW_ERR_ARG, "%s is no text file: it contains zero bytes", path);
-    }
     *out = text;
+    *out_bytes = bytes;
     return SW_OK;
 }
 
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
-    return read_text(path, 0, limit_bytes, out);
+    size_t bytes;
+    SW_TRY(read_text(path, 0, limit_bytes, out, &bytes));
+    if (strlen(*out) == bytes)
+        return SW_OK;
+    free(*out);
+    return sw_fail(SW_ERR_ARG, "%s is no text file: it contains zero bytes", path);
 }
 
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out) {
-    return read_text(path, O_NOFOLLOW, limit_bytes, out);
+    size_t bytes;
+    return read_text(path, O_NOFOLLOW, limit_bytes, out, &bytes);
 }
 
 sw_status sw_file_copy(const char *from, const char *to) {

@@ -23,7 +23,8 @@ sw_status sw_file_write_all(int file, const char *path, const char *text, size_t
 sw_status sw_file_flush_folder_of(const char *path);
 /* Reads a whole regular file of text. The caller frees the text. Refuses more than limit_bytes, and zero bytes. */
 sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
-/* Does the same, but refuses a link. For files in folders that only this program writes. */
+/* Does the same, but refuses a link and accepts zero bytes, which a power loss may leave. For files in folders that
+ * only this program writes. */
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_copy(const char *from, const char *to);
 
