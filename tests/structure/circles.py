@@ -14,7 +14,6 @@ DEFINED = set("TDBRVW")
 # Files that put functions of others into a table, and call none of them.
 REGISTRATIONS = {
     "cpu_attention.c.o": {"cpu_attention_forward.c.o", "cpu_attention_backward.c.o"},
-    "described_device.c.o": {"described_memory.c.o", "described_ops.c.o"},
 }
 
 
