@@ -233,7 +233,7 @@ static double rank_sum(const void *args) {
 /* The row of an op whose operands are the fields from `first` to `last` of its struct. */
 #define ROW_OF(op, args, first, last)                                                                                  \
     {                                                                                                                  \
-        .name = #op, .check = op, .args_bytes = sizeof(struct args), .operands_at = offsetof(struct args, first),      \
+        .name = #op, .check = (op), .args_bytes = sizeof(struct args), .operands_at = offsetof(struct args, first),    \
         .operands = 1 + (offsetof(struct args, last) - offsetof(struct args, first)) / sizeof(void *)                  \
     }
 #define ROW(op, first, last) ROW_OF(op, sw_##op, first, last)
