@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Larger than caches; the first round only touches the memory. */
+/* A working set larger than caches; the first round, which does not count, only touches the memory. */
 enum { ROUNDS = 3 };
 #define WORKING_BYTES (256 * SW_MIB)
 
@@ -28,7 +28,7 @@ double sw_median(double *values, int count) {
     return values[count / 2];
 }
 
-/* The memory of one measurement, in three areas, and how much of it a round works on. */
+/* One measurement: its memory, in three areas, and how much of it a round works on. */
 struct bench {
     struct sw_device *device;
     struct sw_stream *stream;
@@ -38,7 +38,7 @@ struct bench {
     void *a, *b, *c;
 };
 
-/* Where the areas lie: all on the device, but for one that copies come from and go to. */
+/* Sides of the three areas: all on the device, or the first on the host, for copies. */
 static const sw_memory_side on_device[3] = {SW_MEMORY_DEVICE, SW_MEMORY_DEVICE, SW_MEMORY_DEVICE};
 static const sw_memory_side first_on_host[3] = {SW_MEMORY_HOST, SW_MEMORY_DEVICE, SW_MEMORY_DEVICE};
 
@@ -68,8 +68,8 @@ static void close_bench(struct bench *bench) {
         sw_memory_close(bench->memory[i]);
 }
 
-/* Runs a function over all chunks, some rounds. The best counts: these are short, and what else a machine does in such
- * a moment says nothing of a step. */
+/* Runs a function over all chunks in some rounds and returns the best rate: rounds are short, and what else a machine
+ * does in such a moment says nothing about a step. */
 static sw_status rate_of(struct bench *bench, chunk_function run, int64_t chunk_bytes, struct sw_rate *out) {
     *out = (struct sw_rate){0};
     for (int round = -1; round < ROUNDS; round++) {

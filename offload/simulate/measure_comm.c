@@ -111,7 +111,7 @@ static void set_bounds(struct sw_measure_comm *measure, int64_t bytes) {
         measure->bounds_bytes[rank] = measure->bounds[rank] * elem_bytes;
 }
 
-/* The largest share is the first, the least the last. */
+/* Returns the bytes of a rank's share. The first is the largest, the last the smallest. */
 static int64_t share_bytes(const struct sw_measure_comm *measure, int rank) {
     return measure->bounds_bytes[rank + 1] - measure->bounds_bytes[rank];
 }

@@ -1,5 +1,5 @@
-/* What it costs that an op waits for another lane's: two threads wake each other in turn, as lanes do, and each runs an
- * op on threads that have gone to sleep meanwhile. Where a device queues ops, that they follow each other. */
+/* Measures what a handover between lanes costs: two threads wake each other in turn, as lanes do, and each runs an op
+ * on threads that have gone to sleep meanwhile. Where a device queues ops, measures how fast they follow each other. */
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
@@ -15,7 +15,7 @@ enum { TURNS = 200, PLAYERS = 2, MESSAGE_CHARS = 512 };
 struct game {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    int turn; /* modulo PLAYERS: whose */
+    int turn; /* counts turns; modulo PLAYERS, the number of the player whose turn it is */
     bool over;
 };
 

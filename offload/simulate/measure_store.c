@@ -1,4 +1,4 @@
-/* The rates of a store: a small one is made, written, read, both at once, committed, and deleted. */
+/* Measures the rates of a small store: it is made, written, read, both at once, committed, and deleted. */
 #include "core/arena.h"
 #include "core/both.h"
 #include "core/clock.h"
@@ -10,7 +10,7 @@
 
 enum { ROUNDS = 3 };
 
-/* One direction through all grains of a generation. */
+/* A pass reads or writes all grains of a generation. */
 struct pass {
     struct sw_store *store;
     struct sw_store_lane *lane; /* open while the pass runs */
@@ -36,7 +36,7 @@ static sw_status submit(const struct pass *pass, int64_t chunk) {
                            });
 }
 
-/* A buffer of the ring is used again when what it held before is done. */
+/* Runs the transfers of a pass. A buffer of the ring is used again when its last transfer is done. */
 static sw_status stream(const struct pass *pass) {
     const int64_t chunks = sw_div_up(pass->grains, pass->chunk_grains);
     bool busy[SW_STORE_LANE_TRANSFERS] = {false};
@@ -71,7 +71,7 @@ static sw_status run_alone(struct pass *pass) {
     return status;
 }
 
-/* A lane runs on any thread, but is opened by the one that has the store. */
+/* Runs two passes at once. A lane runs on any thread, but the thread that has the store opens it. */
 static sw_status run_both(struct pass *pass, struct pass *other) {
     SW_TRY(sw_store_lane_open(pass->store, pass->depth, &pass->lane));
     sw_status status = sw_store_lane_open(other->store, other->depth, &other->lane);
@@ -91,7 +91,7 @@ static sw_status timed_pass(struct pass *pass, double *out_rate, double *out_cor
     return SW_OK;
 }
 
-/* A read of one grain on an idle lane. */
+/* Measures a read of one grain on an idle lane. */
 static sw_status measure_latency(struct pass pass, double *out_s) {
     double seconds[ROUNDS];
     pass.write = false;
@@ -104,8 +104,8 @@ static sw_status measure_latency(struct pass pass, double *out_s) {
     return SW_OK;
 }
 
-/* What each takes longer while both run, from the time until both are done: when the shorter one is, the longer one
- * goes on alone. */
+/* Returns by which factor each pass is slower while both run. When the shorter pass is done, the longer one goes on
+ * alone for as long as it is longer. */
 static double slowdown_of(double alone_s, double other_alone_s, double both_s) {
     const double shorter_s = fmin(alone_s, other_alone_s), longer_s = fmax(alone_s, other_alone_s);
     return fmax(1.0, (both_s - (longer_s - shorter_s)) / shorter_s);

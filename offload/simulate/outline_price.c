@@ -5,11 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* All programs of a plan together have at most so many times the ops of one step, fewer where updates do not speculate.
- */
+/* The most ops that all programs of a plan have together, in ops of one step. */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
-/* Beyond so many ops a bound is not followed any further: the plan would have too many by far, and going on takes
- * seconds. */
+/* The op count at which a bound gives up: such a plan has too many ops by far, and going on takes seconds. */
 enum { MOST_BOUNDED = SW_PLAN_MOST_OPS / 2 };
 
 struct bounding {
@@ -54,7 +52,7 @@ bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
     return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
 }
 
-/* Only the waits of accesses matter to the simulation. */
+/* Makes the program of a step without its accesses, as the simulation needs only the waits that follow from them. */
 static sw_status make_program(const struct sw_plan *plan, struct sw_program *out) {
     SW_TRY(sw_plan_emit(plan, SW_PROGRAM_UPDATE, out));
     SW_TRY(sw_plan_derive_waits(plan, out));

@@ -1,26 +1,26 @@
-/* The price of an outline's step by given rates, without the whole plan: many outlines can be compared in little memory
- * and time. */
+/* Prices an outline's step by given rates without making the whole plan, so that many outlines can be compared in
+ * little memory and time. */
 #ifndef SW_OFFLOAD_SIMULATE_OUTLINE_PRICE_H
 #define SW_OFFLOAD_SIMULATE_OUTLINE_PRICE_H
 
 #include "offload/simulate/simulate.h"
 
-/* Seconds below which a step cannot be, as its lanes are busy for so long even where none waits for another. */
+/* Lower bounds of a step's time: its lanes are busy for so long even where none waits for another. */
 struct sw_step_bound {
-    double step_s;   /* of the busiest lane */
-    double others_s; /* of the busiest but that of updates */
-    int64_t ops;     /* of the step's program */
+    double step_s;   /* time of the busiest lane */
+    double others_s; /* time of the busiest lane but the update lane */
+    int64_t ops;     /* ops of the step's program that were priced */
 };
 
-/* Prices the ops of an outline's step, keeping none of them, until the busiest lanes reach the seconds of `enough`, and
- * then returns true in *out_slower and in *out what the ops until there take. */
+/* Prices the ops of an outline's step, keeping none of them, until the busiest lanes reach the seconds of `enough`;
+ * *out_slower tells whether they did, and *out has the times of the ops priced until then. */
 sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_bound enough,
                            struct sw_step_bound *out, bool *out_slower);
 
 /* Tells whether a plan whose step has so many ops would have more than SW_PLAN_MOST_OPS in all its programs. */
 bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops);
 
-/* Makes the program of an outline's step, simulates it and drops it. *out_ops: how many ops it has. */
+/* Makes the program of an outline's step, simulates it and drops it. *out_ops receives the number of its ops. */
 sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_simulation *out,
                               int64_t *out_ops);
 

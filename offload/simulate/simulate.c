@@ -7,29 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps simulated, and those in flight at once as the training loop begins them. The answer is the length of the last
- * step but one: the pipeline is full by then, and the step after it still takes its share. */
+/* The steps simulated, and those in flight at once as in the training loop. The answer is the length of the last step
+ * but one: the pipeline is full by then, and the step after it still takes its share. */
 enum { STEPS = 6, STEPS_IN_FLIGHT = 2, ANSWER = STEPS - 1 };
 static_assert((int)ANSWER > (int)STEPS_IN_FLIGHT + 1, "the first steps fill the pipeline");
 static_assert((int)STEPS == (int)SW_SIMULATE_MOST_STEPS, "times of all steps have room");
 
-/* Longer steps than this are not simulated: rates that make them so are mistaken, and times must fit a trace. */
+/* The longest time simulated: rates that lead beyond it are mistaken, and times must fit a trace. */
 #define LONGEST_S 1e9
 
-/* What a measurement of one busy thread may count. */
+/* The most cores that a measurement of one busy thread may count. */
 #define ONE_CORE 1.05
 
-/* An op alone: its seconds, and what it uses meanwhile. */
+/* The price of an op alone: its time, and what it uses meanwhile. */
 struct price {
     double seconds;
-    double cores; /* the part of all cores */
-    bool drive;   /* keeps it busy */
-    bool moves;   /* bytes from or to it, in the way of those the other way */
+    double cores; /* part of all cores, from 0 to 1 */
+    bool drive;   /* keeps the drive busy */
+    bool moves;   /* moves bytes to or from the drive, in the way of those that go the other way */
     bool skipped; /* a redo that is not needed */
 };
 
-/* An op of a lane: its number over all steps, and the step and the position in the lane that this means. All three are
- * kept, as dividing would take most of a simulation's time. */
+/* An op of a lane: its number over all steps, its step, and its position in the lane. All three are kept, since
+ * dividing would take most of a simulation's time. */
 struct cursor {
     int64_t number, step;
     int32_t position;
@@ -38,14 +38,14 @@ struct cursor {
 struct lane_state {
     struct cursor next; /* op to start */
     struct cursor end;  /* op to end: all before it are done */
-    bool running;       /* the op before `next` */
-    double left;        /* of it, from 1 to 0 */
-    struct price price; /* of it */
+    bool running;       /* the op before `next` runs */
+    double left;        /* part of the running op that is left, from 1 to 0 */
+    struct price price; /* price of the running op */
     double ready_s;     /* when the lane may take the next op */
     double started_s;   /* of the running op */
 };
 
-/* Since the beginning, in seconds. */
+/* Seconds since the beginning: the clock, and what was busy for how long. */
 struct totals {
     double now, cores, drive, lane[SW_LANES];
 };
@@ -54,11 +54,11 @@ struct simulator {
     const struct sw_plan *plan;
     const struct sw_program *program;
     const struct sw_rates *rates;
-    bool redone;
+    bool redone;                      /* redo ops run */
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
-    int64_t steps, first, last;       /* how many, and those that answer: after `first`, up to `last` */
+    int64_t steps, first, last;       /* steps in all; the answer is about those after `first`, up to `last` */
     int64_t steps_done;
-    struct totals total, before, after; /* so far, and at both ends of the steps that answer */
+    struct totals total, before, after; /* totals so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
 };
 
@@ -75,7 +75,8 @@ static void move_on(const struct simulator *s, sw_lane lane, struct cursor *curs
     }
 }
 
-/* An op that was measured alone is not slower alone, however many cores the measurement counted. */
+/* Returns the part of all cores, at most 1: an op that was measured alone is not slower alone, however many cores the
+ * measurement counted. */
 static double part_of_cores(double cores, double all_cores) {
     return fmin(1.0, cores / all_cores);
 }
@@ -138,11 +139,11 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, r->backward_s[op->unit]);
     case SW_OP_BACKWARD: return of_backward(s, op);
     case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
-    default: return (struct price){0}; /* the norm: a sum over grains */
+    default: return (struct price){0}; /* the norm is only a sum over grains */
     }
 }
 
-/* The first step that may not have begun. */
+/* Returns the number of steps that may have begun. */
 static int64_t steps_begun(const struct simulator *s) {
     return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
 }
@@ -178,7 +179,8 @@ static int64_t ns_of(double seconds) {
     return (int64_t)llround(seconds * 1e9);
 }
 
-/* Handing over takes time, to a sleeping thread more than to a device's queue; I/O is queued, so its goes unseen. */
+/* Returns the time of a handover to a lane's next op: a sleeping thread takes longer than a device's queue, and I/O is
+ * queued ahead, so that its handover goes unseen. */
 static double handover_s(const struct sw_rates *rates, sw_lane lane) {
     if (sw_lane_is_io(lane))
         return 0.0;
@@ -213,14 +215,14 @@ static void end_op(struct simulator *s, sw_lane which) {
     move_on(s, which, &lane->end);
 }
 
-/* How much slower than alone ops run: where they want more of the cores than there is, and where reads and writes share
- * the drive. */
+/* Factors by which ops are slower than alone: where they want more cores than there are, and where reads and writes
+ * share the drive. */
 struct crowding {
     double cores, drive;
 };
 
-/* How many times as long the ops at hand take for want of cores. Ops that share work out evenly over several cores end
- * with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
+/* Returns by which factor the running ops take longer for want of cores. Ops that share work out evenly over several
+ * cores end with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
 static double crowding_of_cores(const struct simulator *s) {
     double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
     for (int which = 0; which < SW_LANES; which++) {
@@ -274,9 +276,9 @@ static void advance(struct simulator *s) {
     s->total.drive += drive ? passes_s : 0.0;
 }
 
-/* Starts what may start, ends what has ended, until nothing changes any more. */
+/* Starts ops that may start and ends ops that have ended, until nothing changes. Returns whether anything did. */
 static bool settle(struct simulator *s) {
-    /* What rounding leaves of an op that has ended. */
+    /* Rounding leaves so much of an op that has ended. */
     const double nothing = 1e-9;
     bool any = false, changed = true;
     while (changed) {
@@ -298,8 +300,8 @@ static bool settle(struct simulator *s) {
     return any;
 }
 
-/* The busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them busier than
- * any of them is. */
+/* Names what is busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them
+ * busier than any of them is. */
 static void name_bottleneck(const struct simulator *s, struct sw_simulation *out) {
     out->bottleneck = "drive";
     double most_s = out->drive_busy_s;
@@ -381,8 +383,9 @@ sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, s
     return sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, true, rates, NULL, &out->redone);
 }
 
-/* Lanes have nothing left to do when a step with another program begins. So a step with a save runs apart, and the
- * steps before and after it are the ends of runs of steps, which take longer than as many steps in the middle. */
+/* Prices a save. Lanes have nothing left to do when a step with another program begins, so a step with a save runs
+ * apart, and the steps before and after it are the ends of runs of steps, which take longer than as many steps in the
+ * middle. */
 sw_status sw_predict_save(const struct sw_plan *plan, const struct sw_rates *rates, int64_t every,
                           const struct sw_simulation *plain, struct sw_save_price *out) {
     struct sw_simulation run_of_steps;

@@ -1,4 +1,4 @@
-/* The simulator: how long a plan's steps take on a machine of given rates.
+/* The simulator predicts how long a plan's steps take on a machine of given rates.
  *
  * Each lane starts its ops in order when their waits are met, as the engine's threads do. An op alone takes its bytes
  * or its arithmetic at the measured rate. Lanes that use one resource at the same time share it: the cores, which on a
@@ -13,11 +13,11 @@
 
 struct sw_simulation {
     double step_s;                /* from the end of a step to the end of the next, once the pipeline is full */
-    double lane_busy_s[SW_LANES]; /* of one step; while anything of the lane was under way */
+    double lane_busy_s[SW_LANES]; /* one entry per lane: seconds of a step with an op of the lane under way */
     double cores_busy_s;          /* core-seconds of one step */
-    double drive_busy_s;          /* seconds in which the drive read or wrote */
+    double drive_busy_s;          /* seconds of a step in which the drive read or wrote */
     const char *bottleneck;       /* what is busy for the largest part of the step: a lane, "cores" or "drive" */
-    double bottleneck_share;      /* that part */
+    double bottleneck_share;      /* that part, from 0 to 1 */
 };
 
 /* Simulates steps of a program that can follow itself. redone: the redo of every step is needed. trace (may be NULL)
@@ -25,33 +25,34 @@ struct sw_simulation {
 sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
                       struct sw_trace *trace, struct sw_simulation *out);
 
-/* The same of some steps by themselves, from a standstill to a standstill; what *out says is of all of them together.
- * More than one need a program that can follow itself. */
+/* Simulates some steps by themselves, from a standstill to a standstill; *out counts all of them together. More than
+ * one step needs a program that can follow itself. */
 enum { SW_SIMULATE_MOST_STEPS = 6 };
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out);
 
-/* sw_simulate without a trace of a program that is not the plan's own: one of an outline. */
+/* Simulates, without a trace, a program that is not one of the plan's: that of an outline. */
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
                               const struct sw_rates *rates, struct sw_simulation *out);
 
-/* Seconds that an op keeps its lane busy at the least: alone, and on a lane that was busy before. */
+/* Returns the least seconds for which an op keeps its lane busy: alone, and on a lane that was busy before. */
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op);
 
 /* A plan's steps in each way that they may run. */
 struct sw_prediction {
     struct sw_simulation plain;      /* updates under the next forward pass */
-    bool may_speculate;              /* the plan has two generations; what follows is only then there */
+    bool may_speculate;              /* the plan has two generations; the fields below are valid only then */
     struct sw_simulation speculated; /* updates in the backward pass, none redone */
-    struct sw_simulation redone;     /* the same, every one redone */
+    struct sw_simulation redone;     /* updates in the backward pass, all redone */
 };
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out);
 
-/* Where not every step commits: a step that carries a save, one in `every`, beside the plain one. */
+/* The price of a save, where not every step commits. */
 struct sw_save_price {
-    struct sw_simulation step;
-    double cost_s; /* by which it makes the training longer, with what the steps before and after it lose */
+    struct sw_simulation step; /* the step that carries the save */
+    double cost_s;             /* by how much a save makes the training longer, on the steps around it too */
 };
+/* Prices a save in one of `every` steps. plain: the simulation of a step without a save. */
 sw_status sw_predict_save(const struct sw_plan *plan, const struct sw_rates *rates, int64_t every,
                           const struct sw_simulation *plain, struct sw_save_price *out);
 

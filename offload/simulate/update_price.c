@@ -6,9 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Plans that are made and simulated at most, and about how many ops of theirs: a few seconds' work. */
+/* The most plans, and about how many ops of theirs, that are made and simulated: a few seconds' work. EVENLY: the parts
+ * of which shares are tried. */
 enum { MOST_TRIED = 40, MOST_OPS = 1500000, EVENLY = 8 };
-/* What a mixture must save to be worth it: less than this is within what rates are known to. */
+/* The part of a step that a mixture must save to be worth it: rates are not known more closely. */
 #define LEAST_SAVED 0.005
 
 struct search {
@@ -37,7 +38,7 @@ static sw_status cannot_win(const struct search *s, const struct sw_plan *plan, 
     return SW_OK;
 }
 
-/* *out_s stays infinite where the plan was not worth simulating. */
+/* Simulates a plan. *out_s stays as it is where the plan cannot be the cheapest and is not priced `always`. */
 static sw_status price(struct search *s, const struct sw_plan *plan, bool always, double *out_s) {
     struct sw_simulation step;
     int64_t ops;
@@ -85,7 +86,7 @@ static void turn(struct search *s, int64_t first, int64_t end) {
         s->streams[u] = !s->streams[u];
 }
 
-/* So many of EVENLY parts of the parameters on the device, evenly spread, as both sides then work at once. */
+/* Tries each share of the parameters on the device, evenly spread over the units, as both sides then work at once. */
 static sw_status try_shares(struct search *s) {
     for (int64_t share = 1; share < EVENLY && s->ops < MOST_OPS; share++) {
         int64_t grains = 0, there = 0;
@@ -101,7 +102,7 @@ static sw_status try_shares(struct search *s) {
     return SW_OK;
 }
 
-/* From the best so far, runs of neighbours on the other side. */
+/* Tries, from the best so far, runs of neighbours on the other side. */
 static sw_status try_runs(struct search *s) {
     const int64_t units = s->spec.units->count;
     for (int64_t u = 0; u < units; u++)
@@ -121,7 +122,7 @@ static sw_status try_runs(struct search *s) {
     }
 }
 
-/* All on one side, whatever was found to be cheaper. */
+/* Takes the plan with all updates on one side, whatever was found to be cheaper. */
 static sw_status take_all(struct search *s, bool streams) {
     double step_s;
     sw_plan_destroy(s->best);
@@ -147,7 +148,7 @@ static sw_status search(struct search *s, struct sw_update_prices *out) {
     return SW_OK;
 }
 
-/* The plan of another rank in place of the best. */
+/* Replaces the best plan, which is rank 0's, by that of another rank. */
 static sw_status take_own(struct search *s, int rank) {
     struct sw_plan *own;
     for (int64_t u = 0; u < s->spec.units->count; u++)
