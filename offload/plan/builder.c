@@ -71,7 +71,7 @@ struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane l
     return op;
 }
 
-/* Bytes of a slot, from its start. */
+/* A run of a slot's bytes, from the slot's start. */
 struct extent {
     int64_t offset_bytes, bytes;
 };
@@ -100,7 +100,8 @@ static void add_access(struct sw_builder *b, bool write, struct sw_operand place
     op->access_count++;
 }
 
-/* Sums of squares lie by grain in the piece of their unit; of all else, a piece holds the op's grains alone. */
+/* Returns the bytes of a piece that an op uses. Square sums lie by grain in the piece of their unit; of other contents
+ * a piece holds the op's grains alone. */
 static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_operand place,
                                sw_content content) {
     const struct sw_slot *slot = &b->plan->slot[place.slot];
@@ -115,8 +116,8 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
     return extent;
 }
 
-/* The pieces of a unit's state that hold some grains: more than one where the slot has more of the unit than the chunks
- * that these grains are of. */
+/* Adds an access to the pieces of a unit's state that hold some grains. There are several where the grains are more
+ * than a chunk, or where the slot's chunks begin elsewhere. */
 static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, struct sw_what what) {
     const int64_t chunk_grains = b->plan->spec.chunk_grains;
     const int64_t first = at.first_grain - b->plan->slot[slot].first_grain;
@@ -206,7 +207,7 @@ static const struct {
     {SW_HOST, SW_NVME, SW_OP_WRITE, SW_LANE_WRITE},
 };
 
-/* What moves a piece: its kind and lane. */
+/* Returns the index in `moves` of the op that moves a piece between two slots. */
 static size_t find_move(const struct sw_builder *b, struct sw_operand from, struct sw_operand to) {
     size_t m = 0;
     while (m < sizeof moves / sizeof moves[0] &&

@@ -1,4 +1,4 @@
-/* How the ops of a program are written down: one after the other, each with what it reads and writes. */
+/* The builder writes down the ops of a program one after the other, each with what it reads and writes. */
 #ifndef SW_OFFLOAD_PLAN_BUILDER_H
 #define SW_OFFLOAD_PLAN_BUILDER_H
 
@@ -29,13 +29,13 @@ enum sw_ring {
 };
 
 /* A piece of a slot, or the part of it that begins offset_bytes in. */
-enum { SW_BY_GRAINS = -1 }; /* in place of a piece: those that hold the op's grains */
+enum { SW_BY_GRAINS = -1 }; /* in place of a piece's number: the pieces that hold the op's grains */
 struct sw_operand {
     int32_t slot;
     int64_t piece;
     int64_t offset_bytes;
-    int64_t bytes; /* 0: those of the op's grains, or, where it has none, the rest of the piece */
-    bool own;      /* it gets, or has, this rank's part of what the ranks make whole */
+    int64_t bytes; /* 0: the bytes of the op's grains, or, where it has none, the rest of the piece */
+    bool own;      /* only this rank's shard is, or becomes, valid; the rest arrives with the all-gather */
 };
 
 /* A chunk of a unit's state, by its number among the chunks that this rank has. */
@@ -53,11 +53,11 @@ struct sw_what {
     sw_generation generation;
 };
 
-/* What the updates need of a state, chunk by chunk in their order, brought into its ring before they come to it. */
+/* Chunks of a state that are brought into its ring, in the order of the updates, before these take them. */
 struct sw_read_ahead {
-    int64_t unit, chunk; /* the next to be brought; unit: count of units when all are */
-    int64_t brought, taken;
-    int32_t first_piece; /* of the next to be taken */
+    int64_t unit, chunk;    /* the next chunk to be brought; unit is the count of units when all are */
+    int64_t brought, taken; /* chunks so far */
+    int32_t first_piece;    /* piece of the next chunk to be taken */
 };
 
 struct sw_builder {
@@ -65,21 +65,21 @@ struct sw_builder {
     const struct sw_plan_index *index;
     struct sw_program *program;
     int32_t op_capacity, access_capacity;
-    int64_t most_bytes; /* that this program may have beside the plan's other ones */
+    int64_t most_bytes; /* bytes of ops and accesses that the plan's other programs leave for this one */
     int32_t ring_next[RINGS];
     int32_t unit_slot_next;
     int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
     bool table_held;                         /* the table slot has this step's weights */
     bool rows_held;                          /* rows of the embedding are gathered */
     int work_acc_next;
-    int64_t sums_unit; /* whose shard is reduced and has no sums of squares yet, or -1 */
+    int64_t sums_unit; /* unit whose shard is reduced and has no square sums yet; -1: none */
     struct sw_read_ahead ahead[SW_STATES];
-    int state_age;    /* of weights and records that this program computes with: made in this step, or before */
-    bool saves;       /* records that live on device or host also go to NVMe */
+    int state_age;    /* age of the weights and optimizer state computed with: 0 made in this step, 1 before */
+    bool saves;       /* optimizer state that lives on device or host also goes to NVMe */
     bool commits;     /* a commit has been written down */
-    bool works;       /* something that uses the work area has */
-    bool redo;        /* ops being written down belong to a redo */
-    sw_take_ops take; /* takes the ops and their accesses away as they become many; NULL: all are kept */
+    bool works;       /* an op that uses the work area has been written down */
+    bool redo;        /* ops that are being written down belong to a redo */
+    sw_take_ops take; /* takes ops and their accesses away as they become many; NULL: all are kept */
     void *take_context;
     bool enough;          /* `take` wants no more */
     struct sw_op dropped; /* receives ops once memory ran out, which the status says, or once there are enough */
@@ -88,15 +88,18 @@ struct sw_builder {
 
 /* Hands the ops that were written down since the last time to `take`. */
 void sw_build_hand_on(struct sw_builder *b);
+/* Writes down an op, to which accesses are then added. The pointer is valid until the next op. unit, micro: -1 for
+ * none.
+ */
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro);
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk);
 /* Adds to the last op that it reads, or writes, one piece. */
 void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what);
 void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what);
-/* Like these two, of the pieces that hold these grains of a unit's state. */
+/* Adds to the last op that it reads, or writes, the pieces that hold these grains of a unit's state. */
 void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
 void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
-/* Like these two, of all chunks of a unit. */
+/* Adds to the last op that it reads, or writes, all chunks of a unit. */
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 
@@ -115,9 +118,10 @@ int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (fetch.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
-/* The rows that a micro-batch needs of an embedding that is gathered, on the device; they have been fetched. */
+/* Copies a micro-batch's gathered rows of the embedding to the device and returns where they are. The embedding has
+ * been fetched. */
 struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro);
-/* Gathers them, of all micro-batches, from a chunk of weights on the host. */
+/* Gathers the rows of all micro-batches from a chunk of weights on the host. */
 void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
                      struct sw_what what);
 /* Takes a device slot for a unit that lives elsewhere. */
@@ -126,18 +130,18 @@ int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 /* The update of a unit with the gradients of the step before, or its redo, which is written down in parts. */
 struct sw_unit_update {
     bool begun;
-    int64_t unit, chunks, next; /* in all, and the first that is not written down yet */
-    bool redo, gathers;         /* rows are gathered from its new weights */
-    int32_t slot;               /* device slot that its new weights also go to, or -1 */
+    int64_t unit, chunks, next; /* chunks: in all; next: the first that is not written down yet */
+    bool redo, gathers;         /* gathers: rows are gathered from its new weights */
+    int32_t slot;               /* device slot that its new weights also go to; -1: none */
 };
 /* Tells whether a unit's update may begin before other units' updates: it takes no piece of a ring that these take in
  * their turn, and no device slot for its weights. */
 bool sw_build_update_is_apart(const struct sw_builder *b, int64_t unit);
-/* feed: its new weights also go to where sw_build_fetch will find them. */
+/* Begins the update of a unit. feed: its new weights also go to where sw_build_fetch will find them. */
 struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, sw_waiting waiting, bool feed);
 /* Writes down the chunks before `end`. */
 void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end);
-/* After the last one: where each rank has updated its shard, all get the whole. */
+/* Ends an update after its last chunk: where each rank has updated its shard, all get the whole. */
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update);
 void sw_build_commit(struct sw_builder *b);
 
@@ -164,26 +168,28 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group);
 /* Runs the head's forward pass of a group, as an op of `kind`: the loss or the logits. */
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 
-/* A finished gradient goes to where gradients live and, where the program speculates, into the update at once. */
+/* Rounds a finished gradient and moves it to where gradients live and, if `speculate`, into the update at once. */
 void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
 void sw_build_norm(struct sw_builder *b);
-/* Adds to the last op that it leaves the square sums of a chunk of gradients. */
+/* Adds to the last op that it writes the square sums of a chunk of gradients. */
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
 /* Copies the square sums of a unit to the host. */
 void sw_build_download_square_sums(struct sw_builder *b, int64_t unit);
 
-/* Between ranks (exchange.c): each rank's own gradients become the shard of their sum; the shards in a slot of this
- * rank become the whole unit in another, or in the same; what is known of the step goes to all, once it is committed
- * where it commits. */
+/* Reduces the ranks' gradients of a unit to this rank's shard of their sum (exchange.c). */
 void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage);
-/* Takes the square sums of the shard that was reduced last, if nobody has. */
+/* Sums the squares of the shard that was reduced last, if that is not written down yet. */
 void sw_build_sums_of_shard(struct sw_builder *b);
-/* The same of one group's, added to the accumulator of the shard. */
+/* Reduces the gradients of one group and adds them to the accumulator of this rank's shard. */
 void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before);
+/* Gathers the ranks' shards of a unit's weights, this rank's from slot `from`, into the whole unit in slot `to`; both
+ * may be the same. */
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
+/* Tells all ranks what each knows of the step (commit.c), square sums included or not, once the step is committed where
+ * it commits. */
 void sw_build_exchange_summary(struct sw_builder *b, bool sums);
 
-/* The last access of the norm: what the step before found, which decides about redoing. */
+/* Adds to the last op that it reads the norm of the step before, which decides about redoing. */
 void sw_build_read_norm(struct sw_builder *b);
 
 #endif

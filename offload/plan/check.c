@@ -27,8 +27,8 @@ struct piece_view {
     int32_t unit, index, stage;
     int32_t made_in_step; /* -1: before the first step */
     sw_lane writer_lane;
-    int32_t writer;           /* done count of its lane; 0: none */
-    int32_t reader[SW_LANES]; /* likewise */
+    int32_t writer;           /* done count of the last write's lane; 0: none */
+    int32_t reader[SW_LANES]; /* done count of each lane's last read since; 0: none */
 };
 
 struct checker {
@@ -36,9 +36,9 @@ struct checker {
     const struct sw_program *program;
     struct piece_view *piece;
     struct clock *done_clock[SW_LANES]; /* what is known once op k of a lane is done */
-    int steps;                          /* to unroll */
+    int steps;                          /* steps to unroll */
     bool redoes;                        /* redo ops run; else what was speculated stands */
-    int32_t next[SW_LANES];             /* ops visited */
+    int32_t next[SW_LANES];             /* ops of each lane that were visited */
     bool remade[SW_CONTENTS];           /* the program makes this content anew in each step */
 };
 
@@ -60,7 +60,7 @@ static void merge(struct clock *into, const struct clock *from) {
             into->done[lane] = from->done[lane];
 }
 
-/* The step in which what an access deals with was made; what no step makes anew is from before the first. */
+/* Returns the step in which an access's content was made; -1, before the first, where no step makes it anew. */
 static int made_in(const struct checker *c, const struct sw_access *access, int step) {
     return access->age > 0 && !c->remade[access->content] ? -1 : step - access->age;
 }
@@ -69,7 +69,7 @@ static bool is_state(sw_content content) {
     return content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_OPTIMIZER;
 }
 
-/* What an access expects, or leaves. A speculation that stands is what the step after would have made of it. */
+/* Returns what an access expects or leaves. A speculation that stands counts as made by the step after. */
 static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
     const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_VERSION_SPECULATIVE) != 0;
     return (struct piece_view){.content = access->content,
@@ -84,8 +84,8 @@ static bool holds(const struct piece_view *view, const struct piece_view *expect
            view->stage == expected->stage && view->made_in_step == expected->made_in_step;
 }
 
-/* Each lane's ops read in the memory of one tier and write in that of one. The norm is no memory of a tier's, a
- * commit moves nothing, and what ranks share of a step is host memory, and waits for the commit. */
+/* Tells whether an op of a lane can access memory of a tier: each lane reads one tier and writes one. The norm belongs
+ * to no tier, a commit moves nothing, and the summary that ranks exchange is host memory and waits for the commit. */
 static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_tier tier) {
     static const struct {
         sw_tier read, write;
@@ -100,8 +100,8 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
     return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
 }
 
-/* Sums of a group's gradients are fp32 and gradients are not: only these two ops know the difference. A rename of all
- * accesses alike would pass as the content of a piece. */
+/* Tells whether an op may deal in an access's content as far as sums of gradients go: these are fp32 and gradients are
+ * not, and only two ops know the difference. If all accesses to a piece named the wrong one, the pieces would agree. */
 static bool deals_in(const struct sw_op *op, const struct sw_access *access) {
     const bool leaves_sum = op->kind == SW_OP_REDUCE_GRADIENTS && op->wide && access->write;
     const bool takes_sum = op->kind == SW_OP_ADD_TO_ACCUMULATOR && access->content != SW_CONTENT_ACC;
@@ -129,7 +129,7 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
     what.writer = own;
     for (int32_t k = access->first; k < access->first + access->count; k++, what.index++) {
         struct piece_view *view = &c->piece[slot->first_piece + k];
-        /* What the op itself just did to the piece needs no order. */
+        /* An op needs no order with its own accesses. */
         const bool own_write = view->writer == own && view->writer_lane == op->lane;
         if (!own_write && start->done[view->writer_lane] < view->writer)
             return violation(op, step, c, access, k, "without waiting for its last write");
@@ -147,7 +147,7 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
     return SW_OK;
 }
 
-/* The clock at which the lane's next op starts; false when a wait is not yet visited. */
+/* Returns in *out the clock at which the lane's next op starts; false: an op that it waits for is not visited yet. */
 static bool start_clock(const struct checker *c, sw_lane lane, struct clock *out) {
     const struct sw_program *program = c->program;
     const int32_t number = c->next[lane], per_step = program->lane_count[lane];
@@ -204,8 +204,8 @@ static sw_status visit_all(struct checker *c) {
     }
 }
 
-/* The step in which a resident was made: before the first, unless that finds a speculation that stands, in the weights
- * and in the generation that it commits. */
+/* Returns the step in which a resident's content was made: -1, before the first, unless the first finds a speculation
+ * that stands in the weights and in the generation that it commits. */
 static int resident_made_in(const struct checker *c, int32_t slot) {
     const struct sw_slot *resident = &c->plan->slot[slot];
     const bool committed =

@@ -9,7 +9,7 @@ struct extent {
 
 #define ROLE(name) (1u << SW_ROLE_##name)
 
-/* Roles that an op of a kind cannot do without. */
+/* Roles that an op of a kind must have. */
 static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
     [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
@@ -43,7 +43,7 @@ static const unsigned repeated[SW_OP_KINDS] = {
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM),
 };
 
-/* Bytes of the ranks' chunks of a number that lie in a bucket before those of `rank`. */
+/* Returns the bytes of the chunks that lie in an op's bucket before the chunk of `rank`. */
 static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, int rank) {
     int64_t grains = 0;
     for (int r = 0; r < rank; r++)
@@ -60,8 +60,8 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
     return (struct extent){start + offset_bytes, bytes > 0 ? bytes : end - start - offset_bytes};
 }
 
-/* Where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks before;
- * square sums lie by grain in the piece of their unit. */
+/* Returns where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks
+ * before; square sums lie by grain in the piece of their unit. */
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     if (access->content == SW_CONTENT_SQUARE_SUMS)
         return op->first_grain * (int64_t)sizeof(double);
@@ -80,7 +80,8 @@ static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op 
     return of_piece(slot, access->first, offset_in_piece(plan, op, access), op->bytes);
 }
 
-/* An op on a bucket reads and writes all ranks' chunks of it; what it leaves of a reduction is this rank's. */
+/* Returns the operand of an op on a bucket, which reads and writes all ranks' chunks of it, and of which a reduction
+ * leaves this rank's. */
 static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
@@ -117,7 +118,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
     return of_piece(slot, access->first, 0, 0);
 }
 
-/* before: operands of the same role that the op has before this one. */
+/* Returns where an operand must lie. before: operands of the same role that the op has before this one. */
 static struct extent expected(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                               int before) {
     switch (op->kind) {

@@ -2,14 +2,14 @@
 #include "offload/plan/builder.h"
 
 /* Version of square sums: those of all ranks are there. */
-enum { STAGE_SHARED = -1 };
+enum { VERSION_SHARED = -1 };
 
 /* The square sums of a unit on the host: of this rank, or, once they are shared, of all. */
 static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool shared) {
     return (struct sw_what){.content = SW_CONTENT_SQUARE_SUMS,
                             .unit = -1,
                             .index = unit,
-                            .stage = shared ? STAGE_SHARED : sw_plan_shard_chunks(b->plan, unit)};
+                            .stage = shared ? VERSION_SHARED : sw_plan_shard_chunks(b->plan, unit)};
 }
 
 void sw_build_norm(struct sw_builder *b) {
@@ -20,8 +20,9 @@ void sw_build_norm(struct sw_builder *b) {
     sw_build_write(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
 
-/* Reading every grain of what is committed orders the commit after its writes. Of two generations, the other generation
- * is what counts until the commit is done, so reading that keeps the writes of the next step behind it. */
+/* Reading every grain of what is committed orders the commit after its writes. With two generations, a
+ * resume would take the other one until the commit is done, so reading that too keeps the writes of the next step
+ * behind the commit. */
 static void read_committed(struct sw_builder *b) {
     for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
         const struct sw_span at = sw_plan_span(b->plan, SW_OPTIMIZER, u);
@@ -69,7 +70,7 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));
     }
-    /* Losses have been left by what used the work area last. */
+    /* The op that used the work area last has left the losses. */
     if (b->works)
         sw_build_read(b, work, (struct sw_what){.content = SW_CONTENT_WORK, .unit = -1});
 }

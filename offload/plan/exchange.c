@@ -1,5 +1,4 @@
-/* What goes between ranks: gradients to the shards of their sum, shards of weights to whole units, and what is known of
- * a step to all.
+/* The exchange between ranks: gradients become the shards of their sum, and shards of weights whole units.
  *
  * Gradients that live whole on the device (stages 0 and 1) are rounded there and reduced in place, a unit at once. All
  * others pass through buckets of constant size (the constant-size buffers of ZeRO-R): one has a chunk of every rank's
@@ -7,8 +6,9 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-/* Of gradients: this rank's, before they are reduced. Reduced ones that are not whole yet have SW_VERSION_OWN. */
-enum { STAGE_LOCAL = 4 };
+/* Version of this rank's own gradients, before they are reduced. Reduced ones that are not whole yet have
+ * SW_VERSION_OWN. */
+enum { VERSION_LOCAL = 4 };
 
 static struct sw_what grads_of(int64_t unit, int64_t index, int stage) {
     return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .stage = stage};
@@ -18,12 +18,12 @@ static int64_t round_bytes(const struct sw_builder *b, int64_t grains) {
     return grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + sw_plan_typed_bytes(b->plan, grains);
 }
 
-/* Everything that is not this rank's goes to its owner. */
+/* Returns the bytes that this rank gives to others in a reduction: all but its own grains. */
 static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64_t own_grains) {
     return sw_plan_typed_bytes(b->plan, grains - own_grains);
 }
 
-/* The own goes to everybody else. */
+/* Returns the bytes that this rank gives to others in a gather: its own grains to everybody else. */
 static int64_t gathered_bytes(const struct sw_builder *b, int64_t own_grains) {
     return sw_plan_typed_bytes(b->plan, own_grains) * (sw_plan_ranks(b->plan) - 1);
 }
@@ -42,7 +42,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     sw_build_write_unit(b, to, what);
 }
 
-/* Sums of squares of a chunk of the own shard. */
+/* Sums the squares of a chunk of this rank's shard. */
 static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand at, struct sw_what what) {
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_SUM_SQUARES, SW_LANE_COMPUTE, chunk);
     op->bytes = sw_build_typed_bytes(b, chunk);
@@ -50,8 +50,8 @@ static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, stru
     sw_build_note_square_sums(b, chunk->unit, chunk->number);
 }
 
-/* Of a shard that stays on the device they are not taken at once: the compute lane would wait for the exchange, which
- * so has the next unit's backward pass to hide behind. */
+/* The square sums of a shard that stays on the device are not taken at once, because the compute lane would wait for
+ * the exchange. Taken here, the exchange hides behind the next unit's backward pass. */
 void sw_build_sums_of_shard(struct sw_builder *b) {
     const int64_t unit = b->sums_unit;
     if (unit < 0)
@@ -65,7 +65,7 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
     b->sums_unit = -1;
 }
 
-/* Gradients that live whole on the device. */
+/* Reduces gradients that live whole on the device, in place. */
 static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
     const int32_t home = b->index->grads[unit];
     const struct sw_span own = sw_plan_shard(b->plan, unit);
@@ -76,11 +76,11 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
         sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, stage, 0, 0});
-        sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, STAGE_LOCAL));
+        sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, VERSION_LOCAL));
     }
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, unit, -1);
     op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
-    sw_build_read_unit(b, home, grads_of(unit, 0, STAGE_LOCAL));
+    sw_build_read_unit(b, home, grads_of(unit, 0, VERSION_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
     if (!whole)
@@ -96,9 +96,9 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
 /* A chunk of every rank's shard, one after the other in a piece of a ring. */
 struct bucket {
     int64_t unit, number;
-    int64_t grains;      /* of all ranks */
-    struct sw_chunk own; /* no grains: this rank has none in it */
-    struct sw_operand at, mine /* of it */;
+    int64_t grains;             /* grains of all ranks' chunks together */
+    struct sw_chunk own;        /* this rank's chunk, which may have no grains */
+    struct sw_operand at, mine; /* the bucket, and this rank's chunk in it */
 };
 
 static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t stage) {
@@ -120,11 +120,11 @@ static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t nu
     bucket.at.bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
     bucket.mine.bytes = sw_plan_typed_bytes(b->plan, bucket.own.at.grains);
     op->bytes = round_bytes(b, bucket.grains);
-    sw_build_write(b, bucket.at, grads_of(unit, number, STAGE_LOCAL));
+    sw_build_write(b, bucket.at, grads_of(unit, number, VERSION_LOCAL));
     return bucket;
 }
 
-/* To where the gradients live, if that is not the device. */
+/* Moves a chunk to where the gradients live, which is not the device. */
 static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand from) {
     const struct sw_operand home = {.slot = b->index->grads[chunk->unit], .piece = SW_BY_GRAINS};
     const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
@@ -135,7 +135,7 @@ static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct
         sw_build_move(b, on_host, home, what, chunk, sw_build_typed_bytes(b, chunk));
 }
 
-/* All ranks' chunks of a bucket that has been reduced go home. */
+/* Gathers all ranks' chunks of a reduced bucket and moves them to where the gradients live. */
 static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
@@ -166,7 +166,7 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     op->first_grain = bucket->own.at.first_grain;
     op->grains = bucket->own.at.grains;
     op->bytes = scattered_bytes(b, bucket->grains, bucket->own.at.grains);
-    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, VERSION_LOCAL));
     if (mine || !lives_here)
         sw_build_write(b, to, reduced);
     if (mine && !lives_here)
@@ -181,7 +181,7 @@ static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) 
     return (struct sw_what){.content = SW_CONTENT_ACC, .unit = unit, .index = chunk, .stage = groups};
 }
 
-/* What all ranks' chunks of a number add up to goes to the accumulator of the shard. */
+/* Reduces a bucket and adds this rank's chunk of the sum to the accumulator of its shard. */
 static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
     const struct sw_chunk *own = &bucket->own;
     struct sw_operand sum = sw_build_ring(b, RING_BUCKET_SUMS);
@@ -192,7 +192,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     op->bucket = op->wide = true;
     sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM);
     op->bytes = scattered_bytes(b, bucket->grains, own->at.grains);
-    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, STAGE_LOCAL));
+    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, VERSION_LOCAL));
     sw_build_write(b, sum, reduced);
     if (own->at.grains == 0)
         return;

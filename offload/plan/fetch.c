@@ -1,4 +1,4 @@
-/* Weights on their way to the device. */
+/* Brings weights to the device. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
@@ -12,7 +12,7 @@ int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
     return b->index->unit_slot[k];
 }
 
-/* Where a unit's weights of this step already are on the device, or -1. */
+/* Returns the device slot that already has a unit's weights of this step; -1: none has. */
 static int32_t held(const struct sw_builder *b, int64_t unit) {
     if (sw_plan_has_whole_on_device(b->plan, unit))
         return b->index->weights[unit];
@@ -45,7 +45,7 @@ struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
     return to;
 }
 
-/* Weights on the host, where they live or are staged. */
+/* Returns where a chunk of weights is on the host: where it lives, or staged from NVMe. */
 static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
     const struct sw_operand home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
@@ -64,7 +64,7 @@ static void gather_all(struct sw_builder *b) {
     }
 }
 
-/* What this rank has of them goes to the device, if it is not there; shards become whole. */
+/* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
 static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;

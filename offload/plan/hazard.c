@@ -1,4 +1,4 @@
-/* Waits, derived from accesses: a read waits for the last write of its pieces, a write for the last write and for all
+/* Derives waits from accesses: a read waits for the last write of its pieces, a write for the last write and for all
  * reads since.
  *
  * The ops are walked in order as several steps, so that generations have swapped roles both ways; conflicts that the
@@ -10,7 +10,7 @@
 
 enum { WALKS = 3 };
 
-/* Count of ops of a lane that must be done: positions over both steps, plus one; 0 for none. */
+/* Count of ops of a lane, over all walks, that must be done; 0: none. */
 typedef int32_t done_count;
 
 struct piece_state {
@@ -19,7 +19,7 @@ struct piece_state {
     sw_lane writer_lane;
 };
 
-/* What is known of several pieces of a slot together: the pieces that the last access to the slot named. Each
+/* The state of several pieces of a slot together: the pieces that the last access to the slot named. Each
  * micro-batch reads all of a unit's weights again and adds to all of its accumulator, so accesses to the same pieces
  * follow each other, and only the first has to visit each piece. The pieces themselves get what was recorded here when
  * an access to the slot names other pieces. */

@@ -1,5 +1,5 @@
-/* Which intermediates are kept for the backward pass: by price, those first that take the longest to be computed again
- * for the bytes that they hold. */
+/* Chooses the intermediates that are kept for the backward pass: first those that take the longest to be computed again
+ * for their bytes. */
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
@@ -10,7 +10,7 @@
  * a block's products are so far above it that the order is the same on all. */
 enum { DERIVE_PASSES = 1, FLOPS_OF_A_BYTE = 100, FLOPS_OF_A_SAVED_BYTE = 1000 };
 
-/* What computing again takes, of one micro-batch. */
+/* Returns the price of computing a unit's intermediates of one micro-batch again, in bytes moved. */
 static double price(const struct sw_plan_spec *spec, int64_t unit, sw_recompute level) {
     const double derive = DERIVE_PASSES * (double)spec->derived_bytes[unit];
     const double flops = spec->forward_flops != NULL ? spec->forward_flops[unit]
@@ -25,11 +25,11 @@ static double kept_bytes(const struct sw_plan_spec *spec, int64_t unit, sw_recom
     return saved + (level == SW_RECOMPUTE_NOTHING ? (double)spec->derived_bytes[unit] : 0.0);
 }
 
-/* A unit that is to compute less again. */
+/* A change of one unit to a level that computes less again. */
 struct change {
     int64_t unit; /* -1: none */
     sw_recompute to;
-    double worth; /* time for each byte that it keeps */
+    double worth; /* price saved per byte kept */
 };
 
 static struct change change_of(const struct sw_plan *plan, int64_t unit, sw_recompute to) {
@@ -42,12 +42,12 @@ static struct change change_of(const struct sw_plan *plan, int64_t unit, sw_reco
 
 static void keep_better(struct change *best, const struct sw_plan *plan, int64_t unit, sw_recompute to) {
     const struct change change = change_of(plan, unit, to);
-    /* Of units that are alike the last: what it keeps is needed soonest. */
+    /* Among alike units the last one wins: the backward pass needs its intermediates soonest. */
     if (best->unit < 0 || change.worth >= best->worth)
         *best = change;
 }
 
-/* The best of all changes to a level that has not been tried in vain. */
+/* Returns the best of all changes to levels that have not been tried in vain. */
 static struct change find_change(const struct sw_plan *plan, const sw_recompute *least) {
     struct change best = {.unit = -1};
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
@@ -56,8 +56,8 @@ static struct change find_change(const struct sw_plan *plan, const sw_recompute 
     return best;
 }
 
-/* Changes up to `most` units as the best change does its own: those that come next, as they are worth as much. Returns
- * how many, and in out_unit which. */
+/* Changes up to `most` units, from the best change's unit down, whose change is worth as much. Returns how many, and in
+ * out_unit which. */
 static int64_t change_run(struct sw_plan *plan, const sw_recompute *least, const struct change *best, int64_t most,
                           int64_t *out_unit) {
     const sw_recompute before = plan->recompute[best->unit];

@@ -1,11 +1,11 @@
-/* Which slots a plan needs, and where in its tier each lies. */
+/* Lays out the slots that a plan needs, each at its offset in its tier. */
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
 
-/* Boundaries beyond one group that the device keeps between two units, so that the next is computed while the last
+/* Block inputs beyond one group that the device keeps between two units, so that the next is computed while the last
  * leaves. */
 enum { INPUT_SPARE = 2, UNUSED = -1 };
 
@@ -36,7 +36,7 @@ static int32_t add_slot(struct layout *layout, struct sw_slot slot) {
     return plan->slot_count++;
 }
 
-/* A slot of equal pieces, each aligned as a buffer of its own. */
+/* Adds a slot of equal pieces, each aligned as a buffer of its own. */
 static int32_t add_pieces(struct layout *layout, const char *name, sw_tier tier, int64_t piece_bytes, int64_t pieces) {
     const int64_t stride = sw_round_up(piece_bytes, SW_BUFFER_ALIGN_BYTES);
     return add_slot(layout, (struct sw_slot){.name = name,
@@ -47,14 +47,14 @@ static int32_t add_pieces(struct layout *layout, const char *name, sw_tier tier,
                                              .pieces = (int32_t)pieces});
 }
 
-/* The same where it is needed, else none. */
+/* Adds a slot of equal pieces where it is needed, else none. */
 static int32_t add_if(struct layout *layout, bool needed, const char *name, sw_tier tier, int64_t piece_bytes,
                       int64_t pieces) {
     return needed ? add_pieces(layout, name, tier, piece_bytes, pieces) : UNUSED;
 }
 
-/* Grains of a unit's state, contiguous, in pieces of one chunk. A shard takes as much on every rank, so that all ranks
- * decide alike. `content` other than none: it is there from before the first step. */
+/* Adds a slot for contiguous grains of a unit's state, in pieces of one chunk. A shard takes as much on every rank, so
+ * that all ranks decide alike. A `content` other than none is there from before the first step. */
 static int32_t add_grains(struct layout *layout, const char *name, sw_tier tier, int64_t unit, struct sw_span span,
                           int64_t grain_bytes, sw_content content) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
@@ -78,7 +78,7 @@ static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, i
     return add_grains(layout, name, tier, unit, (struct sw_span){.grains = grains}, grain_bytes, content);
 }
 
-/* What this rank has of a unit's state. */
+/* Adds a slot for this rank's part of a unit's state. */
 static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, int64_t unit, int64_t grain_bytes,
                          sw_content content) {
     return add_grains(layout, sw_state_name(state), tier, unit, sw_plan_kept(layout->plan, state, unit, tier),
@@ -146,7 +146,7 @@ static void lay_block_inputs(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
-    const int64_t bytes = largest(spec->output_bytes, 0, head); /* of what is shared */
+    const int64_t bytes = largest(spec->output_bytes, 0, head); /* a piece of a slot that units share */
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
@@ -167,7 +167,8 @@ static void lay_block_inputs(struct layout *layout) {
     index->output_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
 }
 
-/* Units that compute no more than `most` again keep these; the others share a slot, which is returned. */
+/* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the
+ * other units share, which is returned. */
 static int32_t lay_intermediates(struct layout *layout, const char *name, const int64_t *bytes, sw_recompute most,
                                  int32_t *slots) {
     const struct sw_plan *plan = layout->plan;
@@ -210,7 +211,7 @@ static void lay_caches(struct layout *layout) {
     }
 }
 
-/* Between groups a tied table's accumulator stays on the device. */
+/* Adds the slots of accumulators. A tied table's accumulator stays on the device between groups. */
 static void lay_accumulators(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -264,7 +265,7 @@ static void lay_sums(struct layout *layout) {
                                                     .pieces = 1});
 }
 
-/* What goes between ranks. Records of all ranks; of reductions what each receives at once. */
+/* Adds the slots of the exchange between ranks. The summaries of all ranks lie one after the other. */
 static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -281,10 +282,10 @@ static void lay_exchange(struct layout *layout) {
         add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_summary_bytes(plan, true), 1);
 }
 
-/* Which ways chunks of a unit go, over all units. */
+/* Tells which ways chunks of any unit go. */
 struct traffic {
     bool grads_down, grads_out, grads_in, grads_up;
-    bool records, records_up, weights, weights_in, weights_down;
+    bool optimizer, optimizer_up, weights, weights_in, weights_down;
 };
 
 static struct traffic traffic_of(const struct layout *layout) {
@@ -301,8 +302,8 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
         t.grads_up |= grads != SW_DEVICE && on_device;
-        t.records |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
-        t.records_up |= sw_plan_streams_optimizer(layout->plan, u);
+        t.optimizer |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
+        t.optimizer_up |= sw_plan_streams_optimizer(layout->plan, u);
         const bool joins = sw_plan_keeps_whole_weights(layout->plan);
         t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
         t.weights_down |= on_device && weights != SW_DEVICE && !joins;
@@ -315,23 +316,24 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    const int64_t records = spec->chunk_grains * SW_RECORD_BYTES;
+    const int64_t optimizer = spec->chunk_grains * SW_RECORD_BYTES;
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
     index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
-                             t.records_up ? layout->plan->stream_chunks : device_ring);
+                             t.optimizer_up ? layout->plan->stream_chunks : device_ring);
     index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
     index->optimizer_up =
-        add_if(layout, t.records_up, "optimizer ring", SW_DEVICE, records, layout->plan->stream_chunks);
+        add_if(layout, t.optimizer_up, "optimizer ring", SW_DEVICE, optimizer, layout->plan->stream_chunks);
     index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
     index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
     index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
     /* Loading and saving pass through these two, so they always exist. */
     index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
-    index->optimizer_ring = add_pieces(layout, "optimizer ring", SW_HOST, records, t.records ? ring : 1);
+    index->optimizer_ring = add_pieces(layout, "optimizer ring", SW_HOST, optimizer, t.optimizer ? ring : 1);
 }
 
-/* Two generations where every step commits; else the plan updates one in place, and the engine knows which. */
+/* Adds the slots of a unit's optimizer state: two generations where every step commits; else one, which the plan
+ * updates in place, and the engine knows which generation it is. */
 static void lay_optimizer(struct layout *layout, int64_t unit) {
     struct sw_plan *plan = layout->plan;
     const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;

@@ -1,11 +1,11 @@
-/* The operands of every kind of op: which of its accesses it uses, and as what. */
+/* Says for every kind of op which of its accesses it uses as operands, and in which role. */
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan_private.h"
 
 enum { READ, WRITE, DIRECTIONS };
 
-/* Roles by content and direction. Rows that are left out only order the op. */
+/* Roles by content and direction. An access without a role only orders the op. */
 typedef unsigned char role_table[SW_CONTENTS][DIRECTIONS];
 
 static const role_table roles[SW_OP_KINDS] = {
@@ -69,7 +69,7 @@ sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
     if (sw_op_is_transfer(op->kind) && access->content != SW_CONTENT_NORM)
         return access->write ? SW_ROLE_TO : SW_ROLE_FROM;
     const sw_role role = (sw_role)roles[op->kind][access->content][access->write ? WRITE : READ];
-    /* The head of a tied model also deals with the embedding's. */
+    /* The head of a tied model also uses the embedding's weights and accumulator. */
     const bool other = op->kind <= SW_OP_FORWARD_BACKWARD_HEAD && access->unit != op->unit;
     if (other && role == SW_ROLE_WEIGHTS)
         return SW_ROLE_TABLE;

@@ -14,8 +14,8 @@ static int64_t head_of(const struct sw_builder *b) {
     return b->plan->spec.units->count - 1;
 }
 
-/* On the compute lane: behind the uploads of the step before, tokens would hold the forward pass back until the update
- * has ended. */
+/* The compute lane copies the tokens: behind the uploads of the step before, they would hold the forward pass back
+ * until the update has ended. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
@@ -46,8 +46,8 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
     sw_build_write(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 0, 0});
 }
 
-/* A unit's intermediates of one micro-batch, made by the last op or read by it: those of a kind, which the unit keeps
- * in a slot of its own or in one that all share. */
+/* Adds to the last op that it makes or reads one kind of a unit's intermediates of one micro-batch, which lie in a slot
+ * of the unit's own or in one that all units share. */
 static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
                        bool make) {
     const struct sw_operand place =
@@ -58,7 +58,7 @@ static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_
         sw_build_read(b, place, what);
 }
 
-/* Both kinds; `again` says which of them are made. */
+/* Adds both kinds of intermediates; `again` says which of them are made. */
 static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, sw_recompute again) {
     const struct sw_plan_index *index = b->index;
     const struct sw_plan_spec *spec = &b->plan->spec;
@@ -74,14 +74,16 @@ static struct sw_what output_of(int64_t unit, int64_t micro) {
     return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
 }
 
-/* Where a unit's output goes: to the home of the next unit's input if that is on the device, else into the ring. */
+/* Returns where a unit's output goes: to the home of the next unit's input if that is on the device, else into the
+ * ring.
+ */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->input[unit + 1];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
     return on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
 }
 
-/* A boundary whose home is not the device leaves for it. */
+/* Moves a block input to its home, where that is not the device. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
     const int32_t home = b->index->input[unit + 1];
     const int64_t bytes = b->plan->spec.output_bytes[unit];
@@ -98,7 +100,7 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
     sw_build_transfer(b, stage, to, what, micro, bytes);
 }
 
-/* The part of what is ahead that falls to one micro-batch of a unit before it. */
+/* Writes down the chunks of the update ahead that fall to one micro-batch of a unit before it. */
 static void emit_ahead(struct sw_builder *b, struct sw_group *group, int64_t unit, int64_t within) {
     struct sw_unit_update *ahead = &group->ahead;
     if (ahead->begun) {
@@ -135,7 +137,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
     }
 }
 
-/* What every form of the head reads. */
+/* Adds to the last op what every form of the head reads. */
 static void read_head(struct sw_builder *b, const struct sw_group *group, int64_t within, int32_t weights,
                       int32_t table) {
     const int64_t head = head_of(b), micro = group->first + within;
@@ -190,8 +192,8 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumul
     }
 }
 
-/* The accumulator of a unit for a group: zeroed for the first, else as the group before left it. `per_micro` additions
- * are made by each micro-batch (a tied table gets two, one by the head). */
+/* Returns the accumulator of a unit for a group: zeroed for the first, else as the group before left it. Each
+ * micro-batch adds `per_micro` times (to a tied table twice, once by the head). */
 static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, int per_micro) {
     const int32_t home = b->index->acc[unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
@@ -254,7 +256,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group
     return table;
 }
 
-/* A unit's kept input for the backward pass, on the device. */
+/* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. */
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
     const struct sw_operand home = {.slot = b->index->input[unit], .piece = within};
     const sw_tier tier = b->plan->slot[home.slot].tier;

@@ -1,4 +1,4 @@
-/* Choosing a placement within the budgets: tiers of states and accumulators, what is computed again, lengths of rings.
+/* Chooses a placement within the budgets: tiers of states and accumulators, what is computed again, lengths of rings.
  */
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
@@ -8,18 +8,17 @@
 #include <string.h>
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN_ITEMS = 3 };
-/* Kinds of units of which it is remembered that they did not fit: a model has few,
- * each in a few placements. */
+/* The most kinds of units remembered as not fitting: a model has few, each in a few placements. */
 enum { MOST_KINDS = 32 };
 
-/* Bytes of a unit's state, for shares. */
+/* Returns the size of a unit's state by which shares are counted. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     if (state == SW_ACTS)
         return sw_plan_keeps_input(plan, unit) ? plan->spec.output_bytes[unit - 1] : 0;
     return plan->spec.units->unit[unit].grains;
 }
 
-/* A state as the request says; where it leaves the choice, all on one tier. */
+/* Places a state as the request says, or, where that leaves the choice, all on one tier. */
 static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic) {
     const struct sw_placement_request *request = &plan->spec.place;
     int64_t total = 0, before = 0;
@@ -90,8 +89,8 @@ struct rise {
 struct rising {
     struct sw_plan *plan;
     struct rise rise;
-    struct sw_unit_placement *before; /* one for each unit: where it was before it was raised */
-    int64_t *run;                     /* units that are raised together */
+    struct sw_unit_placement *before; /* one entry per unit: its placement before it was raised */
+    int64_t *run;                     /* the run_count units that are raised together */
     int64_t run_count;
     /* One unit of each kind that has not fitted: none of that kind is tried again, as what fits after it takes more. */
     int64_t failed[MOST_KINDS];
@@ -158,20 +157,21 @@ static sw_status try_rise(struct sw_plan *plan, struct rise rise) {
     return status;
 }
 
-/* Sizes are named in these units, rounded up, so that what the message asks for is enough. */
+/* Returns the unit, KiB or MiB, in which a size is named and rounded up, so that what the message asks for is enough.
+ */
 static int64_t unit_of_size(int64_t bytes) {
     return bytes < 64 * SW_MIB ? SW_KIB : SW_MIB;
 }
 
-/* What a placement needs, where both budgets or one of them is short of it. */
+/* The needs of a placement for which at least one budget is too small. */
 struct need {
-    int64_t bytes[SW_NVME]; /* of device and host */
+    int64_t bytes[SW_NVME]; /* device and host */
     int64_t missing_bytes[SW_NVME];
     int short_budgets; /* 0: none known yet */
 };
 
 /* Keeps the lesser of two needs: the one that asks for a change of fewer budgets, then for fewer bytes. Returns whether
- * it is this plan's. */
+ * that is this plan's need. */
 static bool keep_lesser(struct need *least, const struct sw_plan *plan) {
     struct need need = {0};
     for (int tier = SW_DEVICE; tier < SW_NVME; tier++) {
@@ -189,7 +189,7 @@ static bool keep_lesser(struct need *least, const struct sw_plan *plan) {
     return true;
 }
 
-/* "--host-memory 96MiB (the budget is 64 MiB)", or nothing for a budget that suffices. */
+/* Writes "--host-memory 96MiB (the budget is 64 MiB)", or nothing for a budget that suffices. */
 static void describe_need(const struct sw_plan *plan, const struct need *need, sw_tier tier, char text[NEED_CHARS]) {
     static const char *const flags[SW_NVME] = {"--device-memory", "--host-memory"};
     const int64_t bytes = need->bytes[tier], unit = unit_of_size(bytes);
@@ -210,8 +210,8 @@ static int by_bytes(const void *a, const void *b) {
     return left->bytes < right->bytes ? 1 : -(left->bytes > right->bytes);
 }
 
-/* " (work 320.00 MiB, weights 96.00 MiB, accumulators 64.00 MiB)": what takes the most of a tier, slots of one name
- * together. */
+/* Writes what takes the most of a tier, slots of one name together: ", most of it for work 320.00 MiB, weights 96.00
+ * MiB". */
 static void describe_largest(const struct sw_plan *plan, sw_tier tier, char text[ITEMS_CHARS]) {
     struct item items[MOST_NAMES] = {{0}};
     int count = 0, chars = 0;
@@ -234,7 +234,7 @@ static void describe_largest(const struct sw_plan *plan, sw_tier tier, char text
     }
 }
 
-/* The plan is laid out in the way that needs the least. */
+/* Returns the refusal of a plan that is laid out in the way that needs the least. */
 static sw_status refuse_budget(const struct sw_plan *plan, const struct need *need) {
     if (plan->spec.lack != NULL)
         *plan->spec.lack = (struct sw_plan_lack){
@@ -249,7 +249,7 @@ static sw_status refuse_budget(const struct sw_plan *plan, const struct need *ne
                    need->short_budgets == SW_NVME ? " and " : "", host, largest);
 }
 
-/* One of the ways to put the open states each on one of so many tiers. */
+/* Tries one of the ways to put each open state on one of so many tiers. */
 static sw_status try_way(struct sw_plan *plan, int way, int tiers, sw_recompute recompute, bool *out_fit) {
     const sw_tier automatic[SW_STATES] = {
         [SW_WEIGHTS] = (sw_tier)(way / (tiers * tiers * tiers)),
@@ -260,7 +260,7 @@ static sw_status try_way(struct sw_plan *plan, int way, int tiers, sw_recompute 
     return try_uniform(plan, automatic, recompute, out_fit);
 }
 
-/* Every way to put the open states each on one tier, from the fastest to the slowest. Near the least budgets these
+/* Tries every way to put each open state on one tier, from the fastest to the slowest. Near the least budgets these
  * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
  * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
 static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
@@ -279,8 +279,9 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
     return refuse_budget(plan, &least);
 }
 
-/* The forward pass waits for the updates of the embedding and the first block, whose gradients came last: with rings as
- * long as they are, their records are read under the backward pass, and written when the forward pass has begun. */
+/* Returns the most useful length of host rings. The forward pass waits for the updates of the embedding and the first
+ * block, whose gradients came last: with rings as long as these units, their optimizer state is read under the backward
+ * pass, and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
     const int64_t awaited = sw_plan_buckets(plan, 0) + sw_plan_buckets(plan, 1);
     int64_t all = 0;
@@ -290,8 +291,8 @@ static int64_t most_ring_chunks(const struct sw_plan *plan) {
     return sw_min_i64(all, sw_min_i64(SW_RING_CHUNKS_MOST, useful));
 }
 
-/* Chunks that stream through the device between two micro-batches: with room for these, the link need not wait for the
- * arithmetic. */
+/* Returns the most chunks that stream through the device between two micro-batches: with room for these, the link need
+ * not wait for the arithmetic. */
 static int64_t most_stream_chunks(const struct sw_plan *plan) {
     int64_t most = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -315,9 +316,9 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
 }
 
 /* First what saves the most traffic for its bytes: weights (fetched twice for each group of micro-batches), the
- * accumulators that lie between groups (there and back for each), boundaries (once each way). What the device cannot
- * take goes to the host, records before gradients, of which the device then has those that would be left to the drive;
- * intermediates instead of recomputation come next, ... */
+ * accumulators that lie between groups (there and back for each), block inputs (once each way). What the device cannot
+ * take goes to the host, optimizer state before gradients, of which the device then has those that would be left to the
+ * drive; intermediates instead of recomputation come next, ... */
 static const struct rise before_intermediates[] = {
     {raise_state, SW_WEIGHTS, SW_DEVICE}, {raise_accumulator, SW_GRADS, SW_DEVICE},
     {raise_state, SW_ACTS, SW_DEVICE},    {raise_state, SW_WEIGHTS, SW_HOST},
@@ -325,7 +326,7 @@ static const struct rise before_intermediates[] = {
     {raise_state, SW_GRADS, SW_HOST},     {raise_from_nvme, SW_GRADS, SW_DEVICE},
 };
 
-/* ... then records with their gradients, which leave the host to others. */
+/* ... then optimizer state with its gradients, which leave the host to others. */
 static const struct rise after_intermediates[] = {
     {raise_with_grads, SW_OPTIMIZER, SW_DEVICE},
     {raise_where_updated_there, SW_GRADS, SW_DEVICE},
@@ -339,7 +340,7 @@ static sw_status raise_all(struct sw_plan *plan, const struct rise *rise, size_t
     return SW_OK;
 }
 
-/* Everything on the device if it fits. Else everything as low as it may go, and then up again. */
+/* Puts everything on the device if it fits, else everything as low as it may go, and then raises what fits. */
 static sw_status place_states(struct sw_plan *plan) {
     const bool choose = plan->spec.recompute_auto;
     const sw_recompute least = choose ? SW_RECOMPUTE_NOTHING : plan->spec.recompute;

@@ -23,7 +23,7 @@ static int find_name(const char *const *names, int count, const char *text, size
     return -1;
 }
 
-/* "device", "host:30%". A share of -1 means that none was given. */
+/* Parses "device" or "host:30%". A share of -1 means that none was given. */
 static sw_status parse_part(const char *part, size_t length, int *out_tier, double *out_share) {
     const char *colon = memchr(part, ':', length);
     const size_t name_length = colon == NULL ? length : (size_t)(colon - part);
@@ -42,7 +42,7 @@ static sw_status parse_part(const char *part, size_t length, int *out_tier, doub
     return SW_OK;
 }
 
-/* "nvme", or "device:20%/host:30%/nvme". */
+/* Parses "nvme" or "device:20%/host:30%/nvme". */
 static sw_status parse_shares(const char *value, size_t length, sw_state state, double share[SW_TIERS]) {
     const char *const end = value + length;
     double total = 0.0;

@@ -13,9 +13,9 @@ typedef enum { SW_WEIGHTS = 0, SW_GRADS = 1, SW_OPTIMIZER = 2, SW_ACTS = 3, SW_S
 const char *sw_tier_name(sw_tier tier);
 const char *sw_state_name(sw_state state);
 
-/* What the user asked for: for each state auto, or shares of its bytes on the tiers, units in forward order: the first
- * units up to share[SW_DEVICE] of the state's bytes on the device, the next up to share[SW_HOST] on the host, the rest
- * on NVMe. Shares add up to 1; a unit is never cut. */
+/* The placement that the user asked for: for each state auto, or shares of its bytes on the tiers, units in forward
+ * order: the first units up to share[SW_DEVICE] of the state's bytes on the device, the next up to share[SW_HOST] on
+ * the host, the rest on NVMe. Shares add up to 1; a unit is never cut. */
 struct sw_placement_request {
     bool automatic[SW_STATES];
     double share[SW_STATES][SW_TIERS];
@@ -25,7 +25,7 @@ struct sw_placement_request {
  * the rest; states not named are auto). */
 sw_status sw_placement_parse(const char *text, struct sw_placement_request *out);
 
-/* The tier of a unit that begins at `before` of `total` bytes and has `bytes`: where its middle falls. */
+/* Returns the tier in whose share the middle of a unit falls, which begins at `before_bytes` of `total_bytes`. */
 sw_tier sw_placement_of(const double share[SW_TIERS], int64_t before_bytes, int64_t bytes, int64_t total_bytes);
 
 struct sw_unit_placement {

@@ -1,4 +1,4 @@
-/* Making a plan, and what its parts are called. */
+/* Makes a plan, and names its parts. */
 #include "offload/plan/plan.h"
 
 #include "core/size.h"
@@ -73,7 +73,7 @@ const char *sw_content_name(sw_content content) {
     return content_names[content];
 }
 
-/* Passes of a program over all units, each of which is an op of every unit and micro-batch. */
+/* Returns the passes of a program over all units, each of which is an op of every unit and micro-batch. */
 static int passes_of(sw_program_kind kind) {
     switch (kind) {
     case SW_PROGRAM_FLUSH_UPDATE:
@@ -119,7 +119,8 @@ static const void *keep_array(char **room, const void *array, size_t bytes) {
     return kept;
 }
 
-/* The plan's own copies of a spec's arrays, one entry per unit, in one block. Those of 8 bytes an entry come first. */
+/* Copies a spec's arrays, which have one entry per unit, into one block of the plan. Those of 8 bytes an entry come
+ * first. */
 static sw_status keep_spec_arrays(struct sw_plan *plan) {
     enum { WIDE_ARRAYS = 5, FLAG_ARRAYS = 2 };
     struct sw_plan_spec *spec = &plan->spec;

@@ -1,4 +1,4 @@
-/* What the files that make a plan share: slots by role, and how programs are built. */
+/* Declarations that the files which make a plan share: slots by role, and the making of programs. */
 #ifndef SW_OFFLOAD_PLAN_PLAN_PRIVATE_H
 #define SW_OFFLOAD_PLAN_PLAN_PRIVATE_H
 
@@ -98,12 +98,12 @@ sw_status sw_plan_place(struct sw_plan *plan);
  * many bytes as for the other. */
 bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b);
 
-/* From everything computed again to as little of it as fits. */
+/* Lowers what units compute again, from everything to as little as fits. */
 sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
 
-/* The role of an access in its op. */
+/* Returns the role of an access in its op. */
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);
-/* Bytes of one grain of a content in memory where only this content lies; 0: the content is not counted in grains. */
+/* Returns the bytes of one grain in memory where only this content lies; 0: the content is not counted in grains. */
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
 
 /* Proves that every op has the operands that its kind needs, each in its role and exactly where the access says that

@@ -1,4 +1,4 @@
-/* What can be asked of a plan. Every other file asks here and works nothing of it out by itself. */
+/* Answers questions about a plan. Every other file asks here and derives none of it by itself. */
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
@@ -56,7 +56,8 @@ bool sw_plan_fetches_table(const struct sw_plan *plan) {
     return plan->spec.units->tied && !sw_plan_has_whole_on_device(plan, 0);
 }
 
-/* An update on the device leaves the whole there, ready for the forward pass; so does gathering from ranks. */
+/* Rows are not gathered where the whole embedding is on the device anyway: an update there, or a gather from the ranks,
+ * leaves it there. */
 bool sw_plan_gathers_rows(const struct sw_plan *plan) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);

@@ -1,4 +1,4 @@
-/* A plan as a table for people. */
+/* Prints a plan as a table for people. */
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan.h"

@@ -1,4 +1,4 @@
-/* The ops of each program, in an order in which they could run one after the other. */
+/* Emits the ops of each program, in an order in which they could run one after the other. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
@@ -8,7 +8,7 @@ static int64_t head_of(const struct sw_builder *b) {
     return b->plan->spec.units->count - 1;
 }
 
-/* The update of a unit, or what is left of it. */
+/* Writes down the update of a unit, or what is left of it. */
 static void emit_update(struct sw_builder *b, struct sw_group *group, int64_t unit, sw_waiting waiting) {
     const bool begun = group->ahead.begun && group->ahead.unit == unit;
     struct sw_unit_update update = begun ? group->ahead : sw_build_update_begin(b, unit, waiting, true);
@@ -18,8 +18,8 @@ static void emit_update(struct sw_builder *b, struct sw_group *group, int64_t un
         group->ahead = (struct sw_unit_update){0};
 }
 
-/* The next unit that streams may begin with its update before those between have had theirs, where it takes no slot
- * nor piece of a ring that they wait for. */
+/* Begins the update of the next unit that streams before the units between are updated, where it takes no slot nor
+ * piece of a ring that they wait for. */
 static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t unit, sw_waiting waiting) {
     int64_t next = unit + 1;
     while (next < head_of(b) && !sw_plan_streams_optimizer(b->plan, next))
@@ -29,8 +29,8 @@ static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t un
         group->ahead = sw_build_update_begin(b, next, waiting, true);
 }
 
-/* The first group's way forward, each unit once it is updated. Ranks update one unit ahead, so that it is gathered
- * while the one before computes. */
+/* Writes down the first group's forward pass, each unit after its update. Ranks update one unit ahead, so that it is
+ * gathered while the one before computes. */
 static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
     const int64_t lead = sw_plan_all_gathers_weights(b->plan) ? 1 : 0;
     int64_t updated = 0;

@@ -11,12 +11,13 @@ struct sw_span {
     int64_t first_grain, grains;
 };
 
+/* Returns a rank's shard of a unit. */
 static inline struct sw_span sw_shard(int64_t unit_grains, int ranks, int rank) {
     const int64_t each = unit_grains / ranks, rest = unit_grains % ranks;
     return (struct sw_span){.first_grain = each * rank + (rank < rest ? rank : rest), .grains = each + (rank < rest)};
 }
 
-/* Of the largest shard. */
+/* Returns the grains of the largest shard. */
 static inline int64_t sw_shard_most_grains(int64_t unit_grains, int ranks) {
     return (unit_grains + ranks - 1) / ranks;
 }

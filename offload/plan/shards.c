@@ -1,9 +1,9 @@
-/* What each rank has of a unit, and in which chunks. */
+/* Divides units into shards and chunks. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
-/* From about 1 MiB a peer on, larger messages bring nothing. */
+/* Messages above about 1 MiB a peer bring nothing. */
 #define STAGING_BYTES (8 * SW_MIB)
 
 int64_t sw_plan_staging_bytes(int ranks) {
@@ -36,7 +36,7 @@ struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t 
     return before_reduction ? (struct sw_span){.grains = unit_grains(plan, unit)} : sw_plan_span(plan, state, unit);
 }
 
-/* The chunk of a span; none of its grains where it ends before. */
+/* Returns a chunk of a span, which has no grains where the span ends before. */
 static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, int64_t chunk) {
     const int64_t first = sw_min_i64(chunk * plan->spec.chunk_grains, span.grains);
     return (struct sw_span){.first_grain = span.first_grain + first,

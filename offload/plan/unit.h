@@ -1,4 +1,4 @@
-/* Units: what is fetched, computed and updated at once, each one flat vector of parameters.
+/* A unit is fetched, computed and updated at once, and is one flat vector of parameters.
  *
  * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
  * zeros to whole grains. Padding has no gradient and no decay, so it stays zero. */
@@ -24,11 +24,11 @@ struct sw_part {
 };
 
 struct sw_tensor {
-    char name[SW_TENSOR_NAME_CHARS]; /* as in the checkpoint ... */
+    char name[SW_TENSOR_NAME_CHARS]; /* its name in the checkpoint */
     int dims;
-    int64_t dim[SW_TENSOR_MAX_DIMS]; /* ... with its whole shape there */
-    struct sw_part part;             /* what of it is here, row by row */
-    int64_t elems;                   /* of the part */
+    int64_t dim[SW_TENSOR_MAX_DIMS]; /* shape of the whole tensor in the checkpoint */
+    struct sw_part part;             /* the part that the unit holds, row by row */
+    int64_t elems;                   /* elements of the part */
     int64_t offset;                  /* first element in the unit */
     bool decay;                      /* weight decay applies */
 };
@@ -43,7 +43,8 @@ struct sw_unit {
     int64_t run_count;
 };
 
-/* In forward order: the embedding, the blocks, the head. The parts of a tensor are in units that follow each other. */
+/* The units of a model in forward order: the embedding, the blocks, the head. The parts of a tensor are in units that
+ * follow each other. */
 struct sw_units {
     struct sw_unit *unit;
     int64_t count;
@@ -58,11 +59,12 @@ sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, c
 sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, const int64_t *dim,
                            const struct sw_part *part, bool decay);
 
-/* Elements of the whole tensor. */
+/* Returns the elements of the whole tensor. */
 int64_t sw_tensor_whole_elems(const struct sw_tensor *tensor);
-/* The place in the whole tensor of element `elem` of the part; *run elements from there on are neighbours in both. */
+/* Returns the index in the whole tensor of element `elem` of the part; *run elements from there on are neighbours in
+ * both. */
 int64_t sw_tensor_to_whole(const struct sw_tensor *tensor, int64_t elem, int64_t *run);
-/* The other way; -1 where the part does not have that element. */
+/* Returns the index in the part of element `whole` of the whole tensor, or -1 where the part does not have it. */
 int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int64_t *run);
 
 /* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
@@ -73,7 +75,7 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
 /* Pads the units and computes their decay runs; no tensor may be added afterwards. */
 sw_status sw_units_seal(struct sw_units *units);
 
-/* Parameters without padding. */
+/* Returns the number of parameters, without padding. */
 int64_t sw_units_parameters(const struct sw_units *units);
 
 #endif

@@ -1,16 +1,16 @@
-/* From accumulators to gradients where they live, and from gradients to new weights. */
+/* Rounds accumulators to gradients where they live, and makes new weights from gradients. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-/* Stages of the optimizer and of weights: a speculative update's results may yet be replaced. */
-enum { STAGE_FINAL = 0, STAGE_SPECULATIVE = SW_VERSION_SPECULATIVE };
+/* Versions of optimizer state and weights: a speculative update's results may yet be replaced. */
+enum { VERSION_FINAL = 0, VERSION_SPECULATIVE = SW_VERSION_SPECULATIVE };
 
 /* One chunk's update: of the step before (or its redo) or, speculating, of this step. */
 struct chunk_update {
     struct sw_chunk chunk;
     bool speculative;
-    struct sw_operand grads; /* where the update runs */
-    int32_t slot;            /* device slot that its weights also go to, or -1 */
+    struct sw_operand grads; /* the chunk's gradients, on the side where the update runs */
+    int32_t slot;            /* device slot that its weights also go to; -1: none */
     bool gathered;           /* the step's rows are taken from its weights */
 };
 
@@ -22,16 +22,16 @@ static struct sw_what grads_what(const struct sw_chunk *chunk, int age) {
     return (struct sw_what){SW_CONTENT_GRADS, chunk->unit, chunk->number, 0, age, SW_GENERATION_NONE};
 }
 
-/* The chunk's records before the update, or after it. In two generations, an update reads the other and writes the one
- * that this step commits; a speculative one reads that and writes the other. In one, it is in place. */
+/* Returns the chunk's optimizer state before the update, or after it. In two generations, an update reads the other and
+ * writes the one that this step commits; a speculative one reads that and writes the other. In one, it is in place. */
 static struct sw_what optimizer_what(const struct sw_builder *b, const struct chunk_update *u, bool after) {
     const bool two = b->plan->commit_every_step;
     const bool committed = u->speculative != after;
-    struct sw_what what = {SW_CONTENT_OPTIMIZER, u->chunk.unit, u->chunk.number, STAGE_FINAL, 0, SW_GENERATION_NONE};
+    struct sw_what what = {SW_CONTENT_OPTIMIZER, u->chunk.unit, u->chunk.number, VERSION_FINAL, 0, SW_GENERATION_NONE};
     if (two)
         what.generation = committed ? SW_GENERATION_COMMITTED : SW_GENERATION_OTHER;
     if (u->speculative && after)
-        what.stage = STAGE_SPECULATIVE;
+        what.stage = VERSION_SPECULATIVE;
     if (!after)
         what.age = u->speculative ? b->state_age : 1;
     return what;
@@ -41,10 +41,11 @@ static struct sw_what weights_what(const struct chunk_update *u) {
     return (struct sw_what){.content = SW_CONTENT_WEIGHTS,
                             .unit = u->chunk.unit,
                             .index = u->chunk.number,
-                            .stage = u->speculative ? STAGE_SPECULATIVE : STAGE_FINAL};
+                            .stage = u->speculative ? VERSION_SPECULATIVE : VERSION_FINAL};
 }
 
-/* Gradients that live on NVMe, or on the device while their update runs on the host, pass through a ring. */
+/* Tells whether gradients pass through a ring: they live on NVMe, or on the device while their update runs on the host.
+ */
 static bool grads_pass(const struct sw_builder *b, int64_t unit) {
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
     return tier == SW_NVME || (tier == SW_DEVICE && !sw_plan_updates_on_device(b->plan, unit));
@@ -74,9 +75,10 @@ static int32_t ring_of(const struct sw_builder *b, sw_state state) {
     return state == SW_GRADS ? b->index->grads_in : b->index->optimizer_ring;
 }
 
-/* How many chunks are brought ahead of their updates. The rest of the ring is for those on their way back, so that
- * bringing one, and what the lane has behind it, does not wait for the newest write. What a commit saves of records on
- * other tiers takes pieces of their ring in between, so there each is brought when its turn has come. */
+/* Returns how many chunks are brought ahead of their updates. The rest of the ring is for those on their way back, so
+ * that bringing one, and what the lane has behind it, does not wait for the newest write. A program that saves
+ * optimizer state of other tiers takes pieces of the ring in between, so there each chunk is brought when its turn has
+ * come. */
 static int64_t chunks_ahead(const struct sw_builder *b, sw_state state) {
     const int64_t ring = b->plan->slot[ring_of(b, state)].pieces;
     const bool in_turn = b->saves && state == SW_OPTIMIZER;
@@ -93,7 +95,7 @@ static bool find_next(const struct sw_builder *b, sw_state state, struct sw_read
     return false;
 }
 
-/* For the next update of a unit whose state passes through a ring. */
+/* Brings chunks of a state into its ring for the updates to come. */
 static void bring_ahead(struct sw_builder *b, sw_state state) {
     struct sw_read_ahead *ahead = &b->ahead[state];
     const int64_t most = chunks_ahead(b, state);
@@ -113,7 +115,7 @@ static struct sw_operand take(struct sw_builder *b, sw_state state) {
     return at;
 }
 
-/* Where the update of the step before finds a chunk's gradients. */
+/* Returns where the update finds a chunk's gradients, which the step before made. */
 static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
     const int64_t unit = chunk->unit;
     const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
@@ -129,7 +131,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST,
                                          on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
-    before.generation = after.generation = SW_GENERATION_NONE; /* records are in memory here */
+    before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
     op->bytes = op->grains * (2 * SW_RECORD_BYTES) + 2 * sw_build_typed_bytes(b, &u->chunk);
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
@@ -140,8 +142,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     sw_build_write(b, weights, weights_what(u));
 }
 
-/* Where shards become whole weights: in their home on the device, or in the device slot from which they then go home.
- */
+/* Shards become whole weights in their home on the device, or in a device slot from which they then go home. */
 static bool joins_at_home(const struct sw_builder *b, int64_t unit) {
     return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
@@ -158,7 +159,7 @@ static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slo
     return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
 }
 
-/* New weights from where the update left them to where they live and to the device slot that waits for them. */
+/* Moves new weights from where the update left them to where they live and to the device slot that waits for them. */
 static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_operand made) {
     const int64_t unit = u->chunk.unit;
     const struct sw_operand home = home_of_weights(b, unit);
@@ -181,7 +182,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
         sw_build_move(b, on_host, home, what, &u->chunk, bytes);
 }
 
-/* Where an update writes its new weights. */
+/* Returns where an update writes its new weights. */
 static struct sw_operand weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
     const struct sw_operand home = home_of_weights(b, u->chunk.unit);
     const sw_tier tier = tier_of(b, SW_WEIGHTS, u->chunk.unit);
@@ -252,7 +253,7 @@ void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_OPTIMIZER, unit, update->next),
                                  .slot = update->slot,
                                  .gathered = update->gathers};
-        /* Records first: the gradients of the step before may not all be there yet. */
+        /* Optimizer state comes first: the gradients of the step before may not all be there yet. */
         if (passes(b, SW_OPTIMIZER, unit))
             bring_ahead(b, SW_OPTIMIZER);
         if (passes(b, SW_GRADS, unit))
@@ -263,7 +264,7 @@ void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int
     b->redo = false;
 }
 
-/* What all ranks have updated becomes whole. */
+/* Makes whole what all ranks have updated. */
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update) {
     const int64_t unit = update->unit;
     if (joins_at_home(b, unit))
