@@ -112,4 +112,43 @@ def refused():
     return problems
 
 
-script_test.run(wherever_weights_live, the_least_that_works, a_long_text_costs_its_keys, refused)
+def answers_in_a_chat():
+    """A model that has learnt a chat answers it, turn by turn, in its format, and stops where a turn ends."""
+    folder = path("chatty")
+    os.makedirs(folder)
+    program.write(os.path.join(folder, "config.json"), json.dumps(hf_folder.config(n_positions=128)))
+    hf_folder.write_chat_tokenizer(folder)
+    data = program.write(path("chat.jsonl"), hf_folder.chat("What?", "That.", "And?", "This.") * 100)
+    program.must("train", "--model", folder, "--init", "--data", data, "--run", path("learnt"), "--steps", 150, "--lr", "1e-2",
+                 "--seq", 128, "--batch-tokens", 512, "--micro-batch", 4)
+    talk = ("generate", path("learnt"), "--chat", "--temperature", 0, "--max-tokens", 20)
+    problems = []
+    for what, more, lines in (("lines", (), b"What?\n\nAnd?\n"), ("a prompt first", ("--prompt", "What?"), b"And?")):
+        ended = program.run(*talk, *more, stdin=lines)
+        if (ended.code, ended.out) != (0, "That.\nThis.\n"):
+            problems.append(f"{what}: {ended.out!r}, {ended.err!r}")
+    for what, more, words in (("no chat", ("--system", "x", "--prompt", "a"), ("--chat",)),
+                              ("tokens", ("--chat", "--tokens", DATA), ("--tokens",)),
+                              ("no prompt", (), ("--prompt-file",)),
+                              ("a format that is not", ("--chat", "--chat-format", "alpaca"), ("alpaca", "chatml"))):
+        status = 1 if "alpaca" in more else 2
+        problems += program.refused(what, ["generate", path("learnt"), *more], *words, status=status, watched=[])
+    return problems
+
+
+def prompts_and_choices():
+    """A prompt may come from a file; a share of the likeliest, and a penalty, change what is chosen."""
+    run()
+    prompt = program.write(path("prompt.txt"), "the ")
+    problems, first = [], generated(RUN, "--seed", 3)
+    ended = program.must("generate", RUN, "--prompt-file", prompt, "--max-tokens", LONG, "--precision", "fp32", "--seed", 3)
+    problems += [] if ended.out == first.out else [f"from a file: {ended.out!r}, not {first.out!r}"]
+    best, least = (generated(RUN, *more).out for more in (("--temperature", 0), ("--min-p", 1, "--temperature", 2)))
+    problems += [] if best == least else [f"--min-p 1: {least!r}, not {best!r}"]
+    penalized = generated(RUN, "--temperature", 0, "--repetition-penalty", 50).out.strip("\n")
+    problems += [] if len(set(penalized[4:])) > len(set(best[4:])) else [f"with a penalty {penalized!r}, without {best!r}"]
+    return problems
+
+
+script_test.run(wherever_weights_live, the_least_that_works, a_long_text_costs_its_keys, answers_in_a_chat,
+                prompts_and_choices, refused)

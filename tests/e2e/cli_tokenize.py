@@ -46,23 +46,18 @@ def mask(name):
         return list(file.read())
 
 
-CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
-          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 START, END = 256, 257
 
 
-def chat_folder(name="chat", template=CHATML, **config):
-    added = [{"id": START + i, "content": content, "special": True, "normalized": False}
-             for i, content in enumerate(("<|im_start|>", "<|im_end|>"))]
-    made = folder(name, hf_folder.byte_tokenizer(added_tokens=added), **{"vocab_size": 300, "eos_token_id": END, **config})
-    program.write(path(name, "tokenizer_config.json"), json.dumps({"chat_template": template}))
-    return made
+def chat_folder(name="chat", template=hf_folder.CHATML, **config):
+    os.makedirs(path(name), exist_ok=True)
+    program.write(path(name, "config.json"), json.dumps({"vocab_size": 300, "eos_token_id": END, **config}))
+    hf_folder.write_chat_tokenizer(path(name), template, first=START)
+    return path(name)
 
 
 def chat(*contents):
-    """Turns of user and assistant, one after the other."""
-    roles = ("user", "assistant")
-    return {"messages": [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]}
+    return json.loads(hf_folder.chat(*contents))
 
 
 def lines(*objects):

@@ -77,7 +77,8 @@ def prepare(folder):
     os.mkdir(model)
     program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))
     program.write(os.path.join(model, "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1)))
-    program.write(os.path.join(model, "tokenizer.json"), hf_folder.byte_tokenizer())
+    hf_folder.write_chat_tokenizer(model)
+    program.write(os.path.join(folder, "chat.jsonl"), hf_folder.chat("What?", "That.") * 200)
     program.write(os.path.join(folder, "docs.jsonl"), "".join(f'{{"text": "line {i}"}}\n' for i in range(100)))
     for name, length in (("text", 20000), ("held-out", 2000), ("prompt", 40)):
         words = program.text(7, length)

@@ -26,6 +26,27 @@ def byte_tokenizer(**changes):
     return json.dumps({**fields, **changes})
 
 
+CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+
+
+def write_chat_tokenizer(folder, template=CHATML, first=1):
+    """The files of a byte tokenizer with the special tokens of ChatML, of the ids `first` and the next, and a chat
+    template. Ids from 1 are bytes, too, but no text has them."""
+    added = [{"id": first + i, "content": content, "special": True, "normalized": False}
+             for i, content in enumerate(("<|im_start|>", "<|im_end|>"))]
+    for name, content in (("tokenizer.json", byte_tokenizer(added_tokens=added)),
+                          ("tokenizer_config.json", json.dumps({"chat_template": template}))):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(content)
+
+
+def chat(*contents):
+    """A line of JSON: turns of user and assistant, one after the other."""
+    roles = ("user", "assistant")
+    return json.dumps({"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]}) + "\n"
+
+
 def shapes(vocab=256, hidden=HIDDEN, layers=LAYERS, positions=POSITIONS):
     found = {"wte.weight": [vocab, hidden], "wpe.weight": [positions, hidden]}
     for block in range(layers):

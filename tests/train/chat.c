@@ -122,12 +122,40 @@ static void replies_have_a_loss(void **state) {
         struct sw_marked_text marked = {0};
         const struct sw_chat_style style = {
             .format = sw_chat_format_find(cases[i].format), .begin = (char[]){"<s>"}, .end = (char[]){"</s>"}};
-        assert_int_equal(sw_chat_render(&style, turn, 4, false, &marked), SW_OK);
+        assert_int_equal(sw_chat_render(&style, turn, 4, (struct sw_chat_rendering){0}, &marked), SW_OK);
         collect(&marked, false, found, sizeof found);
         assert_string_equal(found, cases[i].learnt);
         collect(&marked, true, found, sizeof found);
         assert_string_equal(found, cases[i].special);
         sw_marked_text_release(&marked);
+    }
+}
+
+/* A chat that goes on turn by turn is the text of the whole chat, with a reply opened. */
+static void chats_go_on(void **state) {
+    (void)state;
+    static const char *const names[] = {"chatml", "qwen2.5", "smollm2", "llama3",        "llama3.1",
+                                        "zephyr", "llama2",  "mistral", "mistral-spaced"};
+    const struct sw_chat_turn turn[] = {
+        {SW_CHAT_USER, {"a", 1}}, {SW_CHAT_ASSISTANT, {"A", 1}}, {SW_CHAT_USER, {"b", 1}}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct sw_marked_text whole = {0}, begun = {0}, more = {0};
+        const struct sw_chat_style style = {
+            .format = sw_chat_format_find(names[i]), .begin = (char[]){"<s>"}, .end = (char[]){"</s>"}};
+        const struct sw_chat_rendering opens = {.opens_reply = true};
+        const struct sw_chat_rendering goes_on = {.opens_reply = true, .continues = true};
+        assert_int_equal(sw_chat_render(&style, turn, 3, opens, &whole), SW_OK);
+        assert_int_equal(sw_chat_render(&style, turn, 1, opens, &begun), SW_OK);
+        assert_int_equal(sw_chat_render(&style, turn + 2, 1, goes_on, &more), SW_OK);
+        const size_t end = whole.text.bytes - more.text.bytes;
+        assert_memory_equal(whole.text.data, begun.text.data, begun.text.bytes);
+        assert_memory_equal(whole.text.data + end, more.text.data, more.text.bytes);
+        /* Between them is the reply, as the model writes it: with the token that ends its turn. */
+        const char *token = sw_chat_end_of_turn(&style);
+        assert_memory_equal(whole.text.data + end - strlen(token), token, strlen(token));
+        sw_marked_text_release(&whole);
+        sw_marked_text_release(&begun);
+        sw_marked_text_release(&more);
     }
 }
 
@@ -169,8 +197,11 @@ static void bad_chats_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_are_recognized), cmocka_unit_test(other_templates_are_not),
-        cmocka_unit_test(chats_are_rendered),       cmocka_unit_test(replies_have_a_loss),
+        cmocka_unit_test(templates_are_recognized),
+        cmocka_unit_test(other_templates_are_not),
+        cmocka_unit_test(chats_are_rendered),
+        cmocka_unit_test(replies_have_a_loss),
+        cmocka_unit_test(chats_go_on),
         cmocka_unit_test(bad_chats_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

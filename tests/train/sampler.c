@@ -41,6 +41,29 @@ static void check_frequencies(double temperature, int64_t top_k, double top_p, c
     sw_sampler_destroy(sampler);
 }
 
+/* Of probabilities 0.4, 0.25 and less, a share of 0.5 keeps two, and one of 1 the best alone. */
+static void min_p_drops_the_improbable(void **state) {
+    (void)state;
+    const struct {
+        double min_p;
+        int chosen[VOCAB];
+    } cases[] = {
+        {0.5, {0, 1, 0, 1, 0, 0}}, {1, {0, 1, 0, 0, 0, 0}}, {0.2, {1, 1, 0, 1, 1, 1}}, {0, {1, 1, 1, 1, 1, 1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct sw_sampler_spec spec = {
+            .vocab = VOCAB, .temperature = 1, .top_p = 1, .min_p = cases[i].min_p, .seed = 3};
+        struct sw_sampler *sampler;
+        float logits[VOCAB];
+        int chosen[VOCAB] = {0};
+        assert_int_equal(sw_sampler_create(&spec, &sampler), SW_OK);
+        fill_logits(logits);
+        for (uint64_t place = 0; place < 1000; place++)
+            chosen[sw_sampler_choose(sampler, logits, place)] = 1;
+        assert_memory_equal(chosen, cases[i].chosen, sizeof chosen);
+        sw_sampler_destroy(sampler);
+    }
+}
+
 static void scaled(double temperature, double out[VOCAB]) {
     double total = 0;
     for (int t = 0; t < VOCAB; t++)
@@ -116,11 +139,9 @@ static void bears_large_logits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(temperature_sharpens_and_flattens),
-        cmocka_unit_test(top_k_keeps_the_most_likely),
-        cmocka_unit_test(top_p_keeps_the_nucleus),
-        cmocka_unit_test(is_a_function_of_seed_and_place),
-        cmocka_unit_test(bears_large_logits),
+        cmocka_unit_test(temperature_sharpens_and_flattens), cmocka_unit_test(min_p_drops_the_improbable),
+        cmocka_unit_test(top_k_keeps_the_most_likely),       cmocka_unit_test(top_p_keeps_the_nucleus),
+        cmocka_unit_test(is_a_function_of_seed_and_place),   cmocka_unit_test(bears_large_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

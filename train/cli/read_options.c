@@ -32,7 +32,16 @@ static const struct sw_option options[] = {
              "positions"},
     {.name = "--prompt", .kind = SW_OPTION_STRING, AT(prompt), .commands = GENERATE, .group = INPUT, .value = "TEXT",
      .what = "text to continue, in the model's tokens where it has a tokenizer.json, else in bytes"},
-    {.name = "--tokens", .kind = SW_OPTION_STRING, AT(prompt_file), .commands = GENERATE, .group = INPUT,
+    {.name = "--prompt-file", .kind = SW_OPTION_STRING, AT(prompt_file), .commands = GENERATE, .group = INPUT,
+     .value = "FILE", .what = "file whose text to continue instead"},
+    {.name = "--chat", .kind = SW_OPTION_FLAG, AT(chat), .commands = GENERATE, .group = INPUT,
+     .what = "talk to the model: each line of standard input is a turn, which it answers; --prompt is the first"},
+    {.name = "--system", .kind = SW_OPTION_STRING, AT(system), .commands = GENERATE, .group = INPUT, .value = "TEXT",
+     .what = "system turn that a chat begins with"},
+    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .commands = GENERATE, .group = INPUT,
+     .initial = "auto", .value = "NAME",
+     .what = "how a chat is written, as tokenize has it; auto: as the model's chat template does"},
+    {.name = "--tokens", .kind = SW_OPTION_STRING, AT(token_file), .commands = GENERATE, .group = INPUT,
      .value = "FILE", .what = "file to continue instead: tokens (.bin), or text (.txt) of which each byte is a token"},
     {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
      .value = "DIR|DEVICE",
@@ -56,6 +65,12 @@ static const struct sw_option options[] = {
     {.name = "--top-p", .kind = SW_OPTION_REAL, AT(top_p), .commands = GENERATE, .group = SAMPLING, .initial = "1",
      .value = "P", .real_min = 0.0001, .real_max = 1,
      .what = "choose among the most likely tokens whose probabilities together reach P"},
+    {.name = "--min-p", .kind = SW_OPTION_REAL, AT(min_p), .commands = GENERATE, .group = SAMPLING, .initial = "0",
+     .value = "P", .real_min = 0, .real_max = 1,
+     .what = "choose among tokens at least P times as probable as the most likely one; 0: all"},
+    {.name = "--repetition-penalty", .kind = SW_OPTION_REAL, AT(repetition_penalty), .commands = GENERATE,
+     .group = SAMPLING, .initial = "1", .value = "X", .real_min = 0.01, .real_max = 100,
+     .what = "divides the logits above 0, and multiplies those below, of tokens that the text has; 1: none"},
     {.name = "--seed", .kind = SW_OPTION_INT, AT(seed), .commands = GENERATE, .group = SAMPLING, .initial = "0",
      .value = "N", .int_min = 0, .what = "seed of the choice of tokens"},
 
@@ -93,8 +108,14 @@ static const struct sw_option options[] = {
 
 static sw_status check_prompt(const void *target) {
     const struct sw_read_options *given = target;
-    if ((given->prompt == NULL) == (given->prompt_file == NULL))
-        return sw_fail(SW_ERR_ARG, "give either --prompt or --tokens");
+    const int prompts = (given->prompt != NULL) + (given->prompt_file != NULL) + (given->token_file != NULL);
+    if (given->chat && (given->prompt_file != NULL || given->token_file != NULL))
+        return sw_fail(SW_ERR_ARG, "--chat takes turns from --prompt and standard input; leave out --prompt-file and "
+                                   "--tokens");
+    if (given->system != NULL && !given->chat)
+        return sw_fail(SW_ERR_ARG, "--system begins a chat; give --chat too");
+    if (prompts != 1 && !(given->chat && prompts == 0))
+        return sw_fail(SW_ERR_ARG, "give one of --prompt, --prompt-file and --tokens, or --chat");
     return SW_OK;
 }
 
@@ -108,12 +129,12 @@ const struct sw_command_line sw_eval_command = {
 const struct sw_command_line sw_generate_command = {
     .command = "generate",
     .bit = GENERATE,
-    .summary = "Continues a text, or tokens.",
+    .summary = "Continues a text or tokens, or answers in a chat.",
     TABLE,
     .check = check_prompt,
     .examples = {"spillway generate runs/a --tokens prompt.bin --max-tokens 50",
                  "spillway generate runs/b --prompt 'Once upon a time' --temperature 0.7",
-                 "spillway generate model --prompt Hello --temperature 0 --max-tokens 20"}};
+                 "spillway generate model --chat --prompt Hello --max-tokens 20"}};
 const struct sw_command_line sw_export_command = {
     .command = "export",
     .bit = EXPORT,

@@ -15,10 +15,12 @@ struct sw_read_options {
     char *data;
     int64_t seq, most_tokens, micro_batch;
     int token_type; /* SW_TOKENS_... */
-    /* generate: either prompt or prompt_file is given */
-    char *prompt, *prompt_file;
+    /* generate: one of prompt, prompt_file and token_file is given, or chat */
+    char *prompt, *prompt_file, *token_file;
+    bool chat;
+    char *system, *chat_format;
     int64_t max_tokens, top_k, seed;
-    double temperature, top_p;
+    double temperature, top_p, min_p, repetition_penalty;
     /* export */
     char *to;
     int type; /* index in f32, bf16, f16 */

@@ -86,14 +86,26 @@ static double weight_of(const struct sw_sampler *sampler, struct candidate candi
     return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
 }
 
+/* Counts the tokens, of the `most` likeliest, that are at least min_p as probable as the best one. */
+static int64_t count_probable(struct sw_sampler *sampler, int64_t most, float best) {
+    int64_t count = 1;
+    while (count < most && weight_of(sampler, ranked(sampler, count), best) >= sampler->spec.min_p)
+        count++;
+    return count;
+}
+
 int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t position) {
     const struct sw_sampler_spec *spec = &sampler->spec;
     fill(sampler, logits);
     const struct candidate best = ranked(sampler, 0);
     if (spec->temperature <= 0)
         return best.token;
-    const bool all = spec->top_k == 0 || spec->top_k >= spec->vocab;
+    bool all = spec->top_k == 0 || spec->top_k >= spec->vocab;
     int64_t kept = all ? spec->vocab : spec->top_k;
+    if (spec->min_p > 0) {
+        kept = count_probable(sampler, kept, best.logit);
+        all = false;
+    }
     double total = 0.0;
     for (int64_t i = 0; i < kept; i++)
         total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best.logit);

@@ -11,6 +11,7 @@ struct sw_sampler_spec {
     double temperature; /* divides the logits; 0: always the most likely token */
     int64_t top_k;      /* choose among the most likely tokens; 0: all */
     double top_p;       /* choose among the most likely tokens that reach this probability; 1: all */
+    double min_p; /* choose among tokens that are at least this share as probable as the most likely one; 0: all */
     uint64_t seed;
 };
 

@@ -251,18 +251,27 @@ static sw_status put_dated_system(const struct rendering *r, struct sw_text cont
     return put_end(r, false);
 }
 
-static sw_status put_turns(const struct rendering *r, const struct sw_chat_turn *turn, size_t turns) {
+/* Puts what begins a chat. *out_first is the first turn that is still to be put. */
+static sw_status put_beginning(const struct rendering *r, const struct sw_chat_turn *turn, size_t turns,
+                               size_t *out_first) {
     const struct sw_chat_format *format = r->style->format;
     const bool has_system = turns > 0 && turn[0].role == SW_CHAT_SYSTEM;
-    size_t first = 0;
     if (format->shape == HEADERS)
         SW_TRY(put_special(r, r->style->begin, false));
-    if (format->dated) {
-        SW_TRY(put_dated_system(r, has_system ? turn[0].content : (struct sw_text){"", 0}));
-        first = has_system ? 1 : 0;
-    } else if (format->default_system != NULL && !has_system) {
-        SW_TRY(put_turn(r, SW_CHAT_SYSTEM, text_of(format->default_system)));
-    }
+    *out_first = format->dated && has_system ? 1 : 0;
+    if (format->dated)
+        return put_dated_system(r, has_system ? turn[0].content : (struct sw_text){"", 0});
+    return format->default_system != NULL && !has_system ? put_turn(r, SW_CHAT_SYSTEM, text_of(format->default_system))
+                                                         : SW_OK;
+}
+
+static sw_status put_turns(const struct rendering *r, const struct sw_chat_turn *turn, size_t turns, bool continues) {
+    const struct sw_chat_format *format = r->style->format;
+    size_t first = 0;
+    if (!continues)
+        SW_TRY(put_beginning(r, turn, turns, &first));
+    else if (format->shape != HEADERS)
+        SW_TRY(put(r, "\n"));
     const size_t question = last_question(turn, turns);
     for (size_t i = first; i < turns; i++) {
         if (format->thinks && turn[i].role == SW_CHAT_ASSISTANT)
@@ -301,12 +310,13 @@ static sw_status put_reply(const struct rendering *r, struct sw_text content) {
     return put_special(r, r->style->end, true);
 }
 
-static sw_status put_instructions(const struct rendering *r, const struct sw_chat_turn *turn, size_t turns) {
+static sw_status put_instructions(const struct rendering *r, const struct sw_chat_turn *turn, size_t turns,
+                                  bool continues) {
     const struct sw_chat_format *format = r->style->format;
     const bool has_system = turns > 0 && turn[0].role == SW_CHAT_SYSTEM;
     if (has_system && format->before_system == NULL)
         return sw_fail(SW_ERR_ARG, "the chat format %s has no system turn", format->name);
-    if (!format->begins_questions)
+    if (!format->begins_questions && !continues)
         SW_TRY(put_special(r, r->style->begin, false));
     for (size_t i = has_system; i < turns; i++) {
         const size_t number = i - has_system;
@@ -322,10 +332,10 @@ static sw_status put_instructions(const struct rendering *r, const struct sw_cha
 }
 
 sw_status sw_chat_render(const struct sw_chat_style *style, const struct sw_chat_turn *turn, size_t turns,
-                         bool opens_reply, struct sw_marked_text *out) {
+                         struct sw_chat_rendering how, struct sw_marked_text *out) {
     const struct rendering r = {.style = style, .out = out};
     if (style->format->shape == INSTRUCTIONS)
-        return put_instructions(&r, turn, turns);
-    SW_TRY(put_turns(&r, turn, turns));
-    return opens_reply ? put_header(&r, SW_CHAT_ASSISTANT) : SW_OK;
+        return put_instructions(&r, turn, turns, how.continues);
+    SW_TRY(put_turns(&r, turn, turns, how.continues));
+    return how.opens_reply ? put_header(&r, SW_CHAT_ASSISTANT) : SW_OK;
 }

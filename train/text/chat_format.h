@@ -30,9 +30,14 @@ const char *sw_chat_end_of_turn(const struct sw_chat_style *style);
 /* Refuses a tokenizer in which the token that ends a turn is not special: the text of a user could end one. */
 sw_status sw_chat_check_tokenizer(const struct sw_chat_style *style, const struct sw_tokenizer *tokenizer);
 
-/* Appends a chat. Turns of the assistant have a loss, with the token that ends them. `opens_reply`: what begins a reply
- * follows, for the model to go on. Refuses turns in an order that the format does not have. */
+struct sw_chat_rendering {
+    bool opens_reply; /* what begins a reply follows the turns, for the model to go on */
+    bool continues;   /* the turns follow a reply that ended: nothing is put that only begins a chat */
+};
+
+/* Appends a chat. Turns of the assistant have a loss, with the token that ends them. Refuses turns in an order that the
+ * format does not have. */
 sw_status sw_chat_render(const struct sw_chat_style *style, const struct sw_chat_turn *turn, size_t turns,
-                         bool opens_reply, struct sw_marked_text *out);
+                         struct sw_chat_rendering how, struct sw_marked_text *out);
 
 #endif
