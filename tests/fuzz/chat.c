@@ -1,0 +1,95 @@
+/* A chat template, and behind a zero byte a chat in JSON: each chat that is accepted becomes tokens in each format, in
+ * which only the format's own special tokens are special, whatever the chat says. */
+#include "tests/fuzz/target.h"
+
+#include "train/text/chat_json.h"
+#include "train/text/chat_template.h"
+
+#include <assert.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"chatml",   "qwen2.5", "qwen3",  "smollm2", "llama3",
+                                    "llama3.1", "zephyr",  "llama2", "mistral", "mistral-spaced"};
+static const char *const specials[] = {
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "<s>",          "</s>",       "<|system|>",          "<|user|>",          "<|assistant|>"};
+static struct sw_tokenizer *tokenizer;
+static struct sw_text_encoder *encoder;
+
+static void load_tokenizer(const json_t *file) {
+    char *text = json_dumps(file, 0);
+    fuzz_put("tokenizer.json", text, strlen(text));
+    sw_status status = sw_tokenizer_load(fuzz_path("tokenizer.json"), &tokenizer);
+    assert(status == SW_OK);
+    status = sw_text_encoder_create(tokenizer, &encoder);
+    assert(status == SW_OK);
+    free(text);
+}
+
+/* Tokens of one character each, with the special tokens of all formats. */
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    json_t *vocab = json_object(), *added = json_array();
+    for (int i = 0; i < 256; i++) {
+        char spelled[8];
+        (void)snprintf(spelled, sizeof spelled, "<0x%02X>", i);
+        json_object_set_new(vocab, spelled, json_integer(i));
+    }
+    json_object_set_new(vocab, "<unk>", json_integer(256));
+    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++)
+        json_array_append_new(added, json_pack("{s:i, s:s, s:b, s:b}", "id", 257 + (int)i, "content", specials[i],
+                                               "special", 1, "normalized", 0));
+    json_t *file = json_pack("{s:{s:s, s:o, s:[], s:b, s:s}, s:o, s:{s:s, s:[{s:s}, {s:s}]}}", "model", "type", "BPE",
+                             "vocab", vocab, "merges", "byte_fallback", 1, "unk_token", "<unk>", "added_tokens", added,
+                             "decoder", "type", "Sequence", "decoders", "type", "ByteFallback", "type", "Fuse");
+    load_tokenizer(file);
+    json_decref(file);
+    return 0;
+}
+
+static void check_tokens(const struct sw_marked_text *marked) {
+    struct sw_token_list tokens = {0};
+    struct sw_text_buffer loss = {0};
+    size_t bytes = 0, wanted = 0, found = 0;
+    for (size_t i = 0; i < marked->parts; i++) {
+        bytes += marked->part[i].bytes;
+        wanted += marked->part[i].special;
+    }
+    assert(bytes == marked->text.bytes);
+    const sw_status status = sw_marked_text_encode(encoder, marked, false, &tokens, &loss);
+    assert(status == SW_OK && loss.bytes == tokens.count);
+    for (size_t i = 0; i < tokens.count; i++)
+        found += sw_tokenizer_is_special(tokenizer, tokens.id[i]);
+    assert(found == wanted);
+    free(tokens.id);
+    free(loss.data);
+}
+
+static void check_chat(const json_t *object) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct sw_marked_text marked = {0};
+        const struct sw_chat_style style = {
+            .format = sw_chat_format_find(names[i]), .begin = (char[]){"<s>"}, .end = (char[]){"</s>"}};
+        assert(style.format != NULL);
+        if (sw_chat_append_json(object, &style, i % 2 == 0, "input", &marked) == SW_OK)
+            check_tokens(&marked);
+        sw_error_clear();
+        sw_marked_text_release(&marked);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    const uint8_t *end = bytes == 0 ? NULL : memchr(data, 0, bytes);
+    const size_t template_bytes = end == NULL ? bytes : (size_t)(end - data);
+    (void)sw_chat_template_recognize((struct sw_text){(const char *)data, template_bytes});
+    if (end == NULL)
+        return 0;
+    json_error_t error;
+    json_t *object = json_loadb((const char *)end + 1, bytes - template_bytes - 1, JSON_ALLOW_NUL, &error);
+    if (object != NULL)
+        check_chat(object);
+    json_decref(object);
+    return 0;
+}
