@@ -16,11 +16,12 @@ static const struct {
 } commands[] = {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
     {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
+    {.name = "inspect", .what = "print data as a model is to learn them", .run = sw_command_inspect},
     {.name = "plan", .what = "where state would live, and how long a step would take", .run = sw_command_plan},
     {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
     {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval},
-    {.name = "generate", .what = "continue a text", .run = sw_command_generate},
+    {.name = "generate", .what = "continue a text, or talk", .run = sw_command_generate},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
     {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},

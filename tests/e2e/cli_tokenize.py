@@ -271,6 +271,24 @@ def trains_and_talks():
     return problems
 
 
+def inspects():
+    """What has a loss is in brackets, alike of chats and of the token file made of them, without what fills sequences."""
+    problems, model = [], chat_folder()
+    data = {"a.jsonl": lines(chat("q", "a\U0001f642"), chat("r", "b")) + lines({"text": "plain " * 300})}
+    expect(problems, "tokenize", tokenize(model, data, "--pack", 64, "--end", "none").code, 0)
+    shown = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n[[{}<|im_end|>]]\n"
+    first = "document 1: 27 tokens, 6 with a loss\n" + shown.format("q", "a\U0001f642") + "\n\n"
+    second = "document 2: 23 tokens, 2 with a loss\n" + shown.format("r", "b") + "\n\n"
+    for name in ("a.jsonl", "out.bin"):
+        ended = program.run("inspect", path(name), "--model", model, "--examples", 2)
+        expect(problems, f"{name} ends", (ended.code, ended.err), (0, ""))
+        expect(problems, name, ended.out, first + second)
+    ended = program.run("inspect", path("a.jsonl"), "--model", model, "--max-tokens", 10)
+    expect(problems, "the third document", ended.out.split("document 3: ")[-1],
+           "the first 10 tokens, 9 with a loss\np[[lain plai]]\n\n")
+    return problems
+
+
 def trains_on_chats():
     """train makes tokens of chats by itself, once; what is wrong with them is said before anything is written."""
     problems, model = [], chat_folder("trained", **hf_folder.config(vocab_size=300, eos_token_id=END))
@@ -299,4 +317,4 @@ def trains_on_chats():
 
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, packs_whole_documents,
                 skips_bad_lines, bad_input, stale_documents, trains_and_talks,
-                trains_on_chats)
+                inspects, trains_on_chats)

@@ -10,6 +10,7 @@ int sw_command_doctor(int argc, char **argv);
 int sw_command_eval(int argc, char **argv);
 int sw_command_export(int argc, char **argv);
 int sw_command_generate(int argc, char **argv);
+int sw_command_inspect(int argc, char **argv);
 int sw_command_plan(int argc, char **argv);
 int sw_command_resume(int argc, char **argv);
 int sw_command_tokenize(int argc, char **argv);

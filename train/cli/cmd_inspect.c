@@ -1,0 +1,197 @@
+#include "train/cli/commands.h"
+#include "train/data/token_stream.h"
+#include "train/text/model_text.h"
+#include "train/text/text_inputs.h"
+#include "train/text/text_reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct inspect_options {
+    char *data, *model, *chat_format;
+    int loss; /* index in completions, all */
+    int64_t examples, most_tokens;
+};
+
+#define AT(member) .offset = offsetof(struct inspect_options, member)
+#define INPUT "Input"
+#define OUTPUT SW_OPTION_OUTPUT
+
+/* The choices of --loss. */
+enum { LOSS_COMPLETIONS, LOSS_ALL };
+
+/* One member a line would hide the table. */
+/* clang-format off */
+static const struct sw_option options[] = {
+    {.name = "DATA", .kind = SW_OPTION_STRING, AT(data), .group = INPUT, .required = true,
+     .what = "a token file (.bin), or what tokenize reads: text or chats, in a file or folder"},
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
+     .what = "Hugging Face folder with a tokenizer.json"},
+    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
+     .value = "NAME", .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
+    {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
+     .choices = "completions|all", .what = "tokens of chats and prompts that have a loss, as tokenize has it"},
+    {.name = "--examples", .kind = SW_OPTION_INT, AT(examples), .group = OUTPUT, .initial = "3", .value = "N",
+     .int_min = 1, .int_max = 1 << 20, .what = "documents to print"},
+    {.name = "--max-tokens", .kind = SW_OPTION_INT, AT(most_tokens), .group = OUTPUT, .initial = "500", .value = "N",
+     .int_min = 1, .int_max = 1 << 20, .what = "most tokens to print of a document"},
+};
+/* clang-format on */
+
+static const struct sw_command_line line = {
+    .command = "inspect",
+    .summary = "Prints documents as a model is to learn them: tokens with a loss in colour, or in [[ ]].",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = {"spillway inspect chat.jsonl --model model", "spillway inspect text.bin --model model --examples 1",
+                 "spillway inspect docs.jsonl --model model --max-tokens 50"}};
+
+struct inspection {
+    const struct inspect_options *given;
+    struct sw_model_text model;
+    struct sw_text_encoder *encoder;
+    struct sw_text_decoder *decoder;
+    struct sw_text_inputs inputs;
+    struct sw_text_reader *reader;
+    struct sw_token_stream *stream;
+    struct sw_marked_text text;
+    struct sw_token_list tokens; /* the document that is printed */
+    struct sw_text_buffer loss;  /* a byte a token */
+    struct sw_text_buffer written;
+    int64_t printed;
+};
+
+/* Prints what the decoder has made so far, and changes to or from tokens with a loss. */
+static void print_run(struct inspection *i, bool was_learnt, bool is_learnt) {
+    const bool colours = isatty(STDOUT_FILENO);
+    if (i->written.bytes > 0)
+        fwrite(i->written.data, 1, i->written.bytes, stdout);
+    i->written.bytes = 0;
+    if (was_learnt == is_learnt)
+        return;
+    if (is_learnt)
+        fputs(colours ? "\033[32m" : "[[", stdout);
+    else
+        fputs(colours ? "\033[0m" : "]]", stdout);
+}
+
+static sw_status print_document(struct inspection *i, bool is_whole) {
+    int64_t learnt = 0;
+    bool was_learnt = false;
+    for (size_t t = 0; t < i->loss.bytes; t++)
+        learnt += i->loss.data[t] != 0;
+    printf("document %lld: %s%zu tokens, %lld with a loss\n", (long long)++i->printed, is_whole ? "" : "the first ",
+           i->tokens.count, (long long)learnt);
+    for (size_t t = 0; t < i->tokens.count; t++) {
+        const bool is_learnt = i->loss.data[t] != 0;
+        if (is_learnt != was_learnt)
+            SW_TRY(sw_text_decode_end(i->decoder, &i->written));
+        print_run(i, was_learnt, is_learnt);
+        was_learnt = is_learnt;
+        SW_TRY(sw_text_decode(i->decoder, i->tokens.id[t], &i->written));
+    }
+    SW_TRY(sw_text_decode_end(i->decoder, &i->written));
+    print_run(i, was_learnt, false);
+    fputs("\n\n", stdout);
+    return SW_OK;
+}
+
+/* Documents out of text. The first token of each has no loss: nothing foretells it. */
+static sw_status inspect_text(struct inspection *i) {
+    const struct inspect_options *given = i->given;
+    const struct sw_text_rules rules = {.field = "text",
+                                        .tokenizer = i->model.tokenizer,
+                                        .model = given->model,
+                                        .chat_format = given->chat_format,
+                                        .all_loss = given->loss == LOSS_ALL};
+    SW_TRY(sw_text_inputs_expand((const char *const[]){given->data}, 1, &i->inputs));
+    SW_TRY(sw_text_reader_open((const char *const *)i->inputs.path, i->inputs.count, &rules, &i->reader));
+    SW_TRY(sw_text_encoder_create(i->model.tokenizer, &i->encoder));
+    while (i->printed < given->examples) {
+        bool end;
+        SW_TRY(sw_text_reader_next(i->reader, &i->text, &end));
+        if (end)
+            break;
+        i->tokens.count = i->loss.bytes = 0;
+        SW_TRY(sw_marked_text_encode(i->encoder, &i->text, false, &i->tokens, &i->loss));
+        if (i->tokens.count > 0)
+            i->loss.data[0] = 0;
+        const bool is_whole = (int64_t)i->tokens.count <= given->most_tokens;
+        if (!is_whole)
+            i->tokens.count = i->loss.bytes = (size_t)given->most_tokens;
+        SW_TRY(print_document(i, is_whole));
+    }
+    return SW_OK;
+}
+
+/* Reads the document that begins at a token, at most --max-tokens of it. *out_next is where the next one begins. */
+static sw_status read_document(struct inspection *i, int64_t first, bool *out_whole, int64_t *out_next) {
+    enum { AT_ONCE = 4096 };
+    uint8_t marks[AT_ONCE];
+    const int64_t tokens = sw_token_stream_tokens(i->stream), most = i->given->most_tokens;
+    const bool has_documents = sw_token_stream_has_documents(i->stream);
+    int64_t at = first;
+    i->tokens.count = i->loss.bytes = 0;
+    for (bool ended = false; at < tokens && !ended && (has_documents || at - first < most);) {
+        const int64_t count = tokens - at < AT_ONCE ? tokens - at : AT_ONCE;
+        SW_TRY(sw_token_stream_read_marks(i->stream, at, count, marks));
+        int64_t n = 0;
+        for (; n < count && !ended; n++) {
+            const char learnt = (marks[n] & SW_TOKEN_LEARNT) != 0;
+            ended = (marks[n] & SW_TOKEN_BEGINS_DOCUMENT) != 0 && at + n > first;
+            ended |= !has_documents && at + n - first >= most;
+            if (!ended && at + n - first < most)
+                SW_TRY(sw_text_buffer_append(&i->loss, (struct sw_text){&learnt, 1}));
+        }
+        at += n - (ended ? 1 : 0);
+    }
+    SW_TRY(sw_token_list_reserve(&i->tokens, i->loss.bytes));
+    i->tokens.count = i->loss.bytes;
+    *out_whole = (int64_t)i->tokens.count == at - first;
+    *out_next = at;
+    return sw_token_stream_read(i->stream, first, (int64_t)i->tokens.count, i->tokens.id);
+}
+
+/* Documents of a token file. Those without any loss only fill sequences up. */
+static sw_status inspect_tokens(struct inspection *i) {
+    const struct sw_token_format format = {.type = SW_TOKENS_AUTO};
+    SW_TRY(sw_token_stream_open((const char *const[]){i->given->data}, 1, i->model.vocab, format, &i->stream));
+    for (int64_t at = 0; at < sw_token_stream_tokens(i->stream) && i->printed < i->given->examples;) {
+        bool is_whole;
+        SW_TRY(read_document(i, at, &is_whole, &at));
+        if (!is_whole || memchr(i->loss.data, 1, i->loss.bytes) != NULL)
+            SW_TRY(print_document(i, is_whole));
+    }
+    return SW_OK;
+}
+
+static sw_status inspect(struct inspection *i) {
+    const size_t chars = strlen(i->given->data);
+    const bool is_tokens = chars > 4 && strcmp(i->given->data + chars - 4, ".bin") == 0;
+    SW_TRY(sw_model_text_open(i->given->model, &i->model));
+    SW_TRY(sw_text_decoder_create(i->model.tokenizer, false, &i->decoder));
+    return is_tokens ? inspect_tokens(i) : inspect_text(i);
+}
+
+static sw_status run(const void *target) {
+    struct inspection i = {.given = target};
+    const sw_status status = inspect(&i);
+    sw_token_stream_close(i.stream);
+    sw_text_reader_close(i.reader);
+    sw_text_inputs_release(&i.inputs);
+    sw_text_encoder_destroy(i.encoder);
+    sw_text_decoder_destroy(i.decoder);
+    sw_marked_text_release(&i.text);
+    free(i.tokens.id);
+    free(i.loss.data);
+    free(i.written.data);
+    sw_model_text_close(&i.model);
+    return status;
+}
+
+int sw_command_inspect(int argc, char **argv) {
+    struct inspect_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}
