@@ -289,6 +289,22 @@ def inspects():
     return problems
 
 
+def validation_has_whole_documents():
+    """--val P% of packed documents is whole sequences, of which no document is cut."""
+    problems, model, seq = [], chat_folder("parted", **hf_folder.config(vocab_size=300, eos_token_id=END)), program.SEQ
+    reply = "a" * (seq - 22)  # with the markers around it, the chat is one sequence
+    data = program.write(path("whole.jsonl"), hf_folder.chat("q", reply) * 10)
+    environment = {**os.environ, "XDG_CACHE_HOME": path("cache")}
+    os.makedirs(path("cache"), exist_ok=True)
+    ended = program.run("train", "--model", model, "--init", "--data", data, "--val", "15%", "--run", path("parts"), "--steps", 1,
+                        *program.SHAPE, env=environment)
+    expect(problems, "ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    with open(path("parts", "log.jsonl"), encoding="utf-8") as file:
+        found = [line["val_tokens"] for line in map(json.loads, file) if "val_tokens" in line]
+    expect(problems, "tokens of the last evaluation", found[-1:], [len(reply) + 1])
+    return problems
+
+
 def trains_on_chats():
     """train makes tokens of chats by itself, once; what is wrong with them is said before anything is written."""
     problems, model = [], chat_folder("trained", **hf_folder.config(vocab_size=300, eos_token_id=END))
@@ -317,4 +333,4 @@ def trains_on_chats():
 
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, packs_whole_documents,
                 skips_bad_lines, bad_input, stale_documents, trains_and_talks,
-                inspects, trains_on_chats)
+                inspects, validation_has_whole_documents, trains_on_chats)

@@ -28,6 +28,34 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
     return SW_OK;
 }
 
+/* Tells whether documents lie whole within sequences (train/text/packer.h): behind the sequences stands one token, the
+ * last one's target, which is a document of its own. */
+static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out) {
+    uint8_t mark = 0;
+    if (tokens > data->seq && tokens % data->seq == 1 && sw_token_stream_has_documents(data->stream))
+        SW_TRY(sw_token_stream_read_marks(data->stream, tokens - 1, 1, &mark));
+    *out = mark == SW_TOKEN_BEGINS_DOCUMENT;
+    return SW_OK;
+}
+
+/* Makes the last part of the stream that of validation. Where documents are packed it has whole sequences, at least
+ * one, so that both parts keep their documents whole; the token between them, which has no loss, is in both. */
+static sw_status divide(struct sw_data *data, int64_t tokens, double percent) {
+    bool packed = false;
+    data->validation_tokens = (int64_t)((double)tokens * percent / 100.0);
+    data->train_tokens = tokens - data->validation_tokens;
+    data->validation_first = data->train_tokens;
+    if (percent > 0)
+        SW_TRY(is_packed(data, tokens, &packed));
+    if (!packed)
+        return SW_OK;
+    const int64_t sequences = sw_max_i64(1, data->validation_tokens / data->seq);
+    data->validation_tokens = sequences * data->seq + 1;
+    data->validation_first = tokens - data->validation_tokens;
+    data->train_tokens = data->validation_first + 1;
+    return SW_OK;
+}
+
 static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *spec) {
     const bool evaluates_only = spec->file_count == 0 && spec->validation_file != NULL;
     if (!evaluates_only)
@@ -39,10 +67,7 @@ static sw_status open_streams(struct sw_data *data, const struct sw_data_spec *s
         data->train_tokens = tokens;
         return SW_OK;
     }
-    data->validation_tokens = (int64_t)((double)tokens * spec->validation_percent / 100.0);
-    data->train_tokens = tokens - data->validation_tokens;
-    data->validation_first = data->train_tokens;
-    return SW_OK;
+    return divide(data, tokens, spec->validation_percent);
 }
 
 static sw_status check_lengths(const struct sw_data *data, const struct sw_data_spec *spec) {
