@@ -16,7 +16,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), TEXT[:28000])
 HELD = TEXT[28000:29001].encode()
 FILE = program.write(os.path.join(SCRATCH, "held.txt"), HELD)
 RUN = os.path.join(SCRATCH, "run")
-FIELDS = {"loss": float, "perplexity": float, "bits_per_token": float, "tokens": int, "seq": int, "seconds": float,
+FIELDS = {"loss": float, "perplexity": float, "bits_per_token": float, "bits_per_byte": float, "tokens": int, "seq": int, "seconds": float,
           "tokens_per_second": float}
 ROUNDING = 1e-5  # relative, of sums and products in another order, in fp32
 SHAPE = ["--seq", program.SEQ]
@@ -64,6 +64,8 @@ def fields():
     if far(found["perplexity"], math.exp(found["loss"]), 1e-12) or far(found["bits_per_token"] * math.log(2),
                                                                       found["loss"], 1e-12):
         problems.append(f"{found} do not belong together")
+    if found["bits_per_byte"] != found["bits_per_token"]:
+        problems.append(f"a byte is a token, and {found} differ")
     if (found["tokens"], found["seq"]) != (len(HELD) - 1, program.SEQ):
         problems.append(f"{found['tokens']} tokens in windows of {found['seq']}")
     line = program.must("eval", run(), "--data", FILE, "--precision", "fp32", *SHAPE)

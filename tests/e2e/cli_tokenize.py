@@ -296,8 +296,8 @@ def validation_has_whole_documents():
     data = program.write(path("whole.jsonl"), hf_folder.chat("q", reply) * 10)
     environment = {**os.environ, "XDG_CACHE_HOME": path("cache")}
     os.makedirs(path("cache"), exist_ok=True)
-    ended = program.run("train", "--model", model, "--init", "--data", data, "--val", "15%", "--run", path("parts"), "--steps", 1,
-                        *program.SHAPE, env=environment)
+    ended = program.run("train", "--model", model, "--init", "--data", data, "--val", "15%", "--run", path("parts"),
+                        "--steps", 1, *program.SHAPE, env=environment)
     expect(problems, "ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
     with open(path("parts", "log.jsonl"), encoding="utf-8") as file:
         found = [line["val_tokens"] for line in map(json.loads, file) if "val_tokens" in line]
@@ -322,6 +322,11 @@ def trains_on_chats():
     expect(problems, "the run names its token file", "/spillway/tokens-" in text, True)
     ended = program.run("resume", path("first"), "--steps", 3, env=environment)
     expect(problems, "resume ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    ended = program.run("eval", path("first"), "--data", path("chat.jsonl"), "--seq", program.SEQ, "--json", env=environment)
+    found, replies = json.loads(ended.out), [f"{i} it is." for i in range(40)]
+    expect(problems, "tokens of the replies", found["tokens"], sum(len(reply) + 1 for reply in replies))
+    ratio = found["bits_per_byte"] / found["bits_per_token"] * len("".join(replies)) / found["tokens"]
+    expect(problems, "bits a byte", abs(ratio - 1) < 1e-9, True)
     before = sorted(os.listdir(path("cache", "spillway")))
     ended = program.run(*shared, "--data", path("bad.jsonl"), "--run", path("third"), "--steps", 2, env=environment)
     expect(problems, "bad data", (ended.code, "bad.jsonl:2" in ended.err, os.path.exists(path("third"))), (1, True, False))

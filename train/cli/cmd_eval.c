@@ -1,15 +1,20 @@
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/cli/read_options.h"
 #include "train/data/data.h"
+#include "train/data/text_data.h"
 #include "train/run/eval.h"
 #include "train/run/inference.h"
+#include "train/text/model_text.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
 
@@ -18,12 +23,13 @@ struct evaluator {
     struct sw_source *source;
     struct sw_data *data;
     struct sw_inference inference;
+    struct sw_model_text text; /* without a tokenizer: zeroes */
     int64_t seq, batch;
 };
 
 struct measured {
     double loss, seconds;
-    int64_t tokens;
+    int64_t tokens, bytes; /* predicted, and the text that they are; 0: not known */
 };
 
 static sw_status resolve_seq(struct evaluator *e) {
@@ -37,10 +43,23 @@ static sw_status resolve_seq(struct evaluator *e) {
 
 /* Opens the data before the weights are loaded, which takes longer. */
 static sw_status open_data(struct evaluator *e) {
+    char made[PATH_MAX];
+    const char *folder = sw_source_folder(e->source), *data = e->given->data;
+    const int64_t threads = e->given->inference.threads;
+    if (sw_model_text_is_there(folder))
+        SW_TRY(sw_model_text_open(folder, &e->text));
+    if (e->text.tokenizer != NULL && sw_text_data_is(data, sw_source_config(e->source)->vocab)) {
+        const struct sw_text_data_spec text = {.model = folder,
+                                               .seq = e->seq,
+                                               .threads = threads > 0 ? (int)threads : sw_machine_cores(),
+                                               .may_make = true};
+        SW_TRY(sw_text_data_find(&text, &data, 1, made));
+        data = made;
+    }
     const struct sw_data_spec spec = {.format = {.type = e->given->token_type, .flag = "--token-type"},
                                       .vocab = sw_source_config(e->source)->vocab,
                                       .seq = e->seq,
-                                      .validation_file = e->given->data};
+                                      .validation_file = data};
     return sw_data_open(&spec, &e->data);
 }
 
@@ -56,19 +75,66 @@ static sw_status open_model(struct evaluator *e) {
     return sw_inference_open(&spec, &e->inference);
 }
 
+/* Tells whether each token is a byte of text. */
+static bool is_bytes(const struct evaluator *e) {
+    const size_t chars = strlen(e->given->data);
+    return (chars > 4 && strcmp(e->given->data + chars - 4, ".txt") == 0) ||
+           (chars > 3 && strcmp(e->given->data + chars - 3, ".md") == 0);
+}
+
+/* Counts the bytes of the first targets with a loss. Special tokens have none. */
+static sw_status count_bytes(struct evaluator *e, int64_t tokens, struct sw_tokens window, int64_t *out) {
+    struct sw_text_decoder *decoder;
+    struct sw_text_buffer text = {0};
+    SW_TRY(sw_text_decoder_create(e->text.tokenizer, true, &decoder));
+    sw_status status = SW_OK;
+    for (int64_t w = 0; status == SW_OK && tokens > 0 && w < sw_data_validation_windows(e->data); w++) {
+        status = sw_data_validation_window(e->data, w, window);
+        for (int64_t t = 0; status == SW_OK && tokens > 0 && t < e->seq; t++) {
+            if (window.targets[t] < 0)
+                continue;
+            status = sw_text_decode(decoder, window.targets[t], &text);
+            *out += (int64_t)text.bytes;
+            text.bytes = 0;
+            tokens--;
+        }
+    }
+    sw_text_decoder_destroy(decoder);
+    free(text.data);
+    return status;
+}
+
+static sw_status measure_bytes(struct evaluator *e, struct measured *m) {
+    m->bytes = e->text.tokenizer == NULL && is_bytes(e) ? m->tokens : 0;
+    if (e->text.tokenizer == NULL)
+        return SW_OK;
+    int32_t *tokens = calloc((size_t)e->seq * 3, sizeof *tokens);
+    if (tokens == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a sequence of %lld tokens", (long long)e->seq);
+    const struct sw_tokens window = {
+        .inputs = tokens, .targets = tokens + e->seq, .document_start = tokens + 2 * e->seq};
+    const sw_status status = count_bytes(e, m->tokens, window, &m->bytes);
+    free(tokens);
+    return status;
+}
+
 static sw_status print_result(const struct evaluator *e, const struct measured *m) {
     const double perplexity = exp(m->loss), bits = m->loss / M_LN2, rate = (double)m->tokens / m->seconds;
+    const double a_byte = m->bytes > 0 ? bits * (double)m->tokens / (double)m->bytes : NAN;
     char text[SW_DATA_TEXT_CHARS];
     sw_log_info("%s: %s", e->given->data, sw_data_text(e->data, text));
     if (!e->given->json) {
-        printf("loss %.6f  perplexity %.4f  %.4f bits a token  (%lld tokens in windows of %lld, %.1f s, %.0f "
-               "tokens/s)\n",
-               m->loss, perplexity, bits, (long long)m->tokens, (long long)e->seq, m->seconds, rate);
+        printf("loss %.6f  perplexity %.4f  %.4f bits a token  ", m->loss, perplexity, bits);
+        if (m->bytes > 0)
+            printf("%.4f bits a byte  ", a_byte);
+        printf("(%lld tokens in windows of %lld, %.1f s, %.0f tokens/s)\n", (long long)m->tokens, (long long)e->seq,
+               m->seconds, rate);
         return SW_OK;
     }
-    json_t *root = json_pack("{s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "loss", m->loss, "perplexity", perplexity,
-                             "bits_per_token", bits, "tokens", (json_int_t)m->tokens, "seq", (json_int_t)e->seq,
-                             "seconds", m->seconds, "tokens_per_second", rate);
+    json_t *root =
+        json_pack("{s:f, s:f, s:f, s:o, s:I, s:I, s:f, s:f}", "loss", m->loss, "perplexity", perplexity,
+                  "bits_per_token", bits, "bits_per_byte", m->bytes > 0 ? json_real(a_byte) : json_null(), "tokens",
+                  (json_int_t)m->tokens, "seq", (json_int_t)e->seq, "seconds", m->seconds, "tokens_per_second", rate);
     return sw_command_print_json(root);
 }
 
@@ -106,6 +172,7 @@ static void close_all(void *context) {
     sw_inference_close(&e->inference);
     sw_data_close(e->data);
     sw_source_close(e->source);
+    sw_model_text_close(&e->text);
     *e = (struct evaluator){.given = e->given};
 }
 
@@ -113,6 +180,7 @@ static sw_status evaluate(struct evaluator *e) {
     struct measured measured;
     SW_TRY(sw_command_read_run(open_all, close_all, e));
     SW_TRY(measure(e, &measured));
+    SW_TRY(measure_bytes(e, &measured));
     return print_result(e, &measured);
 }
 

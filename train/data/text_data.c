@@ -28,8 +28,7 @@ static bool ends_in(const char *path, const char *ending) {
     return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
 }
 
-/* Tells whether a name is of text that becomes tokens. A vocabulary of bytes reads .txt and .md as they are. */
-static bool is_text(const char *name, int64_t vocab) {
+bool sw_text_data_is(const char *name, int64_t vocab) {
     struct stat info;
     const bool is_there = stat(name, &info) == 0;
     if (is_there && S_ISDIR(info.st_mode))
@@ -87,14 +86,14 @@ static sw_status hash_inputs(XXH3_state_t *hash, const char *const *names, int c
     return status;
 }
 
-static sw_status digest_of(const struct sw_settings *settings, const char *const *names, int count, uint64_t *out) {
+static sw_status digest_of(const struct sw_text_data_spec *spec, const char *const *names, int count, uint64_t *out) {
     XXH3_state_t *hash = XXH3_createState();
     if (hash == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
     XXH3_64bits_reset(hash);
     hash_text(hash, RULES_VERSION);
-    XXH3_64bits_update(hash, &settings->seq, sizeof settings->seq);
-    sw_status status = hash_model(hash, settings->model);
+    XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
+    sw_status status = hash_model(hash, spec->model);
     if (status == SW_OK)
         status = hash_inputs(hash, names, count);
     *out = XXH3_64bits_digest(hash);
@@ -115,22 +114,22 @@ static sw_status take_name(const char *made, const char *path, const char *suffi
 
 /* Makes the token file under a name of this process, as other processes may make the same, and then gives it its own:
  * the tokens last, whose name says that all is there. */
-static sw_status make(const struct sw_settings *settings, const char *const *names, int count, const char *path) {
+static sw_status make(const struct sw_text_data_spec *spec, const char *const *names, int count, const char *path) {
     char made[PATH_MAX];
     if (snprintf(made, sizeof made, "%s.%ld.bin", path, (long)getpid()) >= (int)sizeof made)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
-    const struct sw_tokenize_spec spec = {
-        .model = settings->model,
+    const struct sw_tokenize_spec how = {
+        .model = spec->model,
         .names = names,
         .name_count = count,
         .rules = {.field = "text", .chat_format = "auto"},
         .end = "auto",
         .out = made,
-        .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
-        .pack_seq = settings->seq,
+        .threads = spec->threads,
+        .pack_seq = spec->seq,
     };
     struct sw_tokenized tokenized;
-    SW_TRY(sw_tokenize_files(&spec, &tokenized));
+    SW_TRY(sw_tokenize_files(&how, &tokenized));
     SW_TRY(take_name(made, path, ".doc"));
     SW_TRY(take_name(made, path, ".mask"));
     SW_TRY(take_name(made, path, ""));
@@ -138,22 +137,30 @@ static sw_status make(const struct sw_settings *settings, const char *const *nam
     return SW_OK;
 }
 
-/* Finds or makes the token file of some text. */
-static sw_status tokens_of(const struct sw_settings *settings, const char *const *names, int count, bool may_make,
-                           char path[PATH_MAX]) {
+sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                            char path[PATH_MAX]) {
     uint64_t digest;
-    SW_TRY(digest_of(settings, names, count, &digest));
+    SW_TRY(digest_of(spec, names, count, &digest));
     SW_TRY(sw_cache_file("tokens", digest, "bin", path, PATH_MAX));
     if (access(path, F_OK) == 0) {
         sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
         return SW_OK;
     }
-    if (!may_make)
+    if (!spec->may_make)
         return sw_fail(SW_ERR_ARG,
                        "%s, which rank 0 has made, is not to be seen here; give all ranks the same XDG_CACHE_HOME, or "
                        "token files (spillway tokenize)",
                        path);
-    return make(settings, names, count, path);
+    return make(spec, names, count, path);
+}
+
+static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool may_make) {
+    return (struct sw_text_data_spec){
+        .model = settings->model,
+        .seq = settings->seq,
+        .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
+        .may_make = may_make,
+    };
 }
 
 static sw_status prepare_data(struct sw_settings *settings, int64_t vocab, bool may_make) {
@@ -161,13 +168,14 @@ static sw_status prepare_data(struct sw_settings *settings, int64_t vocab, bool 
     int texts = 0;
     char path[PATH_MAX];
     for (int i = 0; i < data->count; i++)
-        texts += is_text(data->items[i], vocab);
+        texts += sw_text_data_is(data->items[i], vocab);
     if (texts == 0)
         return SW_OK;
     if (texts < data->count)
         return sw_fail(SW_ERR_ARG, "--data has both token files and text; give one kind, or make tokens of the text "
                                    "with spillway tokenize");
-    SW_TRY(tokens_of(settings, (const char *const *)data->items, data->count, may_make, path));
+    const struct sw_text_data_spec spec = spec_of(settings, may_make);
+    SW_TRY(sw_text_data_find(&spec, (const char *const *)data->items, data->count, path));
     sw_option_list_release(data);
     return sw_option_list_add(data, path);
 }
@@ -177,9 +185,10 @@ static sw_status prepare_validation(struct sw_settings *settings, int64_t vocab,
     const char *file;
     char path[PATH_MAX];
     SW_TRY(sw_settings_validation(settings, &percent, &file));
-    if (file == NULL || !is_text(file, vocab))
+    if (file == NULL || !sw_text_data_is(file, vocab))
         return SW_OK;
-    SW_TRY(tokens_of(settings, &file, 1, may_make, path));
+    const struct sw_text_data_spec spec = spec_of(settings, may_make);
+    SW_TRY(sw_text_data_find(&spec, &file, 1, path));
     char *copy = strdup(path);
     if (copy == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of the validation file");

@@ -4,11 +4,27 @@
 
 #include "train/settings/settings.h"
 
-/* Replaces text in --data and --val (.jsonl, packed files, folders, patterns, and .txt and .md unless the vocabulary is
- * of bytes) by token files of the model's tokenizer, packed into sequences of --seq. They lie in the cache under a name
- * that follows from the text, the tokenizer and the settings, and are made where they are not there. `may_make` is for
- * one process of a job alone; the others refuse files that they do not see. Without a tokenizer.json, nothing is
- * replaced. --seq is resolved. */
+#include <limits.h>
+
+/* How text becomes tokens. */
+struct sw_text_data_spec {
+    const char *model; /* folder with a tokenizer.json */
+    int64_t seq;       /* tokens of a sequence, into which documents are packed */
+    int threads;
+    bool may_make; /* else a token file that is not there is an error */
+};
+
+/* Tells whether a name is of text that becomes tokens, with a model that has a tokenizer.json: .jsonl, packed files,
+ * folders, patterns, and .txt and .md unless the vocabulary is of bytes. */
+bool sw_text_data_is(const char *name, int64_t vocab);
+
+/* Writes the path of the token file of some text, which lies in the cache under a name that follows from the text, the
+ * tokenizer and the settings, and makes it where it is not there. */
+sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                            char path[PATH_MAX]);
+
+/* Replaces text in --data and --val by token files. `may_make` is for one process of a job alone; the others refuse
+ * files that they do not see. Without a tokenizer.json, nothing is replaced. --seq is resolved. */
 sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make);
 
 #endif
