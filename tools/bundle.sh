@@ -10,6 +10,7 @@ readonly limit_bytes=$((40 << 20))
 # In pairs of what programs link to and what they are built with; then what builds.
 readonly packages=(liburing2 liburing-dev libhwloc15 libhwloc-dev libjansson4 libjansson-dev libxxhash0 libxxhash-dev
     libpcre2-8-0 libpcre2-dev libutf8proc2 libutf8proc-dev zlib1g zlib1g-dev libyaml-0-2 libyaml-dev
+    libzstd1 libzstd-dev
     libcmocka0 libcmocka-dev libdnnl2 libdnnl-dev ocl-icd-libopencl1 libudev1
     meson ninja-build pkgconf pkgconf-bin libpkgconf3)
 readonly folder=build/bundle

@@ -3,6 +3,7 @@
 
 build_packages=(gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libyaml-dev
+    libzstd-dev
     libcmocka-dev)
 demo_packages=(bible-kjv bible-kjv-text)
 test_packages=(e2fsprogs mount util-linux)
@@ -60,6 +61,7 @@ require_without_apt() {
         libxxhash-dev) pkg-config --exists libxxhash 2>/dev/null || lacking+=("xxHash (headers)") ;;
         libpcre2-dev) pkg-config --exists libpcre2-8 2>/dev/null || lacking+=("PCRE2 (headers)") ;;
         libutf8proc-dev) pkg-config --exists libutf8proc 2>/dev/null || lacking+=("utf8proc (headers)") ;;
+        libzstd-dev) ;; # optional
         zlib1g-dev) pkg-config --exists zlib 2>/dev/null || lacking+=("zlib (headers)") ;;
         libyaml-dev) pkg-config --exists yaml-0.1 2>/dev/null || lacking+=("libyaml (headers)") ;;
         libcmocka-dev) pkg-config --exists cmocka 2>/dev/null || lacking+=("cmocka (headers)") ;;

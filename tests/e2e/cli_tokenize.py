@@ -174,6 +174,21 @@ def folders_and_patterns():
     return problems
 
 
+def reads_zstd():
+    """A file that zstd packed is read, or refused with the command that unpacks it; one that is cut off is an error."""
+    problems, packed = [], bytes.fromhex("28b52ffd04583100007061636b65649540d8d5")  # "packed", by zstd -c
+    ended = tokenize(byte_folder(), {"a.txt.zst": packed * 2})
+    if "built without zstd" in ended.err:
+        expect(problems, "without zstd", (ended.code, "zstd -d" in ended.err), (1, True))
+        return problems
+    expect(problems, "ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+    expect(problems, "tokens", tokens("out.bin"), [*b"packedpacked"] if ended.code == 0 else None)
+    for broken, word in ((packed[:-3], "unexpected end"), (b"packed", "a.txt.zst")):
+        ended = tokenize(byte_folder(), {"a.txt.zst": broken})
+        expect(problems, f"{broken}", (ended.code, word in ended.err), (1, True))
+    return problems
+
+
 def packs_whole_documents():
     """Documents lie whole within sequences; what is longer is split, and gaps have no loss."""
     problems = []
@@ -336,6 +351,6 @@ def trains_on_chats():
     return problems
 
 
-script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, packs_whole_documents,
-                skips_bad_lines, bad_input, stale_documents, trains_and_talks,
+script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
+                packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats)

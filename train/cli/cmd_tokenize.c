@@ -28,7 +28,7 @@ static const struct sw_option options[] = {
      .what = "Hugging Face folder with a tokenizer.json, or that file"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE|DIR|-", .required = true,
      .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one: a text, a chat ('messages') "
-             "or a 'prompt' with its 'completion'; also with .gz; a folder stands for all such files below it, and - for "
+             "or a 'prompt' with its 'completion'; also with .gz or .zst; a folder stands for all such files below it, and - for "
              "standard input, which is .jsonl where it begins with {"},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},

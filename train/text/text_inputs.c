@@ -13,6 +13,8 @@ static bool ends_in_any(const char *path, const char *const *endings, size_t cou
     size_t chars = strlen(path);
     if (chars > 3 && strcmp(path + chars - 3, ".gz") == 0)
         chars -= 3;
+    else if (chars > 4 && strcmp(path + chars - 4, ".zst") == 0)
+        chars -= 4;
     for (size_t i = 0; i < count; i++) {
         const size_t ending = strlen(endings[i]);
         if (chars > ending && memcmp(path + chars - ending, endings[i], ending) == 0)
@@ -99,7 +101,8 @@ sw_status sw_text_inputs_expand(const char *const *names, int count, struct sw_t
         const int before = out->count;
         sw_status status = add_name(out, names[i], false);
         if (status == SW_OK && out->count == before)
-            status = sw_fail(SW_ERR_ARG, "%s has no file of text (.txt, .md or .jsonl, also with .gz)", names[i]);
+            status =
+                sw_fail(SW_ERR_ARG, "%s has no file of text (.txt, .md or .jsonl, also with .gz or .zst)", names[i]);
         if (status != SW_OK) {
             sw_text_inputs_release(out);
             return status;

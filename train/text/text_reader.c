@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "train/text/chat_json.h"
 #include "train/text/chat_template.h"
+#include "train/text/text_file.h"
 #include "train/text/text_inputs.h"
 
 #include <errno.h>
@@ -12,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <zlib.h>
 
 /* A line of JSON that is longer is no document but a mistake, and would fill the memory. */
 enum { CHUNK_BYTES = 1 << 16, MOST_LINE_BYTES = 64 << 20, MOST_SKIPS_SAID = 5 };
@@ -22,7 +21,7 @@ struct sw_text_reader {
     const char *const *files;
     int file_count, next_file;
     struct sw_text_rules rules;
-    gzFile file; /* reads files that are not packed too; NULL: none is open */
+    struct sw_text_file *file; /* NULL: none is open */
     const char *path;
     bool json;               /* its lines are JSON */
     char chunk[CHUNK_BYTES]; /* of the file, of which the bytes from chunk_at to chunk_end are still to be cut in lines
@@ -45,7 +44,7 @@ static sw_status check_file(const char *path, int64_t *bytes) {
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
     if (!sw_text_is_readable(path))
-        return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md or .jsonl, or these with .gz", path);
+        return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md or .jsonl, or these with .gz or .zst", path);
     *bytes += info.st_size;
     return SW_OK;
 }
@@ -70,8 +69,7 @@ sw_status sw_text_reader_open(const char *const *files, int file_count, const st
 void sw_text_reader_close(struct sw_text_reader *reader) {
     if (reader == NULL)
         return;
-    if (reader->file != NULL)
-        gzclose(reader->file);
+    sw_text_file_close(reader->file);
     sw_chat_style_release(&reader->chat);
     free(reader->line.data);
     free(reader);
@@ -90,7 +88,7 @@ const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_rea
 }
 
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader) {
-    return reader->bytes_before + (reader->file != NULL ? (int64_t)gzoffset(reader->file) : 0);
+    return reader->bytes_before + (reader->file != NULL ? sw_text_file_offset(reader->file) : 0);
 }
 
 /* Takes a byte order mark off the first line. Text of 16 bits begins with another one. */
@@ -105,21 +103,9 @@ static sw_status take_mark(struct sw_text_reader *reader) {
     return SW_OK;
 }
 
-static sw_status fail_reading(const struct sw_text_reader *reader) {
-    int error;
-    const char *message = gzerror(reader->file, &error);
-    if (error == Z_ERRNO)
-        return sw_fail(SW_ERR_IO, "%s: %s", reader->path, strerror(errno));
-    return sw_fail(SW_ERR_IO, "%s", message); /* zlib begins it with the path */
-}
-
 static sw_status fill_chunk(struct sw_text_reader *reader) {
-    const int bytes = gzread(reader->file, reader->chunk, CHUNK_BYTES);
-    int error;
     reader->chunk_at = 0;
-    reader->chunk_end = bytes > 0 ? (size_t)bytes : 0;
-    (void)gzerror(reader->file, &error); /* where packed data are cut off, only this shows it */
-    return bytes < 0 || error == Z_BUF_ERROR ? fail_reading(reader) : SW_OK;
+    return sw_text_file_read(reader->file, reader->chunk, CHUNK_BYTES, &reader->chunk_end);
 }
 
 /* Reads the next line of the open file, with its end; *out_end is set where there is none. */
@@ -250,32 +236,24 @@ static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text 
     return SW_OK;
 }
 
-/* Standard input has lines of JSON where it begins with an object. */
-static sw_status open_stdin(struct sw_text_reader *reader) {
-    const int fd = dup(STDIN_FILENO);
-    reader->path = "standard input";
-    reader->file = fd >= 0 ? gzdopen(fd, "rb") : NULL;
-    if (reader->file == NULL)
-        return sw_fail(SW_ERR_IO, "standard input cannot be read: %s", strerror(errno));
+static sw_status open_next(struct sw_text_reader *reader) {
+    const char *path = reader->files[reader->next_file++];
+    reader->line_number = 0;
+    reader->chunk_at = reader->chunk_end = 0;
+    SW_TRY(sw_text_file_open(path, &reader->file));
+    reader->path = sw_text_file_name(reader->file);
+    reader->json = sw_text_is_json(path);
+    if (strcmp(path, SW_TEXT_STDIN) != 0)
+        return SW_OK;
+    /* Standard input has lines of JSON where it begins with an object. */
     SW_TRY(fill_chunk(reader));
     reader->json = reader->chunk_end > 0 && reader->chunk[0] == '{';
     return SW_OK;
 }
 
-static sw_status open_next(struct sw_text_reader *reader) {
-    reader->path = reader->files[reader->next_file++];
-    reader->line_number = 0;
-    reader->chunk_at = reader->chunk_end = 0;
-    if (strcmp(reader->path, SW_TEXT_STDIN) == 0)
-        return open_stdin(reader);
-    reader->json = sw_text_is_json(reader->path);
-    reader->file = gzopen(reader->path, "rbe");
-    return reader->file != NULL ? SW_OK : sw_fail(SW_ERR_ARG, "%s: %s", reader->path, strerror(errno));
-}
-
 static void close_file(struct sw_text_reader *reader) {
-    reader->bytes_before += (int64_t)gzoffset(reader->file);
-    gzclose(reader->file);
+    reader->bytes_before += sw_text_file_offset(reader->file);
+    sw_text_file_close(reader->file);
     reader->file = NULL;
 }
 

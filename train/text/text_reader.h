@@ -10,7 +10,7 @@
 struct sw_text_reader;
 
 /* How files become documents. A .txt or .md file is one document, unless a separator or `lines` divides it; each line
- * of a .jsonl file is one. Each may be packed (.gz). */
+ * of a .jsonl file is one. Each may be packed (.gz, .zst). */
 struct sw_text_rules {
     const char *separator; /* lines that are just this divide a file; NULL: none do */
     bool lines;            /* each line of a file is a document */
