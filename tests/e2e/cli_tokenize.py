@@ -337,6 +337,14 @@ def trains_on_chats():
     expect(problems, "the run names its token file", "/spillway/tokens-" in text, True)
     ended = program.run("resume", path("first"), "--steps", 3, env=environment)
     expect(problems, "resume ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    for name in os.listdir(path("cache", "spillway")):
+        if name.startswith("tokens-"):
+            os.unlink(path("cache", "spillway", name))
+    again = ("resume", path("first"), "--steps", 4)
+    ended = program.run(*again, env=environment)
+    expect(problems, "resume without its tokens", (ended.code, "--data" in ended.err), (1, True))
+    ended = program.run(*again, "--data", path("chat.jsonl"), env=environment)
+    expect(problems, "resume from the chats", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
     ended = program.run("eval", path("first"), "--data", path("chat.jsonl"), "--seq", program.SEQ, "--json", env=environment)
     found, replies = json.loads(ended.out), [f"{i} it is." for i in range(40)]
     expect(problems, "tokens of the replies", found["tokens"], sum(len(reply) + 1 for reply in replies))
