@@ -22,6 +22,7 @@ static const struct {
     {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval},
     {.name = "generate", .what = "continue a text, or talk", .run = sw_command_generate},
+    {.name = "report", .what = "write a page that shows how runs went", .run = sw_command_report},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
     {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},

@@ -127,7 +127,8 @@ def examples_of_help_run():
     """Those of the commands run one after the other in one folder; those of benches, which take long, are parsed."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
-    for command in ("tokenize", "inspect", "doctor", "plan", "train", "resume", "eval", "generate", "export", "verify"):
+    for command in ("tokenize", "inspect", "doctor", "plan", "train", "resume", "eval", "generate", "export", "verify",
+                    "report"):
         examples = examples_of(command)
         problems += [] if len(examples) == 3 else [f"{command} --help has {len(examples)} examples"]
         for words in examples:

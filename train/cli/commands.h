@@ -12,6 +12,7 @@ int sw_command_export(int argc, char **argv);
 int sw_command_generate(int argc, char **argv);
 int sw_command_inspect(int argc, char **argv);
 int sw_command_plan(int argc, char **argv);
+int sw_command_report(int argc, char **argv);
 int sw_command_resume(int argc, char **argv);
 int sw_command_tokenize(int argc, char **argv);
 int sw_command_train(int argc, char **argv);

@@ -1,0 +1,214 @@
+"""spillway report: the page's data against the log, what it must not fetch or overwrite, and bad or long logs."""
+
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+STEPS = 12
+MOST_BYTES = 2_000_000
+POINTS = 1024
+MOST_KIB = 100_000  # the log of a million lines has twice as much
+LANES = ("compute", "upload", "download", "read", "write", "update", "comm")
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def train(run, *more):
+    data = program.write(path("data.txt"), program.text(3, 20000))
+    program.must("train", "--model", "gpt2-tiny", "--init", "--data", data, "--val", "10%", "--eval-every", 4, "--run",
+                 path(run), "--steps", STEPS, *program.SHAPE, *more)
+    return path(run)
+
+
+TRAINED = train("trained", "--place", "optimizer=nvme", "--clip", "2")
+
+
+def page_of(*runs, out="report.html"):
+    program.must("report", *runs, "--out", path(out))
+    with open(path(out), encoding="ascii") as file:
+        return file.read()
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+def copy(name, log):
+    """A run of which only the log differs."""
+    os.makedirs(path(name), exist_ok=True)
+    shutil.copy(os.path.join(TRAINED, "run.json"), path(name, "run.json"))
+    program.write(path(name, "log.jsonl"), log)
+    return path(name)
+
+
+def read_log():
+    with open(os.path.join(TRAINED, "log.jsonl"), encoding="utf-8") as file:
+        return file.read()
+
+
+def line(step, **more):
+    return json.dumps({"step": step, "loss": 4.0, "grad_norm": 1.0, "lr": 1e-3, "tokens": 8, "seconds": 0.5,
+                       "tokens_per_second": 16.0, "lanes": {"compute": 0.25}, **more}) + "\n"
+
+
+def near(a, b):
+    return a == b or (a is not None and b is not None and abs(a - b) <= 1e-5 * abs(b))
+
+
+def data_is_the_log():
+    """With one step a point, each number is the log's, to the digits that the page keeps."""
+    problems, steps = [], program.steps_of(TRAINED)
+    run = data_of(page_of(TRAINED))["runs"][0]
+    wanted = {name: [step[name] for step in steps] for name in ("step", "loss", "grad_norm", "lr", "tokens_per_second")}
+    wanted["clipped"] = [float(step["grad_norm"] > 2) for step in steps]
+    wanted["loss_most"] = wanted["loss"]
+    found = {name: run["columns"][name] for name in wanted}
+    for lane in LANES:
+        wanted[lane] = [step["lanes"][lane] / step["seconds"] for step in steps]
+        found[lane] = run["lanes"][lane]
+    for name, values in wanted.items():
+        if len(values) != len(found[name]) or not all(map(near, found[name], values)):
+            problems.append(f"{name}: {found[name]} instead of {values}")
+    evaluations = [[one["step"], one["val_loss"]] for one in program.log_lines(TRAINED) if "val_loss" in one]
+    if not all(near(a[1], b[1]) and a[0] == b[0] for a, b in zip(run["evaluations"], evaluations, strict=True)):
+        problems.append(f"evaluations {run['evaluations']} instead of {evaluations}")
+    totals = {"tokens": sum(step["tokens"] for step in steps), "steps": STEPS,
+              "clipped": sum(wanted["clipped"]), "saved": sum(step["saved"] for step in steps)}
+    problems += [f"{name}: {run[name]} instead of {value}" for name, value in totals.items() if run[name] != value]
+    if run["bytes"]["nvme_write"] != sum(step["bytes"]["nvme_write"] for step in steps):
+        problems.append(f"bytes {run['bytes']}")
+    if run["settings"] != program.read_json(os.path.join(TRAINED, "run.json"))["settings"]:
+        problems.append("the settings are not those of run.json")
+    return problems
+
+
+class References(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+
+def page_needs_nothing_else():
+    page = page_of(TRAINED, TRAINED)
+    parser = References()
+    parser.feed(page)
+    problems = [f"the page refers to {found}" for found in parser.found]
+    problems += [f"the page holds {word}" for word in ("http:", "https:", "@import", "url(", "fetch(") if word in page]
+    return problems + ([] if len(page) < MOST_BYTES else [f"the page has {len(page)} bytes"])
+
+
+def hostile_texts():
+    """Names end no script, and are data to the last byte."""
+    name = "</script><script>alert(1)</script><!-- & \u2028 é"
+    folder = copy(name.replace("/", "|"), read_log())
+    settings = program.read_json(os.path.join(folder, "run.json"))
+    settings["settings"]["model"] = name
+    program.write(os.path.join(folder, "run.json"), json.dumps(settings))
+    page = page_of(folder)
+    run = data_of(page)["runs"][0]
+    problems = [] if run["settings"]["model"] == name else [f"the model is called {run['settings']['model']!r}"]
+    if page.count("<script") != 2 or page.count("</script>") != 2 or "alert(1)<" in page:
+        problems.append("a name has made an element")
+    odd = data_of(page_of(copy(os.fsdecode(b"odd-\xff"), read_log())))["runs"][0]["folder"]
+    return problems + ([] if odd.endswith("odd-?") else [f"a folder without UTF-8 is called {odd!r}"])
+
+
+def bad_logs():
+    """A torn end is what a run that writes looks like; other damage is refused by its line."""
+    problems, whole = [], read_log()
+    count = len(whole.splitlines())
+    good = {"torn": whole + '{"step":13,"lo', "torn zeros": whole + "\0" * 700, "empty": "", "later": line(1, more={"a": [1, {}]})}
+    for name, log in good.items():
+        run = data_of(page_of(copy(name, log)))["runs"][0]
+        if run["steps"] != (STEPS if name.startswith("torn") else log.count("\n")):
+            problems.append(f"{name}: {run['steps']} steps")
+    bad = {
+        "no JSON": whole + "{'step': 1}\n", "cut": whole + '{"step":13,"lo\n', "zeros": whole + "\0\0\n",
+        "no step": whole + '{"loss":1}\n', "twice": whole + line(STEPS), "a text": whole + line(13, loss="4.0"),
+        "more behind": whole + line(13).strip() + "}\n", "long": whole + line(13, x="a" * 70000),
+        "deep": whole + line(13, x=json.loads("[" * 50 + "]" * 50)), "hex": whole + line(13).replace("4.0", "0x4"),
+        "below one": whole + line(0), "nan": whole + line(13, loss=float("nan")),
+    }
+    for name, log in bad.items():
+        problems += program.refused(name, ["report", copy("bad", log), "--out", path("bad.html")], "log.jsonl",
+                                    f"line {count + 1}", watched=(path("bad"),))
+    return problems + (["a refused log left a page"] if os.path.exists(path("bad.html")) else [])
+
+
+def refusals():
+    problems = []
+    notes = program.write(path("notes.html"), "<!doctype html>\nmine")
+    os.makedirs(path("nothing"), exist_ok=True)
+    os.symlink(path("away.html"), path("link.html"))
+    broken = copy("broken", "")
+    program.write(os.path.join(broken, "run.json"), "{}")
+    for what, arguments, words in (
+            ("a file of somebody", ["report", TRAINED, "--out", notes], ("notes.html", "--out")),
+            ("a link", ["report", TRAINED, "--out", path("link.html")], ("link.html", "--out")),
+            ("a folder", ["report", TRAINED, "--out", SCRATCH], (SCRATCH, "--out")),
+            ("no run", ["report", path("nothing")], ("run.json",)),
+            ("no settings", ["report", broken], ("run.json", "settings")),
+            ("no folder to write to", ["report", TRAINED, "--out", path("none", "a.html")], ("none",))):
+        problems += program.refused(what, arguments, *words, watched=(SCRATCH,))
+    problems += program.refused("nine runs", ["report", *[TRAINED] * 9], "8", status=2)
+    return problems
+
+
+def runs_stay_as_they_are():
+    """Twice into the same file; nothing of the run changes, not even in a folder that cannot be written."""
+    before, problems = program.tree(TRAINED), []
+    os.chmod(TRAINED, 0o500)
+    page_of(TRAINED)
+    page_of(TRAINED)
+    os.chmod(TRAINED, 0o700)
+    problems += [f"{name} changed" for name in program.differences(before, program.tree(TRAINED))]
+    return problems + [f"{name} was left" for name in os.listdir(SCRATCH) if name.endswith(".partial")]
+
+
+def long_logs():
+    """Points are bounded; the least and the most of their steps stay, and so do totals. Evaluations are thinned."""
+    problems, steps = [], 50_000
+    folder = copy("long", "".join(
+        line(step, loss=3.0 + (step == 777) - (step == 40_001) * 0.5) + json.dumps(
+            {"step": step, "val_loss": 2.5 - (step == 12_345), "val_tokens": 5}) + "\n" for step in range(1, steps + 1)))
+    page = page_of(*[folder] * 8)
+    run = data_of(page)["runs"][0]
+    points = len(run["columns"]["step"])
+    wanted = {"width": 64, "steps": steps, "tokens": 8 * steps, "seconds": steps / 2, "best": [12_345, 1.5],
+              "last_evaluation": [steps, 2.5]}
+    problems += [f"{name}: {run[name]} instead of {value}" for name, value in wanted.items() if run[name] != value]
+    if points > POINTS or len(run["evaluations"]) > POINTS or run["columns"]["step"][-1] != steps:
+        problems.append(f"{points} points, {len(run['evaluations'])} evaluations")
+    if max(run["columns"]["loss_most"]) != 4.0 or min(run["columns"]["loss_least"]) != 2.5:
+        problems.append("a spike is lost")
+    return problems + ([] if len(page) < MOST_BYTES else [f"8 runs make {len(page)} bytes"])
+
+
+def million_lines():
+    """In memory that does not grow with the log."""
+    folder = copy("million", "")
+    text = line(0).replace('"step": 0', '"step": @')
+    with open(os.path.join(folder, "log.jsonl"), "w", encoding="utf-8") as file:
+        for begin in range(1, 1_000_001, 1000):
+            file.write("".join(text.replace("@", str(step)) for step in range(begin, begin + 1000)))
+    with subprocess.Popen(program.command("report", folder, "--out", path("million.html"), "--quiet")) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = status
+    os.unlink(os.path.join(folder, "log.jsonl"))
+    return [] if status == 0 and usage.ru_maxrss < MOST_KIB else [f"status {status}, {usage.ru_maxrss} KiB"]
+
+
+script_test.run(data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
+                long_logs, million_lines)

@@ -1,0 +1,56 @@
+#include "core/log.h"
+#include "train/cli/commands.h"
+#include "train/report/report.h"
+
+#include <stdlib.h>
+
+struct report_options {
+    struct sw_option_list runs;
+    char *out;
+};
+
+#define AT(member) .offset = offsetof(struct report_options, member)
+
+/* One member a line would hide the table. */
+/* clang-format off */
+static const struct sw_option options[] = {
+    {.name = "RUN", .kind = SW_OPTION_LIST, AT(runs), .group = "Input", .required = true,
+     .what = "folder of a run, also of one that goes on; several are drawn over each other"},
+    {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = SW_OPTION_OUTPUT, .initial = "report.html",
+     .value = "FILE", .what = "file to write; a report that is there is replaced"},
+};
+/* clang-format on */
+
+static sw_status check(const void *target) {
+    const struct report_options *given = target;
+    if (given->runs.count > SW_REPORT_RUNS)
+        return sw_fail(SW_ERR_ARG, "a report shows at most %d runs", SW_REPORT_RUNS);
+    return SW_OK;
+}
+
+static const struct sw_command_line line = {
+    .command = "report",
+    .summary = "Writes a page that shows runs: whether they learn, where the time goes, what to change.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check,
+    .examples = {"spillway report runs/a", "spillway report runs/a runs/b --out both.html",
+                 "spillway report runs/b --out runs/b/report.html"}};
+
+static sw_status run(const void *target) {
+    const struct report_options *given = target;
+    char *page = NULL;
+    size_t bytes = 0;
+    sw_status status = sw_report_make((const char *const *)given->runs.items, given->runs.count, false, &page, &bytes);
+    if (status == SW_OK)
+        status = sw_report_write(given->out, page, bytes);
+    if (status == SW_OK)
+        sw_log_info("wrote %s: open it in a browser", given->out);
+    free(page);
+    return status;
+}
+
+int sw_command_report(int argc, char **argv) {
+    struct report_options given = {0};
+    return sw_command_run(&line, argc, argv, &given, run);
+}

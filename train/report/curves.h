@@ -1,0 +1,54 @@
+/* The log of a run as curves of a bounded number of points. */
+#ifndef SW_TRAIN_REPORT_CURVES_H
+#define SW_TRAIN_REPORT_CURVES_H
+
+#include "core/status.h"
+#include "train/report/log_line.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The most points of a curve: a screen has hardly more columns of pixels. */
+enum { SW_CURVE_POINTS = 1024 };
+
+/* What the steps of a point have in one column of the log. */
+struct sw_curve_value {
+    double least, most, sum;
+    int64_t count; /* steps with a number; 0: the other members mean nothing */
+};
+
+/* One point: `width` steps that follow each other. */
+struct sw_curve_point {
+    int64_t step;             /* the last of its steps that the log has; 0: the log has none of them */
+    double tokens, seconds;   /* from the first step of the log to the last of this point */
+    int64_t clipped, skipped; /* steps */
+    struct sw_curve_value value[SW_LOG_COLUMNS];
+};
+
+struct sw_curve_evaluation {
+    int64_t step;
+    double loss;
+};
+
+struct sw_curves {
+    struct sw_curve_point point[SW_CURVE_POINTS];
+    int64_t points;     /* those from the first step to the last one of the log; some between may be empty */
+    int64_t first_step; /* 0: the log has no step */
+    int64_t width;      /* steps of a point, a power of two */
+    int64_t steps, saved;
+    double bytes[SW_LOG_BYTE_COUNT], lane_seconds[SW_LOG_LANE_COUNT]; /* of all steps */
+    struct sw_log_line last;                                          /* the last step */
+    char first_time[SW_LOG_TIME_CHARS], last_time[SW_LOG_TIME_CHARS]; /* empty: not known */
+
+    struct sw_curve_evaluation evaluation[SW_CURVE_POINTS];
+    int64_t evaluations;      /* entries of `evaluation` */
+    int64_t evaluations_seen; /* those of the log, of which every evaluation_stride-th has an entry */
+    int64_t evaluation_stride;
+    struct sw_curve_evaluation best, last_evaluation; /* step 0: none */
+};
+
+/* Reads the log of a run into *out, which the caller frees. A last line without its end is left out, since the run may
+ * be writing it. clip is the run's --clip; 0: it does not clip. Refuses a log with a damaged line. */
+sw_status sw_curves_read(const char *folder, double clip, struct sw_curves **out);
+
+#endif

@@ -1,0 +1,306 @@
+#include "train/report/report.h"
+
+#include "train/files/files.h"
+#include "train/files/json_file.h"
+#include "train/report/curves.h"
+#include "train/report/page.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { RUN_JSON_BYTES = 16 << 20 };
+
+/* --- Numbers and texts of the page's data ----------------------------------------------------------------------- */
+
+/* Six digits are more than a curve shows, and keep the page small. */
+static void put_number(FILE *to, double value) {
+    if (isfinite(value))
+        fprintf(to, "%.6g", value);
+    else
+        fputs("null", to);
+}
+
+/* Whole numbers of any size keep all digits. */
+static void put_whole(FILE *to, const char *name, double value) {
+    fprintf(to, "\"%s\":%.0f,", name, isfinite(value) ? value : 0);
+}
+
+static void put_json(FILE *to, const char *name, const json_t *value) {
+    fprintf(to, "\"%s\":", name);
+    if (value == NULL || json_dumpf(value, to, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII) != 0)
+        fputs("null", to);
+    fputc(',', to);
+}
+
+/* Names of folders may have any bytes, so those that are no UTF-8 are shown as question marks. */
+static void put_text(FILE *to, const char *name, const char *text) {
+    char shown[PATH_MAX];
+    json_t *value = json_string(text);
+    if (value == NULL) {
+        size_t chars = 0;
+        for (; text[chars] != 0 && chars + 1 < sizeof shown; chars++)
+            shown[chars] = (unsigned char)text[chars] < 0x80 ? text[chars] : '?';
+        shown[chars] = 0;
+        value = json_string(shown);
+    }
+    put_json(to, name, value);
+    json_decref(value);
+}
+
+/* --- Curves ------------------------------------------------------------------------------------------------------ */
+
+typedef double (*column_value)(const struct sw_curve_point *point, int column);
+
+static double mean_of(const struct sw_curve_point *point, int column) {
+    const struct sw_curve_value *value = &point->value[column];
+    return value->count > 0 ? value->sum / (double)value->count : NAN;
+}
+
+static double least_of(const struct sw_curve_point *point, int column) {
+    return point->value[column].count > 0 ? point->value[column].least : NAN;
+}
+
+static double most_of(const struct sw_curve_point *point, int column) {
+    return point->value[column].count > 0 ? point->value[column].most : NAN;
+}
+
+/* The share of the steps' time for which a lane was busy, or bytes a second. */
+static double by_second(const struct sw_curve_point *point, int column) {
+    const double seconds = point->value[SW_LOG_SECONDS].sum;
+    return seconds > 0 && point->value[column].count > 0 ? point->value[column].sum / seconds : NAN;
+}
+
+static double step_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return (double)point->step;
+}
+
+static double tokens_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return point->tokens;
+}
+
+static double seconds_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return point->seconds;
+}
+
+static double clipped_of(const struct sw_curve_point *point, int column) {
+    const int64_t steps = point->value[column].count;
+    return steps > 0 ? (double)point->clipped / (double)steps : NAN;
+}
+
+static const struct {
+    const char *name;
+    column_value value;
+    int column;
+} page_columns[] = {
+    {"step", step_of, 0},
+    {"tokens", tokens_of, 0},
+    {"seconds", seconds_of, 0},
+    {"loss", mean_of, SW_LOG_LOSS},
+    {"loss_least", least_of, SW_LOG_LOSS},
+    {"loss_most", most_of, SW_LOG_LOSS},
+    {"grad_norm", mean_of, SW_LOG_GRAD_NORM},
+    {"grad_norm_least", least_of, SW_LOG_GRAD_NORM},
+    {"grad_norm_most", most_of, SW_LOG_GRAD_NORM},
+    {"clipped", clipped_of, SW_LOG_GRAD_NORM},
+    {"lr", mean_of, SW_LOG_LR},
+    {"step_s", mean_of, SW_LOG_SECONDS},
+    {"tokens_per_second", mean_of, SW_LOG_TOKENS_PER_SECOND},
+    {"tokens_per_second_least", least_of, SW_LOG_TOKENS_PER_SECOND},
+    {"tokens_per_second_most", most_of, SW_LOG_TOKENS_PER_SECOND},
+    {"mfu", mean_of, SW_LOG_MFU},
+};
+
+static void put_column(FILE *to, const char *name, const struct sw_curves *curves, column_value value, int column) {
+    const char *comma = "";
+    fprintf(to, "\"%s\":[", name);
+    for (int64_t i = 0; i < curves->points; i++) {
+        if (curves->point[i].step == 0)
+            continue;
+        fputs(comma, to);
+        if (value == step_of || value == tokens_of)
+            fprintf(to, "%.0f", value(&curves->point[i], column));
+        else
+            put_number(to, value(&curves->point[i], column));
+        comma = ",";
+    }
+    fputs("]", to);
+}
+
+static void put_group(FILE *to, const char *name, const struct sw_curves *curves, column_value value, int first,
+                      int count) {
+    fprintf(to, "\"%s\":{", name);
+    for (int i = first; i < first + count; i++) {
+        put_column(to, sw_log_column_name(i), curves, value, i);
+        fputs(i + 1 < first + count ? "," : "},", to);
+    }
+}
+
+static void put_columns(FILE *to, const struct sw_curves *curves) {
+    fputs("\"columns\":{", to);
+    for (size_t i = 0; i < sizeof page_columns / sizeof page_columns[0]; i++) {
+        fputs(i > 0 ? "," : "", to);
+        put_column(to, page_columns[i].name, curves, page_columns[i].value, page_columns[i].column);
+    }
+    fputs("},", to);
+    put_group(to, "lanes", curves, by_second, SW_LOG_LANES, SW_LOG_LANE_COUNT);
+    put_group(to, "rates", curves, by_second, SW_LOG_BYTES, SW_LOG_BYTE_COUNT);
+    put_group(to, "peaks", curves, most_of, SW_LOG_PEAKS, SW_LOG_PEAK_COUNT);
+}
+
+static void put_evaluations(FILE *to, const struct sw_curves *curves) {
+    fputs("\"evaluations\":[", to);
+    for (int64_t i = 0; i < curves->evaluations; i++) {
+        fprintf(to, "%s[%lld,", i > 0 ? "," : "", (long long)curves->evaluation[i].step);
+        put_number(to, curves->evaluation[i].loss);
+        fputc(']', to);
+    }
+    fputs("],", to);
+    const struct sw_curve_evaluation *ends[] = {&curves->best, &curves->last_evaluation};
+    for (int i = 0; i < 2; i++) {
+        fprintf(to, "\"%s\":", i == 0 ? "best" : "last_evaluation");
+        if (ends[i]->step == 0) {
+            fputs("null,", to);
+            continue;
+        }
+        fprintf(to, "[%lld,", (long long)ends[i]->step);
+        put_number(to, ends[i]->loss);
+        fputs("],", to);
+    }
+}
+
+/* The totals, whose names are followed by a comma each. */
+static void put_totals(FILE *to, const struct sw_curves *curves) {
+    const struct sw_curve_point *last = curves->points > 0 ? &curves->point[curves->points - 1] : NULL;
+    int64_t clipped = 0, skipped = 0;
+    for (int64_t i = 0; i < curves->points; i++) {
+        clipped += curves->point[i].clipped;
+        skipped += curves->point[i].skipped;
+    }
+    put_whole(to, "steps", (double)curves->steps);
+    put_whole(to, "width", (double)curves->width);
+    put_whole(to, "saved", (double)curves->saved);
+    put_whole(to, "clipped", (double)clipped);
+    put_whole(to, "skipped", (double)skipped);
+    put_whole(to, "tokens", last != NULL ? last->tokens : 0);
+    fputs("\"seconds\":", to);
+    put_number(to, last != NULL ? last->seconds : 0);
+    fputs(",\"bytes\":{", to);
+    for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
+        fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_column_name(SW_LOG_BYTES + i), curves->bytes[i]);
+    fputs("},\"lane_seconds\":{", to);
+    for (int i = 0; i < SW_LOG_LANE_COUNT; i++) {
+        fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_column_name(SW_LOG_LANES + i));
+        put_number(to, curves->lane_seconds[i]);
+    }
+    fputs("},", to);
+    static const int of_last[] = {SW_LOG_RANKS, SW_LOG_ZERO, SW_LOG_ETA_SECONDS};
+    for (size_t i = 0; curves->steps > 0 && i < sizeof of_last / sizeof of_last[0]; i++) {
+        fprintf(to, "\"%s\":", sw_log_column_name(of_last[i]));
+        put_number(to, curves->last.value[of_last[i]]);
+        fputc(',', to);
+    }
+    put_text(to, "first_time", curves->first_time);
+    put_text(to, "last_time", curves->last_time);
+}
+
+/* --- Runs -------------------------------------------------------------------------------------------------------- */
+
+static sw_status put_run(FILE *to, const char *folder) {
+    char path[PATH_MAX];
+    json_t *run = NULL;
+    struct sw_curves *curves = NULL;
+    SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
+    SW_TRY(sw_json_read_own_file(path, RUN_JSON_BYTES, SW_ERR_CORRUPT, &run));
+    const json_t *settings = json_object_get(run, "settings");
+    const sw_status status = json_is_object(settings)
+                                 ? sw_curves_read(folder, json_number_value(json_object_get(settings, "clip")), &curves)
+                                 : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
+    if (status == SW_OK) {
+        fputc('{', to);
+        put_text(to, "folder", folder);
+        put_json(to, "version", json_object_get(run, "spillway"));
+        put_json(to, "settings", settings);
+        put_json(to, "config", json_object_get(run, "config"));
+        put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
+        put_totals(to, curves);
+        put_columns(to, curves);
+        put_evaluations(to, curves);
+        fputs("\"end\":0}", to);
+    }
+    free(curves);
+    json_decref(run);
+    return status;
+}
+
+static sw_status make_data(const char *const *folders, int count, bool reloads, char **out) {
+    size_t bytes = 0;
+    FILE *to = open_memstream(out, &bytes);
+    if (to == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    sw_status status = SW_OK;
+    fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reloads\":%s,\"runs\":[", reloads ? "true" : "false");
+    for (int i = 0; status == SW_OK && i < count; i++) {
+        fputs(i > 0 ? "," : "", to);
+        status = put_run(to, folders[i]);
+    }
+    fputs("]}", to);
+    if ((ferror(to) != 0 || fclose(to) != 0) && status == SW_OK)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    return status;
+}
+
+/* Angle brackets and ampersands, which only the strings of JSON have, are written as escapes. So no name in a run can
+ * end the script that holds the data. */
+static void put_escaped(FILE *to, const char *data) {
+    for (; *data != 0; data++)
+        if (*data == '<' || *data == '>' || *data == '&')
+            fprintf(to, "\\u%04x", (unsigned)*data);
+        else
+            fputc(*data, to);
+}
+
+sw_status sw_report_make(const char *const *folders, int count, bool reloads, char **out_page, size_t *out_bytes) {
+    char *data = NULL;
+    sw_status status = make_data(folders, count, reloads, &data);
+    FILE *to = status == SW_OK ? open_memstream(out_page, out_bytes) : NULL;
+    if (status == SW_OK && to == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    if (to != NULL) {
+        fwrite(sw_page_before, 1, sw_page_before_bytes, to);
+        put_escaped(to, data);
+        fwrite(sw_page_after, 1, sw_page_after_bytes, to);
+        if (fclose(to) != 0)
+            status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    }
+    free(data);
+    return status;
+}
+
+/* Returns whether a file begins as our pages do. */
+static bool is_page(const char *path) {
+    static const char mark[] = "<!doctype html>\n<!-- spillway report -->";
+    char begin[sizeof mark] = "";
+    struct stat info;
+    FILE *file = stat(path, &info) == 0 && S_ISREG(info.st_mode) ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return false;
+    const size_t chars = fread(begin, 1, sizeof mark - 1, file);
+    fclose(file);
+    return chars == sizeof mark - 1 && memcmp(begin, mark, chars) == 0;
+}
+
+sw_status sw_report_write(const char *path, const char *page, size_t bytes) {
+    struct stat info;
+    if (lstat(path, &info) == 0 && !is_page(path))
+        return sw_fail(SW_ERR_ARG, "%s is there and is no report; choose another --out, or remove it", path);
+    return sw_file_replace(path, page, bytes, SW_FILE_SHARED);
+}

@@ -1,0 +1,579 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const runs = data.runs;
+const NS = document.querySelector("template").content.querySelector("svg").namespaceURI;
+const byId = id => document.getElementById(id);
+
+// --- Words and numbers ---------------------------------------------------------------------------------------------
+
+function element(name, properties = {}, ...children) {
+    const made = Object.assign(document.createElement(name), properties);
+    made.append(...children);
+    return made;
+}
+
+function drawn(name, attributes, parent) {
+    const made = document.createElementNS(NS, name);
+    for (const [key, value] of Object.entries(attributes))
+        made.setAttribute(key, value);
+    parent.append(made);
+    return made;
+}
+
+const known = value => value !== null && value !== undefined && Number.isFinite(value);
+const digits = (value, count) => known(value) ? Number(value.toPrecision(count)).toString() : "-";
+const percent = value => known(value) ? `${digits(100 * value, value < 0.0995 ? 2 : 3)}%` : "-";
+
+function scaled(value, step, units) {
+    if (!known(value))
+        return "-";
+    let power = 0;
+    while (Math.abs(value) >= step && power + 1 < units.length) {
+        value /= step;
+        power++;
+    }
+    return `${Math.abs(value) >= 1000 ? Math.round(value) : digits(value, 3)}${units[power]}`;
+}
+
+const amount = value => Math.abs(value) < 1e4 ? digits(value, 4) : scaled(value, 1000, ["", "k", "M", "G", "T"]);
+const rate = value => scaled(value, 1000, ["", "k", "M", "G"]);
+const bytes = value => scaled(value, 1000, [" B", " kB", " MB", " GB", " TB", " PB"]);
+const loss = value => known(value) ? value.toFixed(4) : "-";
+const small = value => value === 0 || !known(value) ? digits(value, 3) : Math.abs(value) < 0.01 ? value.toExponential(2) : digits(value, 3);
+
+function duration(seconds) {
+    if (!known(seconds))
+        return "-";
+    if (seconds < 100)
+        return `${digits(seconds, 3)} s`;
+    if (seconds < 6000)
+        return `${Math.round(seconds / 60)} min`;
+    return seconds < 360000 ? `${digits(seconds / 3600, 3)} h` : `${digits(seconds / 86400, 3)} days`;
+}
+
+// --- Runs ----------------------------------------------------------------------------------------------------------
+
+function nameRuns() {
+    const short = run => run.folder.replace(/\/+$/, "").split("/").pop() || run.folder;
+    const names = runs.map(short);
+    runs.forEach((run, i) => {
+        run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder;
+        run.color = `var(--c${i})`;
+        run.shown = true;
+        run.recent = recentOf(run);
+    });
+}
+
+// The last fifth of the points, of which there are at least ten.
+function lastPoints(run) {
+    const count = run.columns.step.length;
+    return [...Array(count).keys()].slice(-Math.max(10, Math.round(count / 5)));
+}
+
+function meanAt(values, points) {
+    const found = points.map(i => values[i]).filter(known);
+    return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
+}
+
+function recentOf(run) {
+    const points = lastPoints(run), lanes = {};
+    for (const [lane, shares] of Object.entries(run.lanes))
+        lanes[lane] = Math.min(1, meanAt(shares, points) ?? 0);
+    const busiest = Object.keys(lanes).reduce((best, lane) => lanes[lane] > lanes[best] ? lane : best);
+    return {lanes, busiest, loss: meanAt(run.columns.loss, points), rate: meanAt(run.columns.tokens_per_second, points),
+            step_s: meanAt(run.columns.step_s, points), mfu: meanAt(run.columns.mfu, points)};
+}
+
+const ADVICE = {
+    read: "The drive is the limit: more tokens a step (--batch-tokens), more host memory, or another drive.",
+    write: "The drive is the limit: more tokens a step (--batch-tokens), more host memory, or another drive.",
+    upload: "The link to the device is the limit: weights on the device (--place), or a larger group (--order).",
+    download: "The link to the device is the limit: gradients on the device (--place), or more tokens a step.",
+    update: "The optimizer's update is the limit: more cores (--threads), or --update device.",
+    comm: "The exchange between ranks is the limit: another network, or more tokens a step.",
+};
+
+function timeFinding(run) {
+    const {lanes, busiest} = run.recent, share = lanes[busiest];
+    if (lanes.compute >= 0.85)
+        return [true, `The device computes for ${percent(lanes.compute)} of a step, so offloading costs next to nothing.`];
+    if (share >= 0.7 && busiest !== "compute")
+        return [false, `${busiest} is busy for ${percent(share)} of a step, compute for ${percent(lanes.compute)}. ${ADVICE[busiest]}`];
+    return [false, `No lane is busy for more than ${percent(share)} of a step (${busiest}): lanes wait for each other. ` +
+            "--trace shows what a step waits for."];
+}
+
+function lossFindings(run) {
+    const found = [], values = run.columns.loss, count = values.length;
+    const head = meanAt(values, [...Array(count).keys()].slice(0, Math.max(1, Math.round(count / 50))));
+    if (known(head) && known(run.recent.loss))
+        found.push([run.recent.loss < head, `The loss ${run.recent.loss < head ? "fell" : "rose"} from ${loss(head)} ` +
+                    `to ${loss(run.recent.loss)} nats a token.`]);
+    if (run.best && run.evaluations.length > 1) {
+        const rose = run.last_evaluation[1] > run.best[1] * 1.005;
+        found.push([!rose, rose ? `The validation loss rose from ${loss(run.best[1])} at step ${run.best[0]} to ` +
+                    `${loss(run.last_evaluation[1])}: the model learns the training data by heart.`
+                    : `The validation loss is best at step ${run.best[0]}: ${loss(run.best[1])}.`]);
+    }
+    return found;
+}
+
+function findings(run) {
+    const found = [...lossFindings(run), timeFinding(run)], total = run.settings.steps;
+    const clipped = run.clipped / Math.max(1, run.steps), last = run.columns.step.at(-1);
+    if (run.skipped > 0)
+        found.push([false, `${run.skipped} of ${run.steps} steps were skipped: their gradients were not finite.`]);
+    if (clipped > 0.5)
+        found.push([false, `${percent(clipped)} of the steps were clipped (--clip ${run.settings.clip}): try a lower --lr ` +
+                    "or a longer --warmup."]);
+    if (known(total) && last < total)
+        found.push([false, `${last} of ${total} steps are done` +
+                    (run.eta_seconds > 0 ? `; ${duration(run.eta_seconds)} are left.` : ".")]);
+    return found;
+}
+
+function card(run) {
+    const last = run.columns.step.at(-1), total = run.settings.steps, clipped = run.clipped / Math.max(1, run.steps);
+    const numbers = [
+        [loss(run.recent.loss), "loss, mean of the last steps"],
+        [run.best ? loss(run.best[1]) : "-", run.best ? `best validation, step ${run.best[0]}` : "no validation"],
+        [known(total) ? `${amount(last)} / ${amount(total)}` : amount(last), "steps"],
+        [amount(run.tokens), "tokens"],
+        [duration(run.seconds), "of training"],
+        [rate(run.recent.rate), "tokens a second"],
+        [duration(run.recent.step_s), "a step"],
+        [`${run.recent.busiest} ${percent(run.recent.lanes[run.recent.busiest])}`, "busiest lane"],
+        [percent(clipped), "of the steps clipped"],
+    ];
+    if (known(run.recent.mfu))
+        numbers.push([percent(run.recent.mfu), "of the device's peak (MFU)"]);
+    const grid = element("div", {className: "numbers"}, ...numbers.map(([value, what]) =>
+        element("div", {}, element("b", {textContent: value}), element("span", {textContent: what}))));
+    const list = element("ul", {}, ...findings(run).map(([good, text]) =>
+        element("li", {className: good ? "good" : "bad", textContent: text})));
+    const made = element("div", {className: "run"}, element("div", {className: "name", textContent: run.name}), grid, list);
+    made.style.borderColor = run.color;
+    return made;
+}
+
+function emptyCard(run) {
+    const made = element("div", {className: "run"}, element("div", {className: "name", textContent: run.name}),
+        element("p", {textContent: "The run has finished no step yet."}));
+    made.style.borderColor = run.color;
+    return made;
+}
+
+// --- Charts --------------------------------------------------------------------------------------------------------
+
+const view = Object.assign({axis: "step", smoothing: 0.9, log: false, picked: 0},
+                           JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}"));
+const redraws = [];
+const AXES = {
+    step: {title: "step", text: value => Math.round(value).toLocaleString("en")},
+    tokens: {title: "tokens", text: amount},
+    seconds: {title: "hours", text: value => digits(value, 4)},
+};
+
+const alongAxis = run => view.axis === "seconds" ? run.columns.seconds.map(s => s / 3600) : run.columns[view.axis];
+
+// Where a step lies on the horizontal axis, between the points around it.
+function placeOf(run, step) {
+    const steps = run.columns.step, along = alongAxis(run);
+    let at = steps.findIndex(value => value >= step);
+    if (at < 0)
+        at = steps.length - 1;
+    if (at <= 0 || steps[at] === step)
+        return along[Math.max(0, at)];
+    const share = Math.min(1, (step - steps[at - 1]) / (steps[at] - steps[at - 1]));
+    return along[at - 1] + share * (along[at] - along[at - 1]);
+}
+
+// An exponential mean over the points before and behind each point: it does not lag behind the curve.
+function smooth(values) {
+    const sums = values.map(() => [0, 0]);
+    for (const order of [[...values.keys()], [...values.keys()].reverse()]) {
+        let sum = 0, weight = 0;
+        for (const i of order) {
+            sums[i][0] += sum;
+            sums[i][1] += weight;
+            if (known(values[i])) {
+                sums[i][0] += values[i] / 2;
+                sums[i][1] += 1 / 2;
+                sum += values[i];
+                weight++;
+            }
+            sum *= view.smoothing;
+            weight *= view.smoothing;
+        }
+    }
+    return sums.map(([sum, weight], i) => weight > 0 && known(values[i]) ? sum / weight : null);
+}
+
+function niceStep(range, count) {
+    const rough = range / count, power = 10 ** Math.floor(Math.log10(rough));
+    return power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
+}
+
+function ticks(low, high, count) {
+    const step = niceStep(high - low, count), found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
+        found.push(i * step);
+    return found;
+}
+
+function logTicks(low, high) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
+        found.push(...[1, 1.5, 2, 3, 4, 5, 7].map(factor => factor * 10 ** power));
+    const inside = found.filter(value => value >= low && value <= high);
+    return inside.length > 1 ? inside : ticks(low, high, 4);
+}
+
+// The range that the curves take. Rare spikes, beyond ten times the middle range, are cut off.
+function rangeOf(series, options) {
+    const values = series.flatMap(one => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]).filter(known).sort((a, b) => a - b);
+    if (options.level !== undefined && values.length)
+        values.push(options.level);
+    if (!values.length)
+        return [0, 1];
+    let low = values[0], high = values.reduce((most, value) => Math.max(most, value));
+    const at = share => values[Math.floor(share * (values.length - 1))];
+    if (!options.most && high - at(0.98) > 10 * (at(0.98) - at(0.02)) && at(0.98) > at(0.02))
+        high = at(0.98) + (at(0.98) - at(0.02));
+    if (options.fromZero)
+        low = Math.min(0, low);
+    high = options.most ?? high;
+    if (high === low)
+        high = low + (Math.abs(low) * 0.1 || 1);
+    const margin = options.most || options.log ? 0 : 0.04 * (high - low);
+    return [low === 0 ? 0 : low - margin, high + margin];
+}
+
+function path(xs, ys, toX, toY) {
+    let text = "", pen = "M";
+    xs.forEach((x, i) => {
+        if (known(ys[i]) && known(x)) {
+            text += `${pen}${toX(x).toFixed(1)} ${toY(ys[i]).toFixed(1)}`;
+            pen = "L";
+        } else {
+            pen = "M";
+        }
+    });
+    return text;
+}
+
+function band(one, toX, toY) {
+    const whole = one.x.map((_, i) => i).filter(i => known(one.low[i]) && known(one.high[i]));
+    const points = [...whole.map(i => [i, one.high[i]]), ...whole.reverse().map(i => [i, one.low[i]])];
+    return points.length ? `M${points.map(([i, y]) => `${toX(one.x[i]).toFixed(1)} ${toY(y).toFixed(1)}`).join("L")}Z` : "";
+}
+
+function drawAxes(svg, box, x, y, options) {
+    const axis = AXES[view.axis];
+    for (const value of options.log ? logTicks(...y.range) : ticks(...y.range, 4)) {
+        const at = y.to(value);
+        drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: at, y2: at}, svg);
+        drawn("text", {x: box.left - 6, y: at + 4, "text-anchor": "end"}, svg).textContent = options.text(value);
+    }
+    const marks = ticks(...x.range, Math.max(2, (box.right - box.left) / 110));
+    marks.forEach(value => {
+        const at = x.to(value), end = at > box.right - 24 ? "end" : "middle";
+        drawn("text", {x: end === "end" ? box.right : at, y: box.bottom + 16, "text-anchor": end}, svg).textContent = axis.text(value);
+    });
+    drawn("text", {x: (box.left + box.right) / 2, y: box.bottom + 32, "text-anchor": "middle"}, svg).textContent = axis.title;
+}
+
+function drawSeries(svg, one, x, y) {
+    if (one.low)
+        drawn("path", {class: "band", d: band(one, x.to, y.to), fill: one.color}, svg);
+    if (one.raw)
+        drawn("path", {class: "curve raw", d: path(one.x, one.raw, x.to, y.to), stroke: one.color}, svg);
+    drawn("path", {class: "curve", d: path(one.x, one.y, x.to, y.to), stroke: one.color, "stroke-dasharray": one.dash ?? ""}, svg);
+    if (one.dots || one.x.length === 1)
+        one.x.forEach((value, i) => known(one.y[i]) &&
+            drawn("circle", {cx: x.to(value), cy: y.to(one.y[i]), r: one.x.length > 60 ? 1.5 : 3, fill: one.color}, svg));
+}
+
+function nearest(xs, value) {
+    let low = 0, high = xs.length - 1;
+    while (high - low > 1) {
+        const middle = (low + high) >> 1;
+        if (xs[middle] < value)
+            low = middle;
+        else
+            high = middle;
+    }
+    return Math.abs(xs[low] - value) <= Math.abs(xs[high] - value) ? low : high;
+}
+
+function showTip(event, series, x, options) {
+    const tip = byId("tip"), at = x.from(event.offsetX);
+    const rows = series.filter(one => one.x.length).map(one => {
+        const i = nearest(one.x, at), row = element("div", {}, element("i"), `${one.name}: ${options.tip(one.y[i])}`);
+        const raw = one.raw && known(one.raw[i]) ? ` (not smoothed ${options.tip(one.raw[i])})` : "";
+        row.append(raw);
+        row.firstChild.style.background = one.color;
+        return row;
+    });
+    tip.replaceChildren(element("div", {textContent: `${AXES[view.axis].title} ${AXES[view.axis].text(at)}`}), ...rows);
+    tip.hidden = false;
+    const width = tip.offsetWidth, height = tip.offsetHeight;
+    tip.style.left = `${Math.max(4, event.clientX + 16 + width > innerWidth ? event.clientX - width - 16 : event.clientX + 16)}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - height - 4))}px`;
+}
+
+function watchPointer(svg, box, series, x, options) {
+    const cursor = drawn("line", {class: "cursor", y1: box.top, y2: box.bottom, visibility: "hidden"}, svg);
+    svg.onpointermove = event => {
+        const at = Math.min(box.right, Math.max(box.left, event.offsetX));
+        cursor.setAttribute("x1", at);
+        cursor.setAttribute("x2", at);
+        cursor.setAttribute("visibility", "visible");
+        showTip(event, series, x, options);
+    };
+    svg.onpointerleave = () => {
+        cursor.setAttribute("visibility", "hidden");
+        byId("tip").hidden = true;
+    };
+}
+
+// options: title, unit, text (of a tick), tip (of a value), fromZero, most, level (a dashed line), log.
+function drawChart(holder, series, options) {
+    const width = Math.max(260, holder.clientWidth - 24), height = options.wide ? 320 : 230;
+    const box = {left: 58, right: width - 8, top: 8, bottom: height - 40};
+    const svg = document.createElementNS(NS, "svg");
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", options.title);
+    const xs = series.flatMap(one => one.x), range = rangeOf(series, options);
+    const from = xs.reduce((a, b) => Math.min(a, b), Infinity), to = xs.reduce((a, b) => Math.max(a, b), -Infinity);
+    const x = {range: known(from) && from < to ? [from, to] : [0, known(to) ? Math.max(to, 1) : 1]};
+    const isLog = options.log && range[0] > 0, scale = isLog ? Math.log : value => value;
+    const bounds = range.map(scale), y = {range};
+    x.to = value => box.left + (value - x.range[0]) / (x.range[1] - x.range[0]) * (box.right - box.left);
+    x.from = at => x.range[0] + (Math.min(box.right, Math.max(box.left, at)) - box.left) / (box.right - box.left) * (x.range[1] - x.range[0]);
+    y.to = value => box.bottom - (Math.min(bounds[1], Math.max(bounds[0], isLog && value <= 0 ? bounds[0] : scale(value))) - bounds[0]) /
+        (bounds[1] - bounds[0]) * (box.bottom - box.top);
+    drawAxes(svg, box, x, y, {...options, log: isLog});
+    if (options.level !== undefined)
+        drawn("line", {class: "level", x1: box.left, x2: box.right, y1: y.to(options.level), y2: y.to(options.level)}, svg);
+    series.forEach(one => drawSeries(svg, one, x, y));
+    watchPointer(svg, box, series, x, options);
+    return svg;
+}
+
+const keyOf = (name, color, dash) => {
+    const key = element("span", {}, element("i"), name);
+    key.firstChild.style.background = dash ? `repeating-linear-gradient(90deg, ${color} 0 4px, transparent 4px 7px)` : color;
+    return key;
+};
+
+// makeSeries is called for each drawing, since what is shown changes.
+function addChart(parent, options, makeSeries) {
+    const holder = element("div", {className: options.wide ? "chart wide" : "chart"},
+        element("h3", {}, `${options.title} `, element("span", {className: "unit", textContent: options.unit ?? ""})),
+        element("div", {className: "keys"}), element("div"));
+    const [, keys, place] = holder.children;
+    options.tip ??= options.text;
+    redraws.push(() => {
+        const series = makeSeries(), all = {...options, ...options.now?.()};
+        keys.replaceChildren(...(options.keys ? series.map(one => keyOf(one.name, one.color, one.dash)) : []));
+        place.replaceChildren(drawChart(holder, series, all));
+    });
+    parent.append(holder);
+}
+
+const shownRuns = () => runs.filter(run => run.shown && run.columns.step.length);
+const column = (name, more) => () => shownRuns().map(run => ({name: run.name, color: run.color, x: alongAxis(run), y: run.columns[name],
+    ...more?.(run)}));
+
+// A curve that is smoothed, over the values of single steps.
+const spread = name => run => ({y: smooth(run.columns[name]), raw: run.columns[name],
+    ...(run.width > 1 ? {low: run.columns[`${name}_least`], high: run.columns[`${name}_most`]} : {})});
+
+function lossSeries() {
+    const several = shownRuns().length > 1;
+    return shownRuns().flatMap(run => {
+        const found = [{name: several ? run.name : "loss", color: run.color, x: alongAxis(run), ...spread("loss")(run)}];
+        if (run.evaluations.length)
+            found.push({name: several ? `${run.name}, validation` : "validation", color: several ? run.color : "var(--c1)", dash: "6 4",
+                        dots: true, x: run.evaluations.map(([step]) => placeOf(run, step)), y: run.evaluations.map(([, value]) => value)});
+        return found;
+    });
+}
+
+function drawCurves() {
+    const parent = byId("curves"), several = runs.length > 1, clips = new Set(runs.map(run => run.settings.clip));
+    const clip = clips.size === 1 && runs[0].settings.clip > 0 ? {level: runs[0].settings.clip} : {};
+    addChart(parent, {title: "Loss", unit: "nats a token", wide: true, keys: true, text: value => digits(value, 4), tip: loss,
+                      now: () => ({log: view.log})}, lossSeries);
+    addChart(parent, {title: "Gradient norm", unit: clip.level ? `before clipping; dashed: --clip ${clip.level}` : "before clipping",
+                      text: small, fromZero: true, keys: several, ...clip}, column("grad_norm", spread("grad_norm")));
+    addChart(parent, {title: "Steps clipped", unit: "share", text: percent, fromZero: true, most: 1, keys: several}, clippedSeries);
+    addChart(parent, {title: "Learning rate", text: small, fromZero: true, keys: several}, column("lr"));
+    addChart(parent, {title: "Throughput", unit: "tokens a second", text: rate, fromZero: true, keys: several},
+             column("tokens_per_second", spread("tokens_per_second")));
+}
+
+// The share among the steps around each point: with one step a point, it would be a fence of zeros and ones.
+function clippedSeries() {
+    return shownRuns().map(run => {
+        const shares = run.columns.clipped, reach = Math.max(1, Math.round(shares.length / 50));
+        return {name: run.name, color: run.color, x: alongAxis(run),
+                y: shares.map((_, i) => meanAt(shares, [...Array(2 * reach + 1).keys()].map(k => i - reach + k)))};
+    });
+}
+
+const PATHS = {nvme_read: "read from NVMe", nvme_write: "written to NVMe", upload: "to the device", download: "from the device",
+               comm: "between ranks"};
+const usedOnly = (group, least) => Object.entries(group).filter(([, values]) => values.some(value => value > least));
+
+function pickedSeries(group, least, names) {
+    const run = runs[view.picked];
+    return usedOnly(run[group], least).map(([key, values]) => ({name: names?.[key] ?? key, x: alongAxis(run), y: smooth(values),
+        color: `var(--c${Object.keys(run[group]).indexOf(key)})`}));
+}
+
+function drawDetails() {
+    const parent = byId("details");
+    addChart(parent, {title: "Busy share of lanes", text: percent, fromZero: true, most: 1, keys: true},
+             () => pickedSeries("lanes", 0.005));
+    addChart(parent, {title: "Bytes moved", unit: "a second", text: bytes, fromZero: true, keys: true},
+             () => pickedSeries("rates", 0, PATHS));
+}
+
+// --- Tables --------------------------------------------------------------------------------------------------------
+
+function drawLanes() {
+    for (const run of runs.filter(one => one.columns.step.length)) {
+        const bars = element("div", {className: "bar"});
+        for (const [lane, share] of Object.entries(run.recent.lanes)) {
+            const fill = element("i");
+            fill.style.width = `${100 * share}%`;
+            fill.style.background = run.color;
+            bars.append(element("span", {textContent: lane}), element("div", {}, fill), element("span", {textContent: percent(share)}));
+        }
+        byId("lanes").append(element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.name})] : []), bars));
+    }
+}
+
+function table(head, rows) {
+    const row = (cells, kind, name) => element("tr", {className: name ?? ""}, ...cells.map((cell, i) =>
+        element(kind, {textContent: cell, className: i > 0 && /^[-\d]/.test(cell) ? "number" : ""})));
+    return element("div", {className: "scroll"}, element("table", {}, element("thead", {}, row(head, "th")),
+        element("tbody", {}, ...rows.map(one => row(one.cells, "td", one.differs ? "differs" : "")))));
+}
+
+function drawBytes() {
+    const head = ["", ...runs.map(run => run.name)], most = values => values.filter(known).reduce((a, b) => Math.max(a, b), 0);
+    const rows = Object.entries(PATHS).map(([key, name]) => ({cells: [name, ...runs.map(run =>
+        `${bytes(run.bytes[key])} (${bytes(run.bytes[key] / Math.max(1, run.steps))} a step)`)]}));
+    const budgets = {device: "device_memory", host: "host_memory"};
+    for (const tier of ["device", "host", "nvme"])
+        rows.push({cells: [`${tier} memory at most`.replace("nvme memory", "NVMe space"), ...runs.map(run => {
+            const budget = run.settings[budgets[tier]], peak = most(run.peaks[tier]);
+            return bytes(peak) + (budget > 0 ? ` (${percent(peak / budget)} of ${bytes(budget)})` : "");
+        })]});
+    byId("bytes").append(table(head, rows));
+    const drives = runs.filter(run => run.settings.nvme?.length > 1);
+    for (const run of drives)
+        byId("bytes").append(element("p", {className: "note", textContent: `${run.name} stripes its store evenly over ` +
+            `${run.settings.nvme.join(", ")}: each had ${bytes(run.bytes.nvme_read / run.settings.nvme.length)} read and ` +
+            `${bytes(run.bytes.nvme_write / run.settings.nvme.length)} written.`}));
+}
+
+function plain(value) {
+    if (value === null || value === undefined)
+        return "-";
+    return Array.isArray(value) ? value.map(plain).join(", ") || "-" : typeof value === "number" ? digits(value, 12) : String(value);
+}
+
+function drawSettings() {
+    const head = ["", ...runs.map(run => run.name)], row = (name, of) => {
+        const cells = runs.map(of);
+        return {cells: [name, ...cells], differs: cells.some(cell => cell !== cells[0])};
+    };
+    const machine = [
+        row("folder", run => run.folder),
+        row("architecture", run => plain(run.config?.model_type)),
+        row("device", run => plain(run.gpu ?? run.settings.device)),
+        row("ranks", run => plain(run.ranks)),
+        row("first step", run => run.first_time || "-"),
+        row("last step", run => run.last_time || "-"),
+        row("saves", run => String(run.saved)),
+        row("spillway", run => plain(run.version)),
+    ];
+    const names = [...new Set(runs.flatMap(run => Object.keys(run.settings)))];
+    const rows = names.map(name => row(`--${name.replaceAll("_", "-")}`, run => plain(run.settings[name])));
+    const differing = rows.filter(one => one.differs);
+    byId("settings").append(table(head, [...machine, ...differing]));
+    byId("settings").append(element("details", {open: runs.length === 1},
+        element("summary", {textContent: runs.length > 1 ? "Settings that are alike" : "Settings"}),
+        table(head, rows.filter(one => !one.differs))));
+}
+
+// --- The page ------------------------------------------------------------------------------------------------------
+
+function redraw() {
+    location.replace(`#${encodeURIComponent(JSON.stringify(view))}`);
+    redraws.forEach(draw => draw());
+}
+
+function bind(id, member, value) {
+    byId(id).addEventListener("input", () => {
+        view[member] = value(byId(id));
+        redraw();
+    });
+}
+
+function drawControls() {
+    byId("axis").value = view.axis;
+    byId("smoothing").value = view.smoothing;
+    byId("log").checked = view.log;
+    bind("axis", "axis", input => input.value);
+    bind("smoothing", "smoothing", input => Number(input.value));
+    bind("log", "log", input => input.checked);
+    byId("picked").append(...runs.map((run, i) => element("option", {value: i, textContent: run.name})));
+    byId("picked").value = view.picked;
+    bind("picked", "picked", input => Number(input.value));
+    byId("picked").parentElement.hidden = byId("legend").hidden = runs.length < 2;
+    if (runs.length < 2)
+        return;
+    byId("legend").className = "keys";
+    for (const run of runs) {
+        const box = element("input", {type: "checkbox", checked: true});
+        box.style.accentColor = run.color;
+        box.addEventListener("input", () => {
+            run.shown = box.checked;
+            redraw();
+        });
+        byId("legend").append(element("label", {}, box, keyOf(run.name, run.color)));
+    }
+}
+
+function main() {
+    nameRuns();
+    view.picked = Math.min(view.picked, runs.length - 1);
+    document.title = `spillway: ${runs.map(run => run.name).join(", ")}`;
+    const model = [...new Set(runs.map(run => String(run.settings.model).split("/").pop()))].join(", ");
+    byId("about").textContent = `${model}; last step ${runs.map(run => run.last_time).sort().at(-1) || "not known"}` +
+        (data.reloads ? "; this page follows the run" : "");
+    byId("answer").append(...runs.map(run => run.columns.step.length ? card(run) : emptyCard(run)));
+    drawControls();
+    drawCurves();
+    drawLanes();
+    drawDetails();
+    drawBytes();
+    drawSettings();
+    redraw();
+    let width = innerWidth;
+    addEventListener("resize", () => {
+        if (innerWidth !== width)
+            redraws.forEach(draw => draw());
+        width = innerWidth;
+    });
+    if (data.reloads)
+        setTimeout(() => location.reload(), 5000);
+}
+
+main();
