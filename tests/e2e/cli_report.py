@@ -1,10 +1,13 @@
 """spillway report: the page's data against the log, what it must not fetch or overwrite, and bad or long logs."""
 
 import html.parser
+import http.client
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 
 import program
@@ -210,5 +213,141 @@ def million_lines():
     return [] if status == 0 and usage.ru_maxrss < MOST_KIB else [f"status {status}, {usage.ru_maxrss} KiB"]
 
 
+
+# --- A real browser --------------------------------------------------------------------------------------------------
+
+
+class Drawn(html.parser.HTMLParser):
+    """What the page's script made: curves by the headings of their charts, list items, and all that is text."""
+
+    def __init__(self):
+        super().__init__()
+        self.curves, self.findings, self.text, self.scripts, self.inside = {}, 0, [], 0, []
+        self.heading = ""
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.inside.append(tag)
+        self.heading = "" if tag == "h3" else self.heading
+        self.findings += tag == "li"
+        self.scripts += tag == "script"
+        if tag == "path" and "curve" in given.get("class", "").split():
+            self.curves.setdefault(self.heading.split("  ")[0].strip(), []).append(given["d"])
+
+    def handle_endtag(self, tag):
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+    def handle_data(self, text):
+        if "script" in self.inside or "style" in self.inside:
+            return
+        if self.inside[-1:] == ["h3"]:
+            self.heading += text
+        self.text.append(text)
+
+
+def browser(page, *more):
+    """The document after the page's script has run."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise script_test.Skip("no chromium")
+    done = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", *more,
+                           "--user-data-dir=" + path("browser"), "--virtual-time-budget=2000", "--dump-dom",
+                           "file://" + page], capture_output=True, timeout=program.LIMIT_S, check=True)
+    return done.stdout.decode()
+
+
+def browser_draws_it():
+    """Every chart has its curves, also of a run without steps, with one step and with numbers that are not known."""
+    problems = []
+    hostile = copy("<b>&|", read_log() + line(13, loss=None, grad_norm=None, seconds=None, tokens_per_second=None, lr=None))
+    runs = [TRAINED, hostile, copy("empty", ""), copy("one", line(5)), path("long")]
+    if not os.path.exists(path("long", "log.jsonl")):
+        runs.pop()
+    page_of(*runs)
+    made = Drawn()
+    made.feed(browser(path("report.html")))
+    text = " ".join(made.text)
+    for chart in ("Loss", "Gradient norm", "Steps clipped", "Learning rate", "Throughput", "Busy share of lanes", "Bytes moved"):
+        curves = made.curves.get(chart, [])
+        if sum(len(d) > 60 for d in curves) < (1 if chart in ("Busy share of lanes", "Bytes moved") else 2):
+            problems.append(f"{chart} has the curves {[d[:40] for d in curves]}")
+    drawn = [d for curves in made.curves.values() for d in curves]
+    problems += [f"the page says {word}" for word in ("NaN", "undefined", "Infinity", "null")
+                 if re.search(rf"\b{word}\b", text) or any(word in d for d in drawn)]
+    if "<b>&|" not in text or made.scripts != 2 or made.findings < len(runs) - 1:
+        problems.append(f"{made.scripts} scripts, {made.findings} findings, {text[:300]!r}")
+    return problems
+
+
+# --- --watch ---------------------------------------------------------------------------------------------------------
+
+
+def watching(*runs):
+    process = program.start("report", *runs, "--watch", "--quiet")
+    said = process.stderr.readline()
+    return process, int(re.search(r"http://127\.0\.0\.1:(\d+)/", said)[1])
+
+
+def answer_of(port, method="GET", target="/", host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, target, headers={"Host": host or f"127.0.0.1:{port}"})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def watch_follows_the_run():
+    problems, folder = [], copy("followed", read_log())
+    process, port = watching(folder)
+    status, page = answer_of(port)
+    if status != 200 or data_of(page)["runs"][0]["steps"] != STEPS or data_of(page)["reload_s"] < 1:
+        problems.append(f"status {status}: {page[:200]}")
+    copy("followed", read_log() + line(13))
+    if data_of(answer_of(port, host=f"localhost:{port}")[1])["runs"][0]["steps"] != STEPS + 1:
+        problems.append("a new step is not shown")
+    copy("followed", "broken\n")
+    status, page = answer_of(port)
+    if status != 500 or "line 1" not in page:
+        problems.append(f"a broken log: status {status}: {page[:200]}")
+    busy = program.run("report", TRAINED, "--watch", "--port", port)
+    problems += program.wrong_refusal("a port in use", busy, 1, ("--port", str(port)), ["report"])
+    process.send_signal(signal.SIGINT)
+    code = process.wait(program.LIMIT_S)
+    return problems + ([] if code == 0 else [f"Ctrl-C ends it with {code}"])
+
+
+def watch_answers_this_machine_alone():
+    problems = []
+    process, port = watching(TRAINED)
+    for what, wanted, arguments in (
+            ("another host", 403, {"host": "evil.example"}), ("no port", 403, {"host": "localhost"}),
+            ("a host that begins alike", 403, {"host": f"127.0.0.1:{port}.evil.example"}),
+            ("another path", 404, {"target": "/run.json"}), ("a path up", 404, {"target": "/../run.json"}),
+            ("POST", 405, {"method": "POST"})):
+        status, page = answer_of(port, **arguments)
+        if status != wanted or TRAINED in page:
+            problems.append(f"{what}: status {status} instead of {wanted}: {page[:100]}")
+    for what, request in (("no request", b""), ("noise", b"\0\xff\r\n\r\n"), ("no end", b"GET / HTTP/1.1\r\n" + b"a" * 20000)):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            try:
+                connection.sendall(request)
+                connection.shutdown(socket.SHUT_WR)
+                if b"200 OK" in connection.recv(4096):
+                    problems.append(f"{what} is answered")
+            except OSError:
+                pass
+    with open(f"/proc/{process.pid}/net/tcp", encoding="ascii") as file:
+        listening = [words[1] for words in map(str.split, file) if words[1].endswith(f":{port:04X}") and words[3] == "0A"]
+    if listening != [f"0100007F:{port:04X}"]:
+        problems.append(f"listens on {listening}")
+    if answer_of(port)[0] != 200:
+        problems.append("has stopped to answer")
+    process.send_signal(signal.SIGTERM)
+    process.wait(program.LIMIT_S)
+    for what, arguments in (("--port alone", ["--port", 8000]), ("--out", ["--watch", "--out", path("w.html")])):
+        problems += program.refused(what, ["report", TRAINED, *arguments], "--watch", status=2)
+    return problems
+
+
 script_test.run(data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
-                long_logs, million_lines)
+                long_logs, million_lines, browser_draws_it, watch_follows_the_run, watch_answers_this_machine_alone)

@@ -23,7 +23,7 @@ COMMANDS = {
     "eval": "DIR|MODEL --data --seq --tokens --token-type --micro-batch --precision --threads --json",
     "export": "DIR|MODEL OUT --dtype --shard-size",
     "verify": "DIR --json",
-    "report": "RUN --out",
+    "report": "RUN --out --watch --port",
     "doctor": "--nvme --quick --json",
 }
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,

@@ -241,13 +241,13 @@ static sw_status put_run(FILE *to, const char *folder) {
     return status;
 }
 
-static sw_status make_data(const char *const *folders, int count, bool reloads, char **out) {
+static sw_status make_data(const char *const *folders, int count, int64_t reload_s, char **out) {
     size_t bytes = 0;
     FILE *to = open_memstream(out, &bytes);
     if (to == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the report");
     sw_status status = SW_OK;
-    fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reloads\":%s,\"runs\":[", reloads ? "true" : "false");
+    fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reload_s\":%lld,\"runs\":[", (long long)reload_s);
     for (int i = 0; status == SW_OK && i < count; i++) {
         fputs(i > 0 ? "," : "", to);
         status = put_run(to, folders[i]);
@@ -268,9 +268,9 @@ static void put_escaped(FILE *to, const char *data) {
             fputc(*data, to);
 }
 
-sw_status sw_report_make(const char *const *folders, int count, bool reloads, char **out_page, size_t *out_bytes) {
+sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s, char **out_page, size_t *out_bytes) {
     char *data = NULL;
-    sw_status status = make_data(folders, count, reloads, &data);
+    sw_status status = make_data(folders, count, reload_s, &data);
     FILE *to = status == SW_OK ? open_memstream(out_page, out_bytes) : NULL;
     if (status == SW_OK && to == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory for the report");

@@ -4,15 +4,15 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* With more runs the curves could not be told apart, and the page would be too large. */
 enum { SW_REPORT_RUNS = 8 };
 
-/* Reads the runs in these folders, changes nothing in them, and makes their page. A page that reloads is fetched again
- * by the browser every few seconds. The caller frees *out_page. */
-sw_status sw_report_make(const char *const *folders, int count, bool reloads, char **out_page, size_t *out_bytes);
+/* Reads the runs in these folders, changes nothing in them, and makes their page. The browser fetches the page again
+ * after reload_s seconds; 0: never. The caller frees *out_page. */
+sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s, char **out_page, size_t *out_bytes);
 
 /* Writes a page to a file, whole or not at all. Refuses to replace a file that is no such page. */
 sw_status sw_report_write(const char *path, const char *page, size_t bytes);

@@ -165,7 +165,7 @@ function emptyCard(run) {
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = Object.assign({axis: "step", smoothing: 0.9, log: false, picked: 0},
+const view = Object.assign({axis: "step", smoothing: 0.8, log: false, picked: 0},
                            JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}"));
 const redraws = [];
 const AXES = {
@@ -275,7 +275,7 @@ function drawAxes(svg, box, x, y, options) {
         drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: at, y2: at}, svg);
         drawn("text", {x: box.left - 6, y: at + 4, "text-anchor": "end"}, svg).textContent = options.text(value);
     }
-    const marks = ticks(...x.range, Math.max(2, (box.right - box.left) / 110));
+    const marks = ticks(...x.range, Math.max(2, (box.right - box.left) / 85));
     marks.forEach(value => {
         const at = x.to(value), end = at > box.right - 24 ? "end" : "middle";
         drawn("text", {x: end === "end" ? box.right : at, y: box.bottom + 16, "text-anchor": end}, svg).textContent = axis.text(value);
@@ -459,7 +459,7 @@ function drawLanes() {
 
 function table(head, rows) {
     const row = (cells, kind, name) => element("tr", {className: name ?? ""}, ...cells.map((cell, i) =>
-        element(kind, {textContent: cell, className: i > 0 && /^[-\d]/.test(cell) ? "number" : ""})));
+        element(kind, {textContent: cell, className: i === 0 ? "first" : ""})));
     return element("div", {className: "scroll"}, element("table", {}, element("thead", {}, row(head, "th")),
         element("tbody", {}, ...rows.map(one => row(one.cells, "td", one.differs ? "differs" : "")))));
 }
@@ -504,7 +504,8 @@ function drawSettings() {
         row("spillway", run => plain(run.version)),
     ];
     const names = [...new Set(runs.flatMap(run => Object.keys(run.settings)))];
-    const rows = names.map(name => row(`--${name.replaceAll("_", "-")}`, run => plain(run.settings[name])));
+    const text = (name, value) => name.endsWith("_memory") && known(value) ? bytes(value) : plain(value);
+    const rows = names.map(name => row(`--${name.replaceAll("_", "-")}`, run => text(name, run.settings[name])));
     const differing = rows.filter(one => one.differs);
     byId("settings").append(table(head, [...machine, ...differing]));
     byId("settings").append(element("details", {open: runs.length === 1},
@@ -557,7 +558,7 @@ function main() {
     document.title = `spillway: ${runs.map(run => run.name).join(", ")}`;
     const model = [...new Set(runs.map(run => String(run.settings.model).split("/").pop()))].join(", ");
     byId("about").textContent = `${model}; last step ${runs.map(run => run.last_time).sort().at(-1) || "not known"}` +
-        (data.reloads ? "; this page follows the run" : "");
+        (data.reload_s > 0 ? "; this page follows the run" : "");
     byId("answer").append(...runs.map(run => run.columns.step.length ? card(run) : emptyCard(run)));
     drawControls();
     drawCurves();
@@ -572,8 +573,8 @@ function main() {
             redraws.forEach(draw => draw());
         width = innerWidth;
     });
-    if (data.reloads)
-        setTimeout(() => location.reload(), 5000);
+    if (data.reload_s > 0)
+        setTimeout(() => location.reload(), 1000 * data.reload_s);
 }
 
 main();
