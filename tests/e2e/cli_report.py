@@ -275,6 +275,8 @@ def browser_draws_it():
     drawn = [d for curves in made.curves.values() for d in curves]
     problems += [f"the page says {word}" for word in ("NaN", "undefined", "Infinity", "null")
                  if re.search(rf"\b{word}\b", text) or any(word in d for d in drawn)]
+    if text.count("is not a finite number") != 1:
+        problems.append("a loss that is not known is not told")
     if "<b>&|" not in text or made.scripts != 2 or made.findings < len(runs) - 1:
         problems.append(f"{made.scripts} scripts, {made.findings} findings, {text[:300]!r}")
     return problems

@@ -22,7 +22,12 @@ function drawn(name, attributes, parent) {
 
 const known = value => value !== null && value !== undefined && Number.isFinite(value);
 const digits = (value, count) => known(value) ? Number(value.toPrecision(count)).toString() : "-";
-const percent = value => known(value) ? `${digits(100 * value, value < 0.0995 ? 2 : 3)}%` : "-";
+function percent(value) {
+    if (!known(value))
+        return "-";
+    return value > 0 && value < 0.001 ? "<0.1%" : `${digits(100 * value, value < 0.0995 ? 2 : 3)}%`;
+}
+
 
 function scaled(value, step, units) {
     if (!known(value))
@@ -109,6 +114,8 @@ function lossFindings(run) {
     if (known(head) && known(run.recent.loss))
         found.push([run.recent.loss < head, `The loss ${run.recent.loss < head ? "fell" : "rose"} from ${loss(head)} ` +
                     `to ${loss(run.recent.loss)} nats a token.`]);
+    if (!known(values.at(-1)))
+        found.push([false, "The loss of the last step is not a finite number."]);
     if (run.best && run.evaluations.length > 1) {
         const rose = run.last_evaluation[1] > run.best[1] * 1.005;
         found.push([!rose, rose ? `The validation loss rose from ${loss(run.best[1])} at step ${run.best[0]} to ` +
@@ -165,7 +172,7 @@ function emptyCard(run) {
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = Object.assign({axis: "step", smoothing: 0.8, log: false, picked: 0},
+const view = Object.assign({axis: "step", smoothing: 0.6, log: false, picked: 0},
                            JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}"));
 const redraws = [];
 const AXES = {
@@ -188,9 +195,10 @@ function placeOf(run, step) {
     return along[at - 1] + share * (along[at] - along[at - 1]);
 }
 
-// An exponential mean over the points before and behind each point: it does not lag behind the curve.
+// An exponential mean over the points before and behind each point: it does not lag behind the curve. The smoothing is
+// meant for 300 points; with others it reaches over the same share of the curve.
 function smooth(values) {
-    const sums = values.map(() => [0, 0]);
+    const sums = values.map(() => [0, 0]), decay = view.smoothing ** (300 / values.length);
     for (const order of [[...values.keys()], [...values.keys()].reverse()]) {
         let sum = 0, weight = 0;
         for (const i of order) {
@@ -202,8 +210,8 @@ function smooth(values) {
                 sum += values[i];
                 weight++;
             }
-            sum *= view.smoothing;
-            weight *= view.smoothing;
+            sum *= decay;
+            weight *= decay;
         }
     }
     return sums.map(([sum, weight], i) => weight > 0 && known(values[i]) ? sum / weight : null);
@@ -231,7 +239,7 @@ function logTicks(low, high) {
 
 // The range that the curves take. Rare spikes, beyond ten times the middle range, are cut off.
 function rangeOf(series, options) {
-    const values = series.flatMap(one => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]).filter(known).sort((a, b) => a - b);
+    const values = series.flatMap(one => ["y", "raw", "low", "high"].flatMap(name => one[name] ?? [])).filter(known).sort((a, b) => a - b);
     if (options.level !== undefined && values.length)
         values.push(options.level);
     if (!values.length)
