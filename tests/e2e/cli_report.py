@@ -4,6 +4,7 @@ import html.parser
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ from program import script_test
 SCRATCH = program.scratch_folder()
 STEPS = 12
 MOST_BYTES = 2_000_000
-POINTS = 1024
+POINTS, RUNS = 800, 6
 MOST_KIB = 100_000  # the log of a million lines has twice as much
 LANES = ("compute", "upload", "download", "read", "write", "update", "comm")
 
@@ -76,7 +77,7 @@ def data_is_the_log():
     wanted["loss_most"] = wanted["loss"]
     found = {name: run["columns"][name] for name in wanted}
     for lane in LANES:
-        wanted[lane] = [step["lanes"][lane] / step["seconds"] for step in steps]
+        wanted[lane] = [float(f"{step['lanes'][lane] / step['seconds']:.4g}") for step in steps]
         found[lane] = run["lanes"][lane]
     for name, values in wanted.items():
         if len(values) != len(found[name]) or not all(map(near, found[name], values)):
@@ -165,7 +166,7 @@ def refusals():
             ("no settings", ["report", broken], ("run.json", "settings")),
             ("no folder to write to", ["report", TRAINED, "--out", path("none", "a.html")], ("none",))):
         problems += program.refused(what, arguments, *words, watched=(SCRATCH,))
-    problems += program.refused("nine runs", ["report", *[TRAINED] * 9], "8", status=2)
+    problems += program.refused("too many runs", ["report", *[TRAINED] * (RUNS + 1)], str(RUNS), status=2)
     return problems
 
 
@@ -186,7 +187,7 @@ def long_logs():
     folder = copy("long", "".join(
         line(step, loss=3.0 + (step == 777) - (step == 40_001) * 0.5) + json.dumps(
             {"step": step, "val_loss": 2.5 - (step == 12_345), "val_tokens": 5}) + "\n" for step in range(1, steps + 1)))
-    page = page_of(*[folder] * 8)
+    page = page_of(*[folder] * RUNS)
     run = data_of(page)["runs"][0]
     points = len(run["columns"]["step"])
     wanted = {"width": 64, "steps": steps, "tokens": 8 * steps, "seconds": steps / 2, "best": [12_345, 1.5],
@@ -196,7 +197,22 @@ def long_logs():
         problems.append(f"{points} points, {len(run['evaluations'])} evaluations")
     if max(run["columns"]["loss_most"]) != 4.0 or min(run["columns"]["loss_least"]) != 2.5:
         problems.append("a spike is lost")
-    return problems + ([] if len(page) < MOST_BYTES else [f"8 runs make {len(page)} bytes"])
+    return problems + ([] if len(page) < MOST_BYTES else [f"{RUNS} runs make {len(page)} bytes"])
+
+
+def largest_page():
+    """As many runs, points and digits as there can be."""
+    draw = random.Random(5).random
+    names = program.steps_of(TRAINED)[0]
+    log = "".join(json.dumps({"step": step, **{name: draw() * 1e-3 for name in ("loss", "grad_norm", "lr", "seconds", "mfu")},
+                              "tokens": 10 ** 9, "tokens_per_second": draw() * 1e-3,
+                              **{group: {name: draw() * 1e10 for name in names[group]} for group in ("lanes", "bytes", "peak")}}) +
+                  "\n" + json.dumps({"step": step, "val_loss": draw() * 1e-3}) + "\n"
+                  for step in range(10 ** 9, 10 ** 9 + POINTS))
+    page = page_of(*[copy("dense", log)] * RUNS)
+    run = data_of(page)["runs"][-1]
+    counts = {len(run["evaluations"]), len(run["columns"]["step"])}
+    return [] if len(page) < MOST_BYTES and counts == {POINTS} else [f"{len(page)} bytes, {counts} points"]
 
 
 def million_lines():
@@ -352,4 +368,4 @@ def watch_answers_this_machine_alone():
 
 
 script_test.run(data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
-                long_logs, million_lines, browser_draws_it, watch_follows_the_run, watch_answers_this_machine_alone)
+                long_logs, largest_page, million_lines, browser_draws_it, watch_follows_the_run, watch_answers_this_machine_alone)

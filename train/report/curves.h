@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The most points of a curve: a screen has hardly more columns of pixels. */
-enum { SW_CURVE_POINTS = 1024 };
+/* The most points of a curve: a chart has hardly more columns of pixels. An even number. */
+enum { SW_CURVE_POINTS = 800 };
 
 /* What the steps of a point have in one column of the log. */
 struct sw_curve_value {

@@ -18,12 +18,19 @@ enum { RUN_JSON_BYTES = 16 << 20 };
 
 /* --- Numbers and texts of the page's data ----------------------------------------------------------------------- */
 
-/* Six digits are more than a curve shows, and keep the page small. */
-static void put_number(FILE *to, double value) {
+/* Digits are more than a curve shows, and few enough for a small page: of what the page states as numbers, and of what
+ * it only draws. */
+enum { STATED_DIGITS = 6, DRAWN_DIGITS = 4 };
+
+static void put_digits(FILE *to, double value, int digits) {
     if (isfinite(value))
-        fprintf(to, "%.6g", value);
+        fprintf(to, "%.*g", digits, value);
     else
         fputs("null", to);
+}
+
+static void put_number(FILE *to, double value) {
+    put_digits(to, value, STATED_DIGITS);
 }
 
 /* Whole numbers of any size keep all digits. */
@@ -129,7 +136,7 @@ static void put_column(FILE *to, const char *name, const struct sw_curves *curve
         if (value == step_of || value == tokens_of)
             fprintf(to, "%.0f", value(&curves->point[i], column));
         else
-            put_number(to, value(&curves->point[i], column));
+            put_digits(to, value(&curves->point[i], column), value == by_second ? DRAWN_DIGITS : STATED_DIGITS);
         comma = ",";
     }
     fputs("]", to);
@@ -229,7 +236,7 @@ static sw_status put_run(FILE *to, const char *folder) {
         put_text(to, "folder", folder);
         put_json(to, "version", json_object_get(run, "spillway"));
         put_json(to, "settings", settings);
-        put_json(to, "config", json_object_get(run, "config"));
+        put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
         put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
         put_totals(to, curves);
         put_columns(to, curves);

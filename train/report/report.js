@@ -503,7 +503,7 @@ function drawSettings() {
     };
     const machine = [
         row("folder", run => run.folder),
-        row("architecture", run => plain(run.config?.model_type)),
+        row("architecture", run => plain(run.architecture)),
         row("device", run => plain(run.gpu ?? run.settings.device)),
         row("ranks", run => plain(run.ranks)),
         row("first step", run => run.first_time || "-"),
