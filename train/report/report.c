@@ -5,10 +5,10 @@
 #include "train/report/curves.h"
 #include "train/report/page.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,7 +260,8 @@ static sw_status make_data(const char *const *folders, int count, int64_t reload
         status = put_run(to, folders[i]);
     }
     fputs("]}", to);
-    if ((ferror(to) != 0 || fclose(to) != 0) && status == SW_OK)
+    const bool failed = ferror(to) != 0;
+    if ((fclose(to) != 0 || failed) && status == SW_OK)
         status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
     return status;
 }
@@ -285,7 +286,8 @@ sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s
         fwrite(sw_page_before, 1, sw_page_before_bytes, to);
         put_escaped(to, data);
         fwrite(sw_page_after, 1, sw_page_after_bytes, to);
-        if (fclose(to) != 0)
+        const bool failed = ferror(to) != 0;
+        if (fclose(to) != 0 || failed)
             status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
     }
     free(data);

@@ -172,9 +172,18 @@ function emptyCard(run) {
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = Object.assign({axis: "step", smoothing: 0.6, log: false, picked: 0},
-                           JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}"));
+const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, ...keptView()};
 const redraws = [];
+
+// What the reader chose before the page was loaded again. An address that somebody changed is as good as none.
+function keptView() {
+    try {
+        return JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}");
+    } catch {
+        return {};
+    }
+}
+
 const AXES = {
     step: {title: "step", text: value => Math.round(value).toLocaleString("en")},
     tokens: {title: "tokens", text: amount},
@@ -483,7 +492,7 @@ function drawBytes() {
             return bytes(peak) + (budget > 0 ? ` (${percent(peak / budget)} of ${bytes(budget)})` : "");
         })]});
     byId("bytes").append(table(head, rows));
-    const drives = runs.filter(run => run.settings.nvme?.length > 1);
+    const drives = runs.filter(run => Array.isArray(run.settings.nvme) && run.settings.nvme.length > 1);
     for (const run of drives)
         byId("bytes").append(element("p", {className: "note", textContent: `${run.name} stripes its store evenly over ` +
             `${run.settings.nvme.join(", ")}: each had ${bytes(run.bytes.nvme_read / run.settings.nvme.length)} read and ` +
