@@ -173,7 +173,10 @@ static bool parse_value(struct parser *p, struct word group, struct word name, i
         if (*p->at == '"')
             return parse_text(p, depth == 1 && is_word(name, "time"));
         const bool is_object = *p->at++ == '{';
-        return is_object ? parse_members(p, depth == 1 ? name : other_group, depth + 1) : parse_items(p, depth + 1);
+        if (!is_object)
+            return parse_items(p, depth + 1);
+        /* The group without a name is the line itself. */
+        return parse_members(p, depth == 1 && name.chars > 0 ? name : other_group, depth + 1);
     }
     double value;
     if (!parse_scalar(p, &value))
