@@ -31,7 +31,7 @@ static sw_status agree_on(struct sw_ranks *ranks, const struct sw_settings *sett
 sw_status sw_bench_agree(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_model_config *config,
                          const struct sw_devices *devices) {
     char *text = NULL;
-    SW_TRY(sw_ranks_gate(ranks, sw_config_to_json(config, &text)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_config_to_json(config, &text)));
     const sw_status status = agree_on(ranks, settings, text, sw_devices_info(devices).name);
     free(text);
     SW_TRY(status);

@@ -16,11 +16,11 @@ enum {
     SW_GRAIN_ELEMS = 16384,       /* elements of a grain; part of the on-disk format */
     SW_TENSOR_ALIGN_ELEMS = 64,   /* 128 bytes in the narrowest compute type */
     SW_BUFFER_ALIGN_BYTES = 4096, /* O_DIRECT, pages, and vector loads at once */
-    SW_RECORD_STREAMS = 3,        /* master, m, v */
+    SW_OPTIMIZER_VECTORS = 3,     /* master, m, v */
 };
 
 /* A grain's optimizer record: master|m|v, each SW_GRAIN_ELEMS floats. */
-#define SW_RECORD_BYTES ((int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS * (int64_t)sizeof(float))
+#define SW_OPTIMIZER_GRAIN_BYTES ((int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 static_assert(SW_GRAIN_ELEMS % SW_TENSOR_ALIGN_ELEMS == 0, "tensors must not straddle alignment within a grain");
 static_assert((SW_GRAIN_ELEMS * 2) % SW_BUFFER_ALIGN_BYTES == 0, "a grain of the narrowest type must allow direct I/O");
 

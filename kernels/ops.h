@@ -409,7 +409,7 @@ struct sw_update_adamw {
     const struct sw_decay_run *runs; /* [run_count], of the whole unit */
     int64_t run_count;
     const void *grads; /* [grains·SW_GRAIN_ELEMS]; may be NULL where the step is skipped */
-    float *records;    /* the optimizer state, master|m|v of each grain: SW_RECORD_BYTES */
+    float *records;    /* the optimizer state, master|m|v of each grain: SW_OPTIMIZER_GRAIN_BYTES */
     void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights */
 };
 #define sw_update_adamw(stream, ...)                                                                                   \

@@ -49,7 +49,7 @@ static const struct sw_bench_field fields[] = {
 struct comm_bench {
     const struct sw_bench_options *given;
     struct sw_comm *comm;
-    const struct sw_comm_place *place;
+    const struct sw_comm_identity *place;
     struct sw_device *device;
     struct sw_stream *stream;
     struct sw_comm_device gpu;
@@ -132,7 +132,7 @@ static sw_status measure_sizes(struct comm_bench *bench) {
 }
 
 static sw_status report(const struct comm_bench *bench) {
-    const struct sw_comm_place *place = bench->place;
+    const struct sw_comm_identity *place = bench->place;
     const bool alone = place->ranks == 1;
     const char *device = sw_device_info(bench->device).name;
     const char *precision = sw_dtype_name((sw_dtype)bench->given->settings.precision);
@@ -215,10 +215,10 @@ static void close_bench(struct comm_bench *bench) {
 
 static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     bench->comm = ranks->comm;
-    bench->place = sw_comm_place(ranks->comm);
+    bench->place = sw_comm_identity(ranks->comm);
     SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
     SW_TRY(open_bench(bench));
-    sw_ranks_be_patient(ranks, false);
+    sw_ranks_relax_timeout(ranks, false);
     if (bench->place->ranks > 1)
         SW_TRY(measure_sizes(bench));
     return bench->place->rank == 0 ? report(bench) : SW_OK;

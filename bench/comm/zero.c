@@ -109,11 +109,11 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
 }
 
 static sw_status measure_stage(struct zero_bench *b, int zero) {
-    sw_ranks_be_patient(b->ranks, false);
+    sw_ranks_relax_timeout(b->ranks, false);
     struct sw_zero_stage *stage = &b->report.stage[zero];
     struct sw_plan *plan = NULL;
     b->settings.zero = zero;
-    sw_status status = sw_ranks_gate(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
+    sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
         sw_zero_count_held(plan, stage);
         sw_zero_find_formulas(plan, stage);
@@ -125,9 +125,9 @@ static sw_status measure_stage(struct zero_bench *b, int zero) {
 }
 
 static sw_status run(struct zero_bench *b) {
-    SW_TRY(sw_ranks_gate(b->ranks, choose_settings(b)));
+    SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_settings(b)));
     SW_TRY(sw_bench_begin_ranks(b->ranks, &b->settings));
-    SW_TRY(sw_ranks_gate(b->ranks, open_model(b)));
+    SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
     SW_TRY(sw_bench_agree(b->ranks, &b->settings, &b->config, &b->devices));
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
         SW_TRY(measure_stage(b, zero));

@@ -57,7 +57,7 @@ static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
 }
 
 void sw_zero_print(const struct sw_zero_report *report) {
-    const struct sw_comm_place *place = sw_comm_place(report->comm);
+    const struct sw_comm_identity *place = sw_comm_identity(report->comm);
     struct stage_row rows[SW_ZERO_STAGES];
     fill_rows(report, rows);
     printf("%s, %.2f million parameters, %s, %d ranks on %d machine%s by %s,\n%s; everything on the device\n"
@@ -81,7 +81,7 @@ static json_t *buffers_json(const struct sw_zero_stage *stage, sw_tier tier) {
 }
 
 sw_status sw_zero_print_json(const struct sw_zero_report *report) {
-    const struct sw_comm_place *place = sw_comm_place(report->comm);
+    const struct sw_comm_identity *place = sw_comm_identity(report->comm);
     struct stage_row rows[SW_ZERO_STAGES];
     json_t *stages = json_array();
     fill_rows(report, rows);

@@ -69,8 +69,8 @@ static int64_t next_block(struct stream *stream) {
 
 static void add_sums(struct stream *stream, const char *block) {
     const int64_t bytes = stream->pass->turn.cell.block_bytes;
-    for (int64_t at = 0; stream->pass->sums && at < bytes; at += SW_RECORD_BYTES)
-        stream->sum ^= sw_checksum(block + at, sw_min_i64(SW_RECORD_BYTES, bytes - at));
+    for (int64_t at = 0; stream->pass->sums && at < bytes; at += SW_OPTIMIZER_GRAIN_BYTES)
+        stream->sum ^= sw_checksum(block + at, sw_min_i64(SW_OPTIMIZER_GRAIN_BYTES, bytes - at));
 }
 
 /* A direction moves a block at least, also where the other one is over before it begins. */

@@ -9,9 +9,9 @@
 
 /* A lane cuts a chunk into blocks, which are the requests of both contenders. */
 enum { BLOCK_GRAINS = 4, CHUNK_BLOCKS = SW_IO_STORE_GRAINS / BLOCK_GRAINS, SPACE_PART = 2 };
-#define CHUNK_BYTES (SW_IO_STORE_GRAINS * SW_RECORD_BYTES)
+#define CHUNK_BYTES (SW_IO_STORE_GRAINS * SW_OPTIMIZER_GRAIN_BYTES)
 static_assert(CHUNK_BYTES <= SW_IO_STORE_LEAST_BYTES, "every pass writes a chunk");
-static_assert((BLOCK_GRAINS + 1) * SW_RECORD_BYTES <= SW_QUEUE_BLOCK_BYTES && CHUNK_BLOCKS > 1,
+static_assert((BLOCK_GRAINS + 1) * SW_OPTIMIZER_GRAIN_BYTES <= SW_QUEUE_BLOCK_BYTES && CHUNK_BLOCKS > 1,
               "a lane cuts a chunk into blocks of this size");
 /* Twice the blocks in flight, so that the lane always has more to issue. */
 enum { CHUNKS_IN_FLIGHT = 2 * SW_STORE_IO_DEPTH / CHUNK_BLOCKS };
@@ -44,7 +44,7 @@ static sw_status run(const struct store_bench *self, int who, sw_io_way way, str
     if (who == SW_IO_STORE)
         return run_store(self, way, seconds, most_bytes, out);
     const struct sw_io_pass pass = {
-        .turn = {{way, BLOCK_GRAINS * SW_RECORD_BYTES, SW_STORE_IO_DEPTH}, seconds, most_bytes},
+        .turn = {{way, BLOCK_GRAINS * SW_OPTIMIZER_GRAIN_BYTES, SW_STORE_IO_DEPTH}, seconds, most_bytes},
         .span_bytes = self->span_bytes};
     struct sw_io_done done;
     SW_TRY(sw_io_run(&self->bench->target, &pass, &done));
@@ -81,7 +81,7 @@ static sw_status measure(const struct store_bench *self, struct sw_io_store_pric
 }
 
 bool sw_io_has_room_for_store(const struct sw_io_target *target) {
-    return !target->has_device && target->file_bytes / SPACE_PART >= BLOCK_GRAINS * SW_RECORD_BYTES;
+    return !target->has_device && target->file_bytes / SPACE_PART >= BLOCK_GRAINS * SW_OPTIMIZER_GRAIN_BYTES;
 }
 
 sw_status sw_io_measure_store(struct sw_io_bench *bench, struct sw_io_store_price *out) {
@@ -96,7 +96,8 @@ sw_status sw_io_measure_store(struct sw_io_bench *bench, struct sw_io_store_pric
                                        .unit_count = 1,
                                        .allow_buffered = bench->given->allow_buffered,
                                        .unnamed = true};
-    *out = (struct sw_io_store_price){.block_bytes = BLOCK_GRAINS * SW_RECORD_BYTES, .depth = SW_STORE_IO_DEPTH};
+    *out =
+        (struct sw_io_store_price){.block_bytes = BLOCK_GRAINS * SW_OPTIMIZER_GRAIN_BYTES, .depth = SW_STORE_IO_DEPTH};
     struct store_bench self = {
         .bench = bench,
         .chunks = chunks,

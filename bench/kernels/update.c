@@ -15,7 +15,7 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 
 /* sw_measure_update works on as much: 96 MiB of optimizer state, gradients and weights. */
 enum { GRAINS = SW_BENCH_MOST_CHUNK_GRAINS };
-#define AREA_BYTES (GRAINS * SW_RECORD_BYTES)
+#define AREA_BYTES (GRAINS * SW_OPTIMIZER_GRAIN_BYTES)
 
 static const sw_dtype types[] = {SW_BF16, SW_F16, SW_F32};
 enum { TYPES = sizeof types / sizeof types[0], ALL_TYPES = 0 };
@@ -29,13 +29,13 @@ struct update_bench {
 
 /* Returns the bytes that an update reads and writes a parameter: gradient, weight, and the optimizer state twice. */
 static int64_t parameter_bytes(sw_dtype type) {
-    return 2 * (SW_RECORD_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
+    return 2 * (SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
 }
 
 /* Adds one to every stream of a grain's record, reads its gradients and writes its weights. */
 static void move_grain(const struct update_bench *bench, int64_t grain) {
-    float *record = bench->memory.area[0] + grain * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-    for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+    float *record = bench->memory.area[0] + grain * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS; i++)
         record[i] += 1.0f;
     if (bench->type == SW_F32) {
         const float *grads = bench->memory.area[1] + grain * SW_GRAIN_ELEMS;

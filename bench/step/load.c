@@ -31,9 +31,10 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 
 /* Cells of the drive. A load writes the masters alone of each record, so that its requests are smaller, and more of
  * them are in flight. */
-static const struct sw_io_cell cells[CONTENDERS] = {
-    [DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
-    [REQUESTS] = {SW_IO_BOTH, SW_RECORD_BYTES / SW_RECORD_STREAMS, SW_RECORD_STREAMS *SW_STORE_IO_DEPTH}};
+static const struct sw_io_cell cells[CONTENDERS] = {[DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
+                                                    [REQUESTS] = {SW_IO_BOTH,
+                                                                  SW_OPTIMIZER_GRAIN_BYTES / SW_OPTIMIZER_VECTORS,
+                                                                  SW_OPTIMIZER_VECTORS *SW_STORE_IO_DEPTH}};
 
 struct load_bench {
     const struct sw_bench_options *given;

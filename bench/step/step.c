@@ -55,7 +55,8 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     b->resident_settings.trace = NULL;
     b->resident_settings.recompute = SW_OPTION_RECOMPUTE_NONE;
     b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
-    SW_TRY(sw_ranks_gate(&b->ranks, sw_settings_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
+    SW_TRY(sw_ranks_agree_on_error(&b->ranks,
+                                   sw_settings_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
     SW_TRY(sw_machine_read(&machine));
     int64_t fits = both_fit(b, &machine);
     SW_TRY(sw_ranks_least(&b->ranks, &fits, 1));
@@ -180,9 +181,9 @@ static sw_status plan(struct sw_step_bench *b) {
     planned->ranks = &b->ranks;
     SW_TRY(sw_agree_on_settings(&b->ranks, &planned->settings));
     SW_TRY(sw_bench_begin_ranks(&b->ranks, &planned->settings));
-    SW_TRY(sw_ranks_gate(&b->ranks, sw_planned_open(planned)));
+    SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_planned_open(planned)));
     SW_TRY(sw_bench_agree(&b->ranks, &planned->settings, &planned->config, &planned->devices));
-    return sw_ranks_gate(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
+    return sw_ranks_agree_on_error(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
 }
 
 static sw_status predict(struct sw_step_bench *b) {
@@ -203,11 +204,11 @@ static sw_status run(struct sw_step_bench *b) {
     SW_TRY(plan(b));
     SW_TRY(predict(b));
     SW_TRY(plan_resident(b));
-    SW_TRY(sw_ranks_gate(&b->ranks, sw_step_measure_products(b)));
+    SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_step_measure_products(b)));
     choose_speculation(b);
     find_least(b);
     SW_TRY(open_contenders(b));
-    sw_ranks_be_patient(&b->ranks, false);
+    sw_ranks_relax_timeout(&b->ranks, false);
     SW_TRY(measure(b));
     SW_TRY(sw_engine_settle(b->placed.engine));
     SW_TRY(write_trace(b));

@@ -187,7 +187,7 @@ sw_status sw_comm_wait(struct sw_comm_request *request) {
     return SW_OK;
 }
 
-const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm) {
+const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm) {
     return &comm->place;
 }
 

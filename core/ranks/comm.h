@@ -41,13 +41,13 @@ void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns);
 /* Returns the rank that a call has given up on, or -1. */
 int sw_comm_absent(const struct sw_comm *comm);
 
-struct sw_comm_place {
+struct sw_comm_identity {
     int rank, ranks;
     int local_rank, local_ranks; /* among the ranks of this machine */
     int node, nodes; /* this rank's machine, and how many there are; numbered in the order of their first ranks */
     char host[SW_COMM_NAME_CHARS];
 };
-const struct sw_comm_place *sw_comm_place(const struct sw_comm *comm);
+const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm);
 /* Returns the name of the transport: "self", "MPI" or "NCCL". */
 const char *sw_comm_transport_name(const struct sw_comm *comm);
 /* Payload that this rank has given to others, retransmissions not counted; of a library's reduction, one contribution
@@ -165,7 +165,7 @@ sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *re
 /* A value that every rank states at the start, so that a job that was started wrongly is refused before it begins. */
 typedef enum {
     SW_CLAIM_EQUAL,    /* all ranks have the same: the program, the configuration, the data */
-    SW_CLAIM_DISTINCT, /* no two ranks have the same: a directory, a GPU of one machine (sw_comm_place's node) */
+    SW_CLAIM_DISTINCT, /* no two ranks have the same: a directory, a GPU of one machine (sw_comm_identity's node) */
 } sw_claim_kind;
 struct sw_comm_claim {
     sw_claim_kind kind;

@@ -73,7 +73,7 @@ static sw_status judge_distinct(const struct sw_comm_claim *claim, const struct 
 }
 
 sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count) {
-    const struct sw_comm_place *place = sw_comm_place(comm);
+    const struct sw_comm_identity *place = sw_comm_identity(comm);
     struct record *records = calloc((size_t)place->ranks, sizeof *records);
     if (records == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the claims of %d ranks", place->ranks);

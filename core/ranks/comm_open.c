@@ -38,7 +38,7 @@ static void load_kernels_early(void) {
 
 static sw_status open_transport(struct sw_comm *comm) {
     const int launched = launched_ranks();
-    struct sw_comm_place *place = &comm->place;
+    struct sw_comm_identity *place = &comm->place;
     place->ranks = 1;
     comm->host = &sw_comm_self;
     if (launched > 1) {
@@ -78,7 +78,7 @@ static sw_status find_machines(struct sw_comm *comm) {
     struct machine {
         char boot[SW_COMM_NAME_CHARS];
     };
-    struct sw_comm_place *place = &comm->place;
+    struct sw_comm_identity *place = &comm->place;
     struct machine *all = calloc((size_t)place->ranks, sizeof *all);
     if (all == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the names of %d ranks' machines", place->ranks);

@@ -95,7 +95,7 @@ struct sw_comm_request {
 };
 
 struct sw_comm {
-    struct sw_comm_place place;
+    struct sw_comm_identity place;
     const struct sw_comm_transport *host, *bulk; /* the same but for NCCL */
     void *host_state, *bulk_state;
     struct sw_comm_device device; /* of bulk, where it is NCCL */

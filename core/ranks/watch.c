@@ -32,7 +32,7 @@ static void release(struct sw_watch *watch) {
 }
 
 static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out) {
-    const struct sw_comm_place *place = sw_comm_place(comm);
+    const struct sw_comm_identity *place = sw_comm_identity(comm);
     struct sw_watch *watch = calloc(1, sizeof *watch);
     if (watch == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the watch over the ranks");
@@ -102,7 +102,7 @@ static sw_status verdict(void *context) {
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out) {
     assert(spec->lane_count < SW_WATCH_LANES && spec->rank_timeout_ns > 0);
     *out = NULL;
-    if (sw_comm_place(comm)->ranks == 1)
+    if (sw_comm_identity(comm)->ranks == 1)
         return SW_OK;
     struct sw_watch *watch = NULL;
     sw_comm_set_timeout(comm, spec->rank_timeout_ns);
@@ -154,7 +154,7 @@ void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns) {
         watch->timeout_ns = rank_timeout_ns;
 }
 
-void sw_watch_be_patient(struct sw_watch *watch, bool patient) {
+void sw_watch_relax_timeout(struct sw_watch *watch, bool patient) {
     if (watch == NULL)
         return;
     pthread_mutex_lock(&watch->lock);

@@ -42,7 +42,7 @@ void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
 /* While this rank is healthy for long without progress that it could tell of, as in a start, it is given many times the
  * timeout before it is taken to hang. What has died or was stopped is found as ever. */
 enum { SW_WATCH_PATIENCE = 10 };
-void sw_watch_be_patient(struct sw_watch *watch, bool patient);
+void sw_watch_relax_timeout(struct sw_watch *watch, bool patient);
 
 /* A lane begins something, gets on with it, has done all that it was given. `what` is a literal. */
 void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t index);

@@ -133,7 +133,7 @@ static sw_status seal(struct sw_store *store) {
 
 /* Every grain holds zeros now, so that its sum is known. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
-    store->zero_sum = sw_checksum(zeros, SW_RECORD_BYTES);
+    store->zero_sum = sw_checksum(zeros, SW_OPTIMIZER_GRAIN_BYTES);
     for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t grain = 0; grain < area->grains; grain++)
@@ -142,7 +142,7 @@ static void set_zero_sums(struct sw_store *store, const void *zeros) {
 }
 
 static sw_status fill(struct sw_store *store, sw_store_progress progress, void *context) {
-    static_assert(SW_RECORD_BYTES <= SW_QUEUE_BLOCK_BYTES, "a block of zeros stands for a record too");
+    static_assert(SW_OPTIMIZER_GRAIN_BYTES <= SW_QUEUE_BLOCK_BYTES, "a block of zeros stands for a record too");
     void *zeros;
     SW_TRY(sw_store_alloc_aligned(SW_QUEUE_BLOCK_BYTES, &zeros));
     store->filled = true;

@@ -127,7 +127,7 @@ static_assert(offsetof(struct sw_mark, store_id) == SW_FORMAT_SUM_FROM, "on-disk
 #define SW_SUPER_META_OFFSET ((int64_t)SW_FORMAT_PAGE_BYTES)
 #define SW_SUPER_SUMS_OFFSET (SW_SUPER_META_OFFSET + SW_STORE_META_BYTES)
 static_assert(SW_STORE_META_BYTES % SW_FORMAT_PAGE_BYTES == 0, "the sums begin at a page");
-static_assert(SW_RECORD_BYTES % SW_FORMAT_PAGE_BYTES == 0, "records must allow direct I/O");
+static_assert(SW_OPTIMIZER_GRAIN_BYTES % SW_FORMAT_PAGE_BYTES == 0, "records must allow direct I/O");
 static_assert(SW_FORMAT_PAGE_BYTES % SW_BUFFER_ALIGN_BYTES == 0, "parts must allow direct I/O");
 
 static inline int64_t sw_format_super_bytes(int64_t sum_count) {

@@ -239,7 +239,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
     const uint32_t generation = sw_from_le32(from->generation);
     const int64_t unit = sw_from_le64(from->unit);
     if (sw_from_le32(from->kind) != SW_STORE_OPTIMIZER || generation >= (uint32_t)store->generations || unit < 0 ||
-        unit >= store->unit_count || sw_from_le64(from->grain_bytes) != SW_RECORD_BYTES)
+        unit >= store->unit_count || sw_from_le64(from->grain_bytes) != SW_OPTIMIZER_GRAIN_BYTES)
         return bad_extent(path, index, "is of an unknown kind");
     struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
     const struct sw_extent extent = {
@@ -311,7 +311,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
     SW_TRY(take_units(store, labels[0]));
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
+        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_OPTIMIZER_GRAIN_BYTES));
     const size_t units_bytes = (size_t)store->unit_count * sizeof(sw_le64);
     for (int file = 0; file < store->file_count; file++) {
         const struct sw_label_header *header = header_of(labels[file]);

@@ -45,7 +45,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
         extents += spec->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->version, store->unit_count, extents);
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_RECORD_BYTES));
+        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_OPTIMIZER_GRAIN_BYTES));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
     sw_area_place(&areas[0], spec->unit_first, spec->unit_grains, ends);
     for (int file = 0; file < store->file_count; file++) {

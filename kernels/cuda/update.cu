@@ -48,7 +48,7 @@ static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars
  */
 static __device__ __forceinline__ float *record_at(const update &u, int64_t at) {
     const int64_t in_grain = at & (SW_GRAIN_ELEMS - 1);
-    return u.records + (at - in_grain) * SW_RECORD_STREAMS + in_grain;
+    return u.records + (at - in_grain) * SW_OPTIMIZER_VECTORS + in_grain;
 }
 static_assert((SW_GRAIN_ELEMS & (SW_GRAIN_ELEMS - 1)) == 0, "a grain's elements are counted by the low bits");
 

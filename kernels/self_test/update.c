@@ -50,7 +50,7 @@ sw_status trial_cast(struct trial *trial) {
 /* Second moments are squares. */
 static void make_moments(float *records, int64_t grains) {
     for (int64_t g = 0; g < grains; g++) {
-        float *m = records + (g * SW_RECORD_STREAMS + 1) * SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+        float *m = records + (g * SW_OPTIMIZER_VECTORS + 1) * SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
         for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
             v[i] *= v[i];
     }
@@ -66,12 +66,13 @@ sw_status trial_update(struct trial *trial) {
     const struct sw_adamw adamw = {
         .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.375f, .step = STEP};
     const void *grads = trial_input(trial, "gradients", trial->type, elems, 0.5f);
-    float *records = trial_operand(trial, (struct trial_operand){.name = "records",
-                                                                 .type = ELEMENT_F32,
-                                                                 .elems = grains * SW_RECORD_STREAMS * SW_GRAIN_ELEMS,
-                                                                 .fill = FILL_NORMAL,
-                                                                 .deviation = 0.1f,
-                                                                 .compare = COMPARE_BITS});
+    float *records =
+        trial_operand(trial, (struct trial_operand){.name = "records",
+                                                    .type = ELEMENT_F32,
+                                                    .elems = grains * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
+                                                    .fill = FILL_NORMAL,
+                                                    .deviation = 0.1f,
+                                                    .compare = COMPARE_BITS});
     void *weights = exact(trial, "weights", (trial_type)trial->type, elems);
     if (trial->pass == TRIAL_PREPARE)
         make_moments(records, grains);

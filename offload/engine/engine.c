@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Loading writes only the masters of grains, so it needs more requests in flight to keep a drive as busy. */
-enum { SETUP_MORE = SW_RECORD_STREAMS };
+enum { SETUP_MORE = SW_OPTIMIZER_VECTORS };
 
 /* Takes the memory of the tiers and of the losses. The device copies to and from host memory, so that is registered
  * with it. */
@@ -44,8 +44,8 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
     const int ranks = sw_plan_ranks(plan);
     if (ranks == 1)
         return SW_OK;
-    assert(engine->spec.comm != NULL && sw_comm_place(engine->spec.comm)->ranks == ranks &&
-           sw_comm_place(engine->spec.comm)->rank == plan->spec.rank);
+    assert(engine->spec.comm != NULL && sw_comm_identity(engine->spec.comm)->ranks == ranks &&
+           sw_comm_identity(engine->spec.comm)->rank == plan->spec.rank);
     engine->bounds = calloc((size_t)ranks + 1, sizeof *engine->bounds);
     if (engine->bounds == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the engine");

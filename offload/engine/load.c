@@ -57,8 +57,9 @@ static sw_status make_boxes(struct loader *self, int threads) {
     const int64_t typed_bytes = typed_grain_bytes(plan);
     char *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), 0);
     char *weights = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), 0);
-    const int64_t room = sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), SW_RECORD_BYTES),
-                                    ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), typed_bytes));
+    const int64_t room =
+        sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), SW_OPTIMIZER_GRAIN_BYTES),
+                   ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), typed_bytes));
     int64_t most = sw_max_i64(BOX_GRAINS, (int64_t)THREAD_GRAINS * threads);
     if (self->load->most_grains > 0)
         most = sw_min_i64(most, self->load->most_grains);
@@ -67,10 +68,10 @@ static sw_status make_boxes(struct loader *self, int threads) {
     self->status = calloc((size_t)(self->box_count * self->box_grains), sizeof *self->status);
     if (self->status == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to load");
-    memset(records, 0, (size_t)(self->box_count * self->box_grains * SW_RECORD_BYTES));
+    memset(records, 0, (size_t)(self->box_count * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES));
     for (int64_t b = 0; b < self->box_count; b++) {
         const int64_t at = b * self->box_grains;
-        self->box[b] = (struct box){.records = (float *)(records + at * SW_RECORD_BYTES),
+        self->box[b] = (struct box){.records = (float *)(records + at * SW_OPTIMIZER_GRAIN_BYTES),
                                     .weights = weights + at * typed_bytes,
                                     .status = self->status + at};
     }
@@ -130,7 +131,8 @@ static sw_status put_records(struct loader *self, struct box *box) {
         SW_TRY(write(self, box, SW_STORE_OPTIMIZER, box->records));
     if (slot < 0 || engine->plan->slot[slot].tier == SW_HOST)
         return SW_OK;
-    return sw_engine_put(engine, slot, home_of(engine, slot, box), box->records, box->grains * SW_RECORD_BYTES);
+    return sw_engine_put(engine, slot, home_of(engine, slot, box), box->records,
+                         box->grains * SW_OPTIMIZER_GRAIN_BYTES);
 }
 
 /* Tells whether this rank keeps the optimizer state of a box. Boxes end where its shard begins or ends. */
@@ -196,7 +198,7 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
     const struct sw_load *load = fill->loader->load;
     const struct sw_plan *plan = fill->loader->engine->plan;
-    float *master = box->records + g * SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    float *master = box->records + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
     char *rounded = box->rounded + g * typed_grain_bytes(plan);
     struct sw_stream *stream = fill->loader->stream[g];
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
@@ -205,7 +207,7 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
                                 rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));
     if (box->home != NULL)
-        memcpy(box->home + g * SW_RECORD_BYTES, master, SW_RECORD_BYTES);
+        memcpy(box->home + g * SW_OPTIMIZER_GRAIN_BYTES, master, SW_OPTIMIZER_GRAIN_BYTES);
     return SW_OK;
 }
 

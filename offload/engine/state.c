@@ -96,7 +96,7 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     if (slot < 0)
         return transfer(engine, true, sw_engine_working(engine), chunk, records);
     return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), records,
-                         chunk->grains * SW_RECORD_BYTES);
+                         chunk->grains * SW_OPTIMIZER_GRAIN_BYTES);
 }
 
 /* Tells the watch, in the update lane's name, what the owner does: other ranks may wait for one that has more to do. */
@@ -153,7 +153,7 @@ static int64_t optimizer_bytes(const struct sw_plan *plan) {
     int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
-    return grains * SW_RECORD_BYTES;
+    return grains * SW_OPTIMIZER_GRAIN_BYTES;
 }
 
 sw_status sw_engine_restore(struct sw_engine *engine) {
@@ -162,7 +162,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     const bool joins = sw_plan_keeps_whole_weights(plan);
     struct sw_long_work progress = sw_long_work_begin("reading the state", optimizer_bytes(plan));
     int64_t read_bytes = 0;
-    static_assert(SW_RECORD_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
+    static_assert(SW_OPTIMIZER_GRAIN_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
@@ -171,7 +171,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
             SW_TRY(sw_long_work_at(&progress, read_bytes));
             if (c < own)
                 SW_TRY(restore_chunk(engine, &chunk));
-            read_bytes += c < own ? chunk.grains * SW_RECORD_BYTES : 0;
+            read_bytes += c < own ? chunk.grains * SW_OPTIMIZER_GRAIN_BYTES : 0;
             tell_end(engine);
             if (joins)
                 SW_TRY(join_weights(engine, u, c));
@@ -193,7 +193,7 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
         *out = from;
         return SW_OK;
     }
-    return sw_engine_get(engine, slot, *out, from, chunk->grains * SW_RECORD_BYTES);
+    return sw_engine_get(engine, slot, *out, from, chunk->grains * SW_OPTIMIZER_GRAIN_BYTES);
 }
 
 static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
@@ -234,7 +234,7 @@ sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64
                                    float *out) {
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
-    const int64_t record_elems = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
+    const int64_t record_elems = (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
     for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
         const int64_t within = g - sw_plan_span(engine->plan, SW_OPTIMIZER, unit).first_grain;
         const struct chunk chunk = chunk_at(engine, unit, within / engine->plan->spec.chunk_grains);
@@ -242,7 +242,7 @@ sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64
         run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
         memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
-               (size_t)(run * SW_RECORD_BYTES));
+               (size_t)(run * SW_OPTIMIZER_GRAIN_BYTES));
     }
     return SW_OK;
 }

@@ -127,31 +127,33 @@ static sw_status update_chunk(struct bench *bench, int64_t chunk) {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0f, .step = 1};
     return sw_update_adamw(bench->stream, bench->type, &adamw, chunk * elems, bench->chunk_grains, &run, 1,
                            chunk_at(bench, bench->a, chunk, sw_dtype_bytes(bench->type)),
-                           chunk_at(bench, bench->c, chunk, SW_RECORD_BYTES / SW_GRAIN_ELEMS),
+                           chunk_at(bench, bench->c, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
                            chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)));
 }
 
 sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {
     const int64_t grain = SW_GRAIN_ELEMS * sw_dtype_bytes(shape->type);
     struct bench bench;
-    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, SW_RECORD_BYTES});
+    sw_status status =
+        open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, SW_OPTIMIZER_GRAIN_BYTES});
     if (status == SW_OK)
-        status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (SW_RECORD_BYTES + grain), out);
+        status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (SW_OPTIMIZER_GRAIN_BYTES + grain), out);
     close_bench(&bench);
     return status;
 }
 
 static sw_status copy_chunk(struct bench *bench, int64_t chunk) {
-    return sw_copy_on_device(bench->stream, chunk_at(bench, bench->b, chunk, SW_RECORD_BYTES / SW_GRAIN_ELEMS),
-                             chunk_at(bench, bench->a, chunk, SW_RECORD_BYTES / SW_GRAIN_ELEMS),
-                             bench->chunk_grains * SW_RECORD_BYTES);
+    return sw_copy_on_device(bench->stream, chunk_at(bench, bench->b, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
+                             chunk_at(bench, bench->a, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
+                             bench->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES);
 }
 
 sw_status sw_measure_device_copy(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {
     struct bench bench;
-    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){SW_RECORD_BYTES, SW_RECORD_BYTES, 0});
+    sw_status status = open_bench(&bench, device, shape, on_device,
+                                  (int64_t[]){SW_OPTIMIZER_GRAIN_BYTES, SW_OPTIMIZER_GRAIN_BYTES, 0});
     if (status == SW_OK)
-        status = rate_of(&bench, copy_chunk, bench.chunk_grains * 2 * SW_RECORD_BYTES, out);
+        status = rate_of(&bench, copy_chunk, bench.chunk_grains * 2 * SW_OPTIMIZER_GRAIN_BYTES, out);
     close_bench(&bench);
     return status;
 }

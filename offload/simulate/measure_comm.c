@@ -50,7 +50,7 @@ struct sw_measure_comm {
 
 sw_status sw_measure_comm_open(struct sw_comm *comm, struct sw_device *device, sw_dtype type, int64_t most_bytes,
                                struct sw_measure_comm **out) {
-    const size_t bounds = (size_t)sw_comm_place(comm)->ranks + 1;
+    const size_t bounds = (size_t)sw_comm_identity(comm)->ranks + 1;
     sw_status status;
     struct sw_measure_comm *measure = calloc(1, sizeof *measure);
     if (measure == NULL)
@@ -104,7 +104,7 @@ static sw_status reduce(void *context) {
 
 static void set_bounds(struct sw_measure_comm *measure, int64_t bytes) {
     const int64_t elem_bytes = sw_dtype_bytes(measure->type);
-    const int ranks = sw_comm_place(measure->comm)->ranks;
+    const int ranks = sw_comm_identity(measure->comm)->ranks;
     assert(bytes > 0 && bytes <= measure->most_bytes);
     sw_comm_even_bounds(bytes / elem_bytes, 1, ranks, measure->bounds);
     for (int rank = 0; rank <= ranks; rank++)
@@ -125,19 +125,19 @@ static sw_status rate_of(struct sw_measure_comm *measure, sw_status (*run)(void 
 }
 
 sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
-    const int ranks = sw_comm_place(measure->comm)->ranks;
+    const int ranks = sw_comm_identity(measure->comm)->ranks;
     set_bounds(measure, bytes);
     return rate_of(measure, gather, bytes, share_bytes(measure, 0) * (ranks - 1), out);
 }
 
 sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
-    const int ranks = sw_comm_place(measure->comm)->ranks;
+    const int ranks = sw_comm_identity(measure->comm)->ranks;
     set_bounds(measure, bytes);
     return rate_of(measure, reduce, bytes, measure->bounds_bytes[ranks] - share_bytes(measure, ranks - 1), out);
 }
 
 sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates) {
-    const int ranks = sw_comm_place(comm)->ranks;
+    const int ranks = sw_comm_identity(comm)->ranks;
     struct sw_measure_comm *measure = NULL;
     struct sw_together least;
     sw_status status;

@@ -72,10 +72,10 @@ static sw_status equip(struct player *player, struct sw_arena *arena) {
     void *records;
     SW_TRY(sw_arena_take(arena, typed_bytes, &player->grads));
     SW_TRY(sw_arena_take(arena, typed_bytes, &player->weights));
-    SW_TRY(sw_arena_take(arena, player->shape->chunk_grains * SW_RECORD_BYTES, &records));
+    SW_TRY(sw_arena_take(arena, player->shape->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES, &records));
     player->records = records;
     memset(player->grads, 0, (size_t)typed_bytes);
-    memset(player->records, 0, (size_t)(player->shape->chunk_grains * SW_RECORD_BYTES));
+    memset(player->records, 0, (size_t)(player->shape->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES));
     return sw_stream_open(player->device, &player->stream);
 }
 
@@ -96,7 +96,8 @@ static sw_status play_both(struct player player[PLAYERS], double *out_turn_s) {
 sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape,
                               const struct sw_rate *update, double *out_s) {
     const int64_t chunk_elems = shape->chunk_grains * SW_GRAIN_ELEMS;
-    const int64_t bytes = shape->chunk_grains * SW_RECORD_BYTES + 2 * chunk_elems * sw_dtype_bytes(shape->type);
+    const int64_t bytes =
+        shape->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES + 2 * chunk_elems * sw_dtype_bytes(shape->type);
     struct game game = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     struct player player[PLAYERS] = {0};
     struct sw_arena *arena;
@@ -110,7 +111,7 @@ sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_
     if (status == SW_OK)
         status = play_both(player, &turn_s);
     const double traffic_bytes =
-        2.0 * (double)(shape->chunk_grains * SW_RECORD_BYTES + chunk_elems * sw_dtype_bytes(shape->type));
+        2.0 * (double)(shape->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES + chunk_elems * sw_dtype_bytes(shape->type));
     *out_s = fmax(0.0, turn_s - traffic_bytes / update->bytes_per_s);
     for (int p = 0; p < PLAYERS; p++)
         if (player[p].stream != NULL)

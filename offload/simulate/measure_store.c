@@ -24,16 +24,16 @@ struct pass {
 
 static sw_status submit(const struct pass *pass, int64_t chunk) {
     const int64_t first = chunk * pass->chunk_grains;
-    return sw_store_submit(pass->lane,
-                           &(struct sw_store_transfer){
-                               .write = pass->write,
-                               .kind = SW_STORE_OPTIMIZER,
-                               .generation = pass->generation,
-                               .first_grain = first,
-                               .grains = sw_min_i64(pass->chunk_grains, pass->grains - first),
-                               .buf = pass->ring + chunk % pass->ring_chunks * pass->chunk_grains * SW_RECORD_BYTES,
-                               .tag = (uint64_t)chunk,
-                           });
+    return sw_store_submit(
+        pass->lane, &(struct sw_store_transfer){
+                        .write = pass->write,
+                        .kind = SW_STORE_OPTIMIZER,
+                        .generation = pass->generation,
+                        .first_grain = first,
+                        .grains = sw_min_i64(pass->chunk_grains, pass->grains - first),
+                        .buf = pass->ring + chunk % pass->ring_chunks * pass->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES,
+                        .tag = (uint64_t)chunk,
+                    });
 }
 
 /* Runs the transfers of a pass. A buffer of the ring is used again when its last transfer is done. */
@@ -86,7 +86,7 @@ static sw_status run_both(struct pass *pass, struct pass *other) {
 static sw_status timed_pass(struct pass *pass, double *out_rate, double *out_cores) {
     const double start_cpu_s = sw_cpu_seconds();
     SW_TRY(run_alone(pass));
-    *out_rate = (double)(pass->grains * SW_RECORD_BYTES) / pass->seconds;
+    *out_rate = (double)(pass->grains * SW_OPTIMIZER_GRAIN_BYTES) / pass->seconds;
     *out_cores = (sw_cpu_seconds() - start_cpu_s) / pass->seconds;
     return SW_OK;
 }
@@ -140,7 +140,7 @@ static sw_status measure(struct pass base, char *other_ring, struct sw_store_rat
 
 static sw_status with_store(struct sw_store *store, int depth, const struct sw_measure_shape *shape, int64_t grains,
                             struct sw_store_rates *out) {
-    const int64_t ring_bytes = shape->ring_chunks * shape->chunk_grains * SW_RECORD_BYTES;
+    const int64_t ring_bytes = shape->ring_chunks * shape->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES;
     struct sw_arena *arena;
     void *base = NULL, *other = NULL;
     SW_TRY(sw_arena_create("measurement", 2 * ring_bytes, true, NULL, &arena));
@@ -163,7 +163,7 @@ static sw_status with_store(struct sw_store *store, int depth, const struct sw_m
 
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out) {
-    const int64_t grains = sw_max_i64(shape->chunk_grains, SW_MEASURE_STORE_BYTES / SW_RECORD_BYTES);
+    const int64_t grains = sw_max_i64(shape->chunk_grains, SW_MEASURE_STORE_BYTES / SW_OPTIMIZER_GRAIN_BYTES);
     const struct sw_store_spec spec = {.directories = directories,
                                        .directory_count = directory_count,
                                        .unit_grains = &grains,

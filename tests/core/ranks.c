@@ -19,7 +19,7 @@ static sw_status agree(struct sw_comm *comm, int count, char **arguments) {
     for (int i = 0; i < count; i++) {
         char *text = arguments[i], *colon = strchr(text, ':'), *second = strchr(colon + 1, ':');
         const char *equals = strchr(text, '=');
-        if (equals != NULL && atoi(text) != sw_comm_place(comm)->rank)
+        if (equals != NULL && atoi(text) != sw_comm_identity(comm)->rank)
             continue;
         *colon = *second = '\0';
         claim.kind = strcmp(equals != NULL ? equals + 1 : text, "equal") == 0 ? SW_CLAIM_EQUAL : SW_CLAIM_DISTINCT;
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     const int given = argc - 2;
     struct sw_comm *comm = NULL;
     require(sw_comm_open(&comm));
-    const struct sw_comm_place *place = sw_comm_place(comm);
+    const struct sw_comm_identity *place = sw_comm_identity(comm);
     if (strncmp(test, "nccl_", strlen("nccl_")) == 0)
         ranks_use_emulated_gpu(comm);
     if (strstr(test, "library_sums") != NULL && given == 2)

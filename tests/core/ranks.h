@@ -11,7 +11,7 @@
 #define RANKS_REQUIRE(truth, ...)                                                                                      \
     do {                                                                                                               \
         if (!(truth)) {                                                                                                \
-            fprintf(stderr, "rank %d: %s:%d: not %s (%s): ", sw_comm_place(comm)->rank, __FILE__, __LINE__, #truth,    \
+            fprintf(stderr, "rank %d: %s:%d: not %s (%s): ", sw_comm_identity(comm)->rank, __FILE__, __LINE__, #truth, \
                     sw_error_message(SW_ERR_INTERNAL));                                                                \
             fprintf(stderr, __VA_ARGS__);                                                                              \
             fputc('\n', stderr);                                                                                       \

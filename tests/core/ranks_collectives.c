@@ -61,7 +61,7 @@ static void draw_bounds(struct work *work, int ranks, uint64_t random) {
 }
 
 static struct work draw_work(struct sw_comm *comm, uint64_t seed, uint64_t number) {
-    const int ranks = sw_comm_place(comm)->ranks;
+    const int ranks = sw_comm_identity(comm)->ranks;
     struct work work = {.seed = seed, .number = number};
     work.kind = draw(seed, number, 0) % KINDS;
     work.type = draw(seed, number, 1) % 3;
@@ -97,7 +97,7 @@ static void fill(const struct work *work, int rank) {
 }
 
 static sw_status begin(struct sw_comm *comm, struct work *work) {
-    const int rank = sw_comm_place(comm)->rank;
+    const int rank = sw_comm_identity(comm)->rank;
     char *share = work->data + work->bounds_bytes[rank];
     switch (work->kind) {
     case GATHER:
@@ -176,7 +176,7 @@ static double library_bound(const struct work *work, int ranks, int64_t index) {
 
 /* By the library: near. */
 static void require_sum(struct sw_comm *comm, const struct work *work, const void *at, int64_t place, int64_t index) {
-    const int ranks = sw_comm_place(comm)->ranks;
+    const int ranks = sw_comm_identity(comm)->ranks;
     const float truth = total(work, ranks, index);
     if (work->others == NULL || work->type != work->to_type) {
         require_element(comm, work, work->to_type, at, place, index, truth);
@@ -191,7 +191,7 @@ static void require_sum(struct sw_comm *comm, const struct work *work, const voi
 }
 
 static void check(struct sw_comm *comm, const struct work *work) {
-    const int rank = sw_comm_place(comm)->rank;
+    const int rank = sw_comm_identity(comm)->rank;
     const int64_t first = work->bounds[rank], end = work->bounds[rank + 1];
     for (int64_t i = 0; i < work->elems; i++) {
         if (work->kind == GATHER)
@@ -217,7 +217,7 @@ static void check(struct sw_comm *comm, const struct work *work) {
 
 /* Begun in one order on all ranks, asked for in another on each. */
 static void run_together(struct sw_comm *comm, struct work *works, int count, uint64_t seed) {
-    const int rank = sw_comm_place(comm)->rank;
+    const int rank = sw_comm_identity(comm)->rank;
     for (int i = 0; i < count; i++) {
         usleep((useconds_t)(draw(seed, works[i].number, 200 + (uint64_t)rank) % 500));
         fill(&works[i], rank);
@@ -237,7 +237,7 @@ static void run_together(struct sw_comm *comm, struct work *works, int count, ui
 }
 
 static void run_cases(struct sw_comm *comm, uint64_t seed, int cases, int64_t *others) {
-    const int ranks = sw_comm_place(comm)->ranks;
+    const int ranks = sw_comm_identity(comm)->ranks;
     const int64_t least = sw_comm_least_staging_bytes(ranks);
     RANKS_REQUIRE(ranks <= MOST_RANKS, "ranks");
     char *staging = malloc((size_t)least * 64);
@@ -247,7 +247,7 @@ static void run_cases(struct sw_comm *comm, uint64_t seed, int cases, int64_t *o
         const int count = cases - first < AT_ONCE ? cases - first : AT_ONCE;
         /* Ranks with unequal staging too. */
         const int64_t bytes =
-            least + (int64_t)(draw(seed, (uint64_t)first, 7) % (uint64_t)(least * 62)) + sw_comm_place(comm)->rank;
+            least + (int64_t)(draw(seed, (uint64_t)first, 7) % (uint64_t)(least * 62)) + sw_comm_identity(comm)->rank;
         RANKS_REQUIRE(sw_comm_use_staging(comm, staging, first == 0 ? least : bytes) == SW_OK, "staging");
         for (int i = 0; i < count; i++) {
             works[i] = draw_work(comm, seed, (uint64_t)(first + i));
@@ -273,7 +273,7 @@ void ranks_check_library_sums(struct sw_comm *comm, uint64_t seed, int cases) {
 }
 
 void ranks_check_values(struct sw_comm *comm) {
-    const int rank = sw_comm_place(comm)->rank, ranks = sw_comm_place(comm)->ranks;
+    const int rank = sw_comm_identity(comm)->rank, ranks = sw_comm_identity(comm)->ranks;
     double sums[2] = {ldexp(1.0, 60 * (rank % 3)), 0.1 * rank}, truth[2] = {0.0, 0.0};
     for (int i = 0; i < ranks; i++) {
         truth[0] = i == 0 ? 1.0 : truth[0] + ldexp(1.0, 60 * (i % 3));
@@ -309,7 +309,7 @@ static char *map_repeated(struct sw_comm *comm, int64_t window_bytes, int64_t wi
 
 void ranks_check_large(struct sw_comm *comm) {
     const int64_t window_bytes = 12 * SW_MIB, windows = 187, share = windows * window_bytes - 4097;
-    const int rank = sw_comm_place(comm)->rank, ranks = sw_comm_place(comm)->ranks;
+    const int rank = sw_comm_identity(comm)->rank, ranks = sw_comm_identity(comm)->ranks;
     static_assert(187 * 12 * SW_MIB - 4097 > INT64_C(1) << 31, "a share is larger than 32 bits count");
     int64_t bounds[MOST_RANKS + 1] = {0};
     for (int i = 1; i <= ranks; i++)

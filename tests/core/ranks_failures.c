@@ -27,12 +27,12 @@ static struct sw_watch *open_watch(struct sw_comm *comm, int64_t timeout_ms) {
     const struct sw_watch_spec spec = {
         .rank_timeout_ns = timeout_ms * 1000000, .lanes = lanes, .lane_count = 1, .ended = ended};
     RANKS_REQUIRE(sw_watch_open(comm, &spec, &watch) == SW_OK, "watch");
-    dprintf(STDOUT_FILENO, "rank %d is process %d\n", sw_comm_place(comm)->rank, (int)getpid());
+    dprintf(STDOUT_FILENO, "rank %d is process %d\n", sw_comm_identity(comm)->rank, (int)getpid());
     return watch;
 }
 
 static void *give_staging(struct sw_comm *comm) {
-    const int64_t bytes = sw_comm_least_staging_bytes(sw_comm_place(comm)->ranks) * 16;
+    const int64_t bytes = sw_comm_least_staging_bytes(sw_comm_identity(comm)->ranks) * 16;
     void *staging = malloc((size_t)bytes);
     RANKS_REQUIRE(staging != NULL && sw_comm_use_staging(comm, staging, bytes) == SW_OK, "staging");
     return staging;
@@ -69,7 +69,7 @@ void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int
     (void)give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
     for (int64_t i = 0;; i++) {
-        if (sw_comm_place(comm)->rank == failing_rank && i == failing_after) {
+        if (sw_comm_identity(comm)->rank == failing_rank && i == failing_after) {
             if (!sw_watch_fail(watch, "the drive is full"))
                 dprintf(STDERR_FILENO, "nobody has heard of the failure\n");
             sleep(20);
@@ -86,7 +86,7 @@ static void stop_early(struct sw_comm *comm, int64_t timeout_ms, bool hangs) {
     if (hangs)
         raise(SIGSTOP);
     const sw_status status = sw_comm_barrier(comm, "first words");
-    if (status != SW_OK && sw_comm_place(comm)->rank == (sw_comm_absent(comm) == 0))
+    if (status != SW_OK && sw_comm_identity(comm)->rank == (sw_comm_absent(comm) == 0))
         dprintf(STDERR_FILENO, "verdict: %s\n", sw_error_message(status));
     else
         sleep(1);
@@ -95,7 +95,7 @@ static void stop_early(struct sw_comm *comm, int64_t timeout_ms, bool hangs) {
 
 void ranks_break_a_group(struct sw_comm *comm, bool library_sums) {
     static float data[ELEMS];
-    const int rank = sw_comm_place(comm)->rank;
+    const int rank = sw_comm_identity(comm)->rank;
     (void)give_staging(comm);
     sw_comm_use_library_reduction(comm, library_sums);
     setenv("SW_EMULATED_NCCL_FAILS", library_sums ? "ncclReduce" : "ncclSend", 1);
@@ -113,10 +113,10 @@ void ranks_break_a_group(struct sw_comm *comm, bool library_sums) {
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
     static float data[ELEMS];
     if (strcmp(how, "early") == 0)
-        stop_early(comm, timeout_ms, sw_comm_place(comm)->rank == hanging_rank);
+        stop_early(comm, timeout_ms, sw_comm_identity(comm)->rank == hanging_rank);
     void *staging = give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
-    const bool hangs = sw_comm_place(comm)->rank == hanging_rank;
+    const bool hangs = sw_comm_identity(comm)->rank == hanging_rank;
     all_reduce(comm, data, 1);
     if (hangs && strcmp(how, "sleeps") == 0) {
         sw_watch_enter(watch, COMPUTE, "backward", 5);

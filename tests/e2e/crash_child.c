@@ -45,7 +45,7 @@ static struct harness_spec tiny_spec(const char *place) {
 }
 
 static sw_status digest_state(struct harness *harness, uint64_t *out) {
-    const int64_t bytes = harness_grains(harness) * SW_RECORD_BYTES;
+    const int64_t bytes = harness_grains(harness) * SW_OPTIMIZER_GRAIN_BYTES;
     uint64_t digest = UINT64_C(14695981039346656037);
     float *records = malloc((size_t)bytes);
     if (records == NULL)

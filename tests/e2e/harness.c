@@ -67,11 +67,11 @@ static void describe(struct harness *h, const struct sw_step_result *result) {
 }
 
 static int rank_of(const struct harness *h) {
-    return h->spec.comm == NULL ? 0 : sw_comm_place(h->spec.comm)->rank;
+    return h->spec.comm == NULL ? 0 : sw_comm_identity(h->spec.comm)->rank;
 }
 
 static int ranks_of(const struct harness *h) {
-    return h->spec.comm == NULL ? 1 : sw_comm_place(h->spec.comm)->ranks;
+    return h->spec.comm == NULL ? 1 : sw_comm_identity(h->spec.comm)->ranks;
 }
 
 static sw_status open_plan(struct harness *h) {
@@ -302,7 +302,7 @@ static sw_status read_all(struct harness *h, sw_state state, read_function read,
 }
 
 sw_status harness_read_records(struct harness *h, float *records) {
-    return read_all(h, SW_OPTIMIZER, sw_engine_read_optimizer, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS, records);
+    return read_all(h, SW_OPTIMIZER, sw_engine_read_optimizer, (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS, records);
 }
 
 sw_status harness_read_grads(struct harness *h, float *grads) {

@@ -23,7 +23,7 @@ struct job {
 };
 
 static int ranks_of(const struct job *job) {
-    return sw_comm_place(job->comm)->ranks;
+    return sw_comm_identity(job->comm)->ranks;
 }
 
 static struct harness_spec spec_of(const struct job *job, bool alone) {
@@ -65,7 +65,7 @@ static const char *difference(const struct same_trace *expected, const struct sa
         return "skipped steps";
     if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
         return "gradients of the last step";
-    if (differing(expected->records, found->records, found->grains, (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS,
+    if (differing(expected->records, found->records, found->grains, (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
                   &records) > 0)
         return "masters or moments";
     if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
@@ -100,7 +100,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
         snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld: %s differ",
-                 sw_comm_place(job->comm)->rank, zero, place, (long long)spec.chunk_grains, what);
+                 sw_comm_identity(job->comm)->rank, zero, place, (long long)spec.chunk_grains, what);
     same_free(&trace);
     job->runs++;
     return SW_OK;
@@ -141,7 +141,7 @@ static sw_status run(struct job *job, int variants) {
 static int judge(struct job *job, sw_status status) {
     bool right = status == SW_OK && job->wrong[0] == '\0';
     if (status != SW_OK)
-        fprintf(stderr, "rank %d: %s\n", sw_comm_place(job->comm)->rank, sw_error_message(status));
+        fprintf(stderr, "rank %d: %s\n", sw_comm_identity(job->comm)->rank, sw_error_message(status));
     else if (!right)
         fprintf(stderr, "%s\n", job->wrong);
     const bool own = right;
@@ -149,7 +149,7 @@ static int judge(struct job *job, sw_status status) {
         return 1;
     if (sw_comm_all_true(job->comm, "verdict", &right) != SW_OK || !right)
         return own ? 1 : 2;
-    if (sw_comm_place(job->comm)->rank == 0)
+    if (sw_comm_identity(job->comm)->rank == 0)
         printf("ok\n");
     return 0;
 }
@@ -159,7 +159,7 @@ int main(int count, char **argument) {
     char directory[PATH_CHARS];
     if (count != 4 || sw_comm_open(&job.comm) != SW_OK)
         return 3;
-    const int rank = sw_comm_place(job.comm)->rank;
+    const int rank = sw_comm_identity(job.comm)->rank;
     snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
     job.directory = directory;
     job.type = strcmp(argument[2], "bf16") == 0 ? SW_BF16 : SW_F32;

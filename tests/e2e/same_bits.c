@@ -46,7 +46,7 @@ static void check_reference(const struct same_trace *trace) {
     if (!clipped || !unclipped)
         fail_msg("the gradient norms, from %g to %g, do not lie on both sides of the clip", trace->grad_norm[0],
                  trace->grad_norm[SAME_STEPS - 1]);
-    for (int stream = 1; stream < SW_RECORD_STREAMS; stream++)
+    for (int stream = 1; stream < SW_OPTIMIZER_VECTORS; stream++)
         assert_true(trace->records[(int64_t)stream * SW_GRAIN_ELEMS] != 0.0f);
 }
 
@@ -329,7 +329,7 @@ static void a_clean_end_of_one_generation_resumes_with_the_same_bits(void **stat
 }
 
 static sw_status read_state(struct harness *harness, float **out) {
-    *out = malloc((size_t)(harness_grains(harness) * SW_RECORD_BYTES));
+    *out = malloc((size_t)(harness_grains(harness) * SW_OPTIMIZER_GRAIN_BYTES));
     if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
     return harness_read_records(harness, *out);
@@ -346,7 +346,7 @@ static void run_skipping(const struct harness_spec *spec, struct same_trace *tra
     must(read_state(&harness, &after));
     assert_true(trace->skipped[INFINITE_STEP - 1]);
     assert_false(isfinite(trace->grad_norm[INFINITE_STEP - 1]));
-    assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_RECORD_BYTES));
+    assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_OPTIMIZER_GRAIN_BYTES));
     free(before);
     free(after);
     struct sw_step_result result;
@@ -408,7 +408,7 @@ static void weights_that_overflow_never_change(void **state) {
         must(same_run(&harness, 1, 3, true, &trace));
         must(read_state(&harness, &after));
         assert_true(trace.skipped[0] && trace.skipped[1] && trace.skipped[2]);
-        assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_RECORD_BYTES));
+        assert_memory_equal(before, after, (size_t)(harness_grains(&harness) * SW_OPTIMIZER_GRAIN_BYTES));
         free(before);
         free(after);
         harness_close(&harness);

@@ -86,11 +86,11 @@ sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ah
 
 sw_status same_finish(struct harness *harness, struct same_trace *trace) {
     trace->grains = harness_grains(harness);
-    trace->records = malloc((size_t)(trace->grains * SW_RECORD_BYTES));
+    trace->records = malloc((size_t)(trace->grains * SW_OPTIMIZER_GRAIN_BYTES));
     trace->grads = malloc((size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     if (trace->records == NULL || trace->grads == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
-    memset(trace->records, SAME_NOT_HELD, (size_t)(trace->grains * SW_RECORD_BYTES));
+    memset(trace->records, SAME_NOT_HELD, (size_t)(trace->grains * SW_OPTIMIZER_GRAIN_BYTES));
     memset(trace->grads, SAME_NOT_HELD, (size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     SW_TRY(harness_read_grads(harness, trace->grads));
     SW_TRY(harness_evaluate(harness, &trace->evaluation));
@@ -126,7 +126,7 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
         return "sizes";
     if (differ(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads))
         return "gradients of the last step";
-    if (differ(a->records, b->records, (size_t)(a->grains * SW_RECORD_BYTES)))
+    if (differ(a->records, b->records, (size_t)(a->grains * SW_OPTIMIZER_GRAIN_BYTES)))
         return "masters or moments";
     if (differ(&a->evaluation, &b->evaluation, sizeof a->evaluation))
         return "weights (by the loss of a fixed batch)";

@@ -137,7 +137,7 @@ static void use(struct sw_store *store) {
     assert(commit->step >= 0 && commit->generation >= 0 && commit->generation < sw_store_generations(store));
     assert(memchr(commit->meta, '\0', sizeof commit->meta) != NULL);
     const sw_status status = sw_store_verify(store, NULL, &grains, &bad);
-    assert(status == SW_OK && bad >= 0 && bad <= grains && grains * SW_RECORD_BYTES <= image.file_bytes);
+    assert(status == SW_OK && bad >= 0 && bad <= grains && grains * SW_OPTIMIZER_GRAIN_BYTES <= image.file_bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

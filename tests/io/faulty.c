@@ -17,7 +17,8 @@ uint64_t faulty_seeds(uint64_t usual) {
 }
 
 void faulty_begin(struct faulty *self, const struct store_directories *directories, int sector_bytes) {
-    *self = (struct faulty){.directories.count = directories->count, .buf = io_buffer(FAULTY_GRAINS * SW_RECORD_BYTES)};
+    *self = (struct faulty){.directories.count = directories->count,
+                            .buf = io_buffer(FAULTY_GRAINS * SW_OPTIMIZER_GRAIN_BYTES)};
     for (int i = 0; i < directories->count; i++)
         self->directories.path[i] = strdup(directories->path[i]);
     CHECK_OK(sw_fault_disk_create(test_seed, sector_bytes, &self->disk));
@@ -79,7 +80,7 @@ static sw_status transfer_all(struct faulty *self, struct sw_store_lane *lane, b
                                                    .buf = at,
                                                    .step = step};
         SW_TRY(sw_store_submit(lane, &transfer));
-        at += unit_grains[unit] * SW_RECORD_BYTES;
+        at += unit_grains[unit] * SW_OPTIMIZER_GRAIN_BYTES;
     }
     while (sw_store_outstanding(lane) > 0) {
         uint64_t tag;
@@ -99,8 +100,8 @@ static sw_status transfer(struct faulty *self, struct sw_store *store, bool writ
 
 static void fill_step(char *records, int64_t step) {
     for (int64_t unit = 0; unit < FAULTY_UNITS; unit++)
-        for (int64_t grain = 0; grain < unit_grains[unit]; grain++, records += SW_RECORD_BYTES)
-            fill_grain(records, SW_RECORD_BYTES, unit, grain, step);
+        for (int64_t grain = 0; grain < unit_grains[unit]; grain++, records += SW_OPTIMIZER_GRAIN_BYTES)
+            fill_grain(records, SW_OPTIMIZER_GRAIN_BYTES, unit, grain, step);
 }
 
 static const char *text_of(int64_t step, char text[32]) {
@@ -123,9 +124,9 @@ sw_status faulty_read(struct faulty *self, struct sw_store *store) {
     const struct sw_store_commit *commit = sw_store_last_commit(store);
     SW_TRY(transfer(self, store, false, commit->generation, commit->step));
     CHECK(strcmp(commit->meta, text_of(commit->step, text)) == 0);
-    char *wanted = io_buffer(FAULTY_GRAINS * SW_RECORD_BYTES);
+    char *wanted = io_buffer(FAULTY_GRAINS * SW_OPTIMIZER_GRAIN_BYTES);
     fill_step(wanted, commit->step);
-    CHECK(memcmp(wanted, self->buf, FAULTY_GRAINS * SW_RECORD_BYTES) == 0);
+    CHECK(memcmp(wanted, self->buf, FAULTY_GRAINS * SW_OPTIMIZER_GRAIN_BYTES) == 0);
     free(wanted);
     return SW_OK;
 }

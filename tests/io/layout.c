@@ -77,12 +77,12 @@ static void reaches_far_past_four_gib(void **state) {
     const int64_t unit_grains[] = {10, INT64_C(20) << 20};
     int64_t ends[FILES] = {8192, 8192};
     struct sw_area area;
-    CHECK_OK(sw_area_init(&area, 2, FILES, SW_RECORD_BYTES));
+    CHECK_OK(sw_area_init(&area, 2, FILES, SW_OPTIMIZER_GRAIN_BYTES));
     sw_area_place(&area, NULL, unit_grains, ends);
-    CHECK(ends[0] + ends[1] == 2 * 8192 + (unit_grains[0] + unit_grains[1]) * SW_RECORD_BYTES);
+    CHECK(ends[0] + ends[1] == 2 * 8192 + (unit_grains[0] + unit_grains[1]) * SW_OPTIMIZER_GRAIN_BYTES);
     const int64_t last = unit_grains[1] - 1;
     const struct sw_run run = sw_area_run(&area, 1, last, 1);
-    CHECK(run.offset_bytes + SW_RECORD_BYTES == ends[run.file] && run.offset_bytes > INT64_C(1) << 40);
+    CHECK(run.offset_bytes + SW_OPTIMIZER_GRAIN_BYTES == ends[run.file] && run.offset_bytes > INT64_C(1) << 40);
     sw_area_free(&area);
 }
 
@@ -93,10 +93,10 @@ static void spreads_stripes_evenly(void **state) {
     for (int unit = 0; unit < UNITS; unit++)
         unit_grains[unit] = 3; /* less than a stripe each */
     struct sw_area area;
-    CHECK_OK(sw_area_init(&area, UNITS, FILES, SW_RECORD_BYTES));
+    CHECK_OK(sw_area_init(&area, UNITS, FILES, SW_OPTIMIZER_GRAIN_BYTES));
     sw_area_place(&area, NULL, unit_grains, ends);
     for (int file = 0; file < FILES; file++)
-        CHECK(ends[file] == UNITS / FILES * 3 * SW_RECORD_BYTES);
+        CHECK(ends[file] == UNITS / FILES * 3 * SW_OPTIMIZER_GRAIN_BYTES);
     sw_area_free(&area);
 }
 

@@ -35,12 +35,12 @@ static void starts_empty_and_zero(void **state) {
     CHECK(info.st_blocks * 512 >= info.st_size); /* all of its space is taken */
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, 1, &lane));
-    char *buf = io_buffer(store_unit_grains[0] * SW_RECORD_BYTES);
-    memset(buf, 1, SW_RECORD_BYTES);
+    char *buf = io_buffer(store_unit_grains[0] * SW_OPTIMIZER_GRAIN_BYTES);
+    memset(buf, 1, SW_OPTIMIZER_GRAIN_BYTES);
     for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
         CHECK_OK(sw_store_transfer(
             lane, &(struct sw_store_transfer){.generation = generation, .grains = store_unit_grains[0], .buf = buf}));
-    for (int64_t i = 0; i < SW_RECORD_BYTES; i++)
+    for (int64_t i = 0; i < SW_OPTIMIZER_GRAIN_BYTES; i++)
         CHECK(buf[i] == 0);
     free(buf);
     sw_store_lane_close(lane);
@@ -186,11 +186,11 @@ static void exercise(struct shadow *self, struct sw_store_lane *lane) {
 
 /* Bytes that writing all grains of unit 0 takes, whose records are zeros but for their masters, of this value. */
 static int64_t write_masters(struct sw_store *store, struct sw_store_lane *lane, int generation, unsigned char value) {
-    const int64_t grains = store_unit_grains[0], master_bytes = SW_RECORD_BYTES / SW_RECORD_STREAMS;
-    char *records = io_buffer(grains * SW_RECORD_BYTES), *read = io_buffer(grains * SW_RECORD_BYTES);
-    memset(records, 0, (size_t)(grains * SW_RECORD_BYTES));
+    const int64_t grains = store_unit_grains[0], master_bytes = SW_OPTIMIZER_GRAIN_BYTES / SW_OPTIMIZER_VECTORS;
+    char *records = io_buffer(grains * SW_OPTIMIZER_GRAIN_BYTES), *read = io_buffer(grains * SW_OPTIMIZER_GRAIN_BYTES);
+    memset(records, 0, (size_t)(grains * SW_OPTIMIZER_GRAIN_BYTES));
     for (int64_t g = 0; g < grains; g++)
-        memset(records + g * SW_RECORD_BYTES, value, (size_t)master_bytes);
+        memset(records + g * SW_OPTIMIZER_GRAIN_BYTES, value, (size_t)master_bytes);
     struct sw_store_transfer transfer = {
         .write = true, .generation = generation, .grains = grains, .buf = records, .zeros_from_bytes = master_bytes};
     const int64_t before = sw_store_counters(store).write_bytes;
@@ -198,7 +198,7 @@ static int64_t write_masters(struct sw_store *store, struct sw_store_lane *lane,
     const int64_t written = sw_store_counters(store).write_bytes - before;
     transfer = (struct sw_store_transfer){.generation = generation, .grains = grains, .buf = read};
     CHECK_OK(sw_store_transfer(lane, &transfer));
-    CHECK(memcmp(records, read, (size_t)(grains * SW_RECORD_BYTES)) == 0);
+    CHECK(memcmp(records, read, (size_t)(grains * SW_OPTIMIZER_GRAIN_BYTES)) == 0);
     free(records);
     free(read);
     return written;
@@ -206,7 +206,7 @@ static int64_t write_masters(struct sw_store *store, struct sw_store_lane *lane,
 
 static void zeros_of_creation_are_not_written_again(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
-    const int64_t whole = store_unit_grains[0] * SW_RECORD_BYTES, masters = whole / SW_RECORD_STREAMS;
+    const int64_t whole = store_unit_grains[0] * SW_OPTIMIZER_GRAIN_BYTES, masters = whole / SW_OPTIMIZER_VECTORS;
     struct sw_store *store = create_store(&directories);
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
@@ -231,7 +231,7 @@ static void round_trips_random_runs(void **state) {
             make_store_directories(new_subdirectory(*state, name), 1 + (int)(test_seed % STORE_MAX_DIRECTORIES));
         struct sw_store *store = create_store(&directories);
         struct shadow shadow = {
-            .store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_RECORD_BYTES};
+            .store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_OPTIMIZER_GRAIN_BYTES};
         struct sw_store_lane *lane;
         CHECK_OK(sw_store_lane_open(store, 1 + (int)(test_seed * 3), &lane));
         exercise(&shadow, lane);
@@ -259,8 +259,8 @@ static void runs_lanes_in_threads(void **state) {
                                                                     .unit_grains = store_unit_grains,
                                                                     .grain_bytes = GRADS_GRAIN_BYTES}));
     struct shadow shadows[LANES] = {
-        {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 0, .grain_bytes = SW_RECORD_BYTES},
-        {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_RECORD_BYTES},
+        {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 0, .grain_bytes = SW_OPTIMIZER_GRAIN_BYTES},
+        {.store = store, .kind = SW_STORE_OPTIMIZER, .generation = 1, .grain_bytes = SW_OPTIMIZER_GRAIN_BYTES},
         {.store = store, .kind = SW_STORE_GRADS, .generation = 0, .grain_bytes = GRADS_GRAIN_BYTES},
     };
     struct sw_store_lane *lanes[LANES];
@@ -315,7 +315,7 @@ static void refuses_what_it_does_not_hold(void **state) {
     struct sw_store *store = create_store(&directories);
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, 4, &lane));
-    char *buf = io_buffer(SW_RECORD_BYTES);
+    char *buf = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     const struct sw_store_transfer wrong[] = {
         {.unit = 0, .first_grain = 13, .grains = 1, .buf = buf},
         {.unit = 0, .first_grain = 12, .grains = 2, .buf = buf},
@@ -349,7 +349,7 @@ static void bounds_what_is_outstanding(void **state) {
     struct sw_store *store = create_store(&directories);
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, 2, &lane));
-    char *buf = io_buffer(SW_RECORD_BYTES);
+    char *buf = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     const struct sw_store_transfer transfer = {.unit = 1, .grains = 1, .buf = buf};
     for (int i = 0; i < SW_STORE_LANE_TRANSFERS; i++)
         CHECK_OK(sw_store_submit(lane, &transfer));
@@ -364,7 +364,7 @@ static void bounds_what_is_outstanding(void **state) {
     CHECK(reaped == SW_STORE_LANE_TRANSFERS);
     CHECK_OK(sw_store_reap(lane, true, tags, 4, &count));
     CHECK(count == 0);
-    CHECK(sw_store_counters(store).read_bytes == SW_STORE_LANE_TRANSFERS * SW_RECORD_BYTES);
+    CHECK(sw_store_counters(store).read_bytes == SW_STORE_LANE_TRANSFERS * SW_OPTIMIZER_GRAIN_BYTES);
     CHECK(sw_store_counters(store).write_bytes == 0);
     sw_store_lane_close(lane);
     sw_store_close(store);

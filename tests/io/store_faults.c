@@ -65,7 +65,7 @@ static void aim(struct fixture *self, sw_ring_op op, int generation) {
 
 static sw_status transfer_unit(struct fixture *self, bool write, int generation) {
     struct sw_store_lane *lane;
-    char *buf = io_buffer(store_unit_grains[0] * SW_RECORD_BYTES);
+    char *buf = io_buffer(store_unit_grains[0] * SW_OPTIMIZER_GRAIN_BYTES);
     CHECK_OK(sw_store_lane_open(self->store, STORE_DEPTH, &lane));
     const sw_status status = sw_store_transfer(
         lane, &(struct sw_store_transfer){

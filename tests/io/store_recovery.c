@@ -138,10 +138,10 @@ static void names_a_damaged_grain(void **state) {
     check_at_step(store, 2); /* the other generation is not part of it */
     sw_store_close(store);
 
-    flip_bit(store_file(&directories, file), offset + SW_RECORD_BYTES - 1);
+    flip_bit(store_file(&directories, file), offset + SW_OPTIMIZER_GRAIN_BYTES - 1);
     store = reopen_store(&directories);
     struct sw_store_lane *lane;
-    char *buf = io_buffer(6 * SW_RECORD_BYTES);
+    char *buf = io_buffer(6 * SW_OPTIMIZER_GRAIN_BYTES);
     struct sw_store_transfer transfer = {.generation = generation, .unit = 3, .grains = 6, .buf = buf, .step = 2};
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
     CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "grain 4 of unit 3 (optimizer");

@@ -30,7 +30,8 @@ static struct sw_store *create_span(const struct store_directories *directories,
 static void move(struct sw_store *store, int rank, const struct sw_store_transfer *like) {
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
-    char *buf = io_buffer(store_unit_grains[0] * SW_RECORD_BYTES), *wanted = io_buffer(SW_RECORD_BYTES);
+    char *buf = io_buffer(store_unit_grains[0] * SW_OPTIMIZER_GRAIN_BYTES),
+         *wanted = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     for (int64_t unit = 0; unit < STORE_UNITS; unit++) {
         struct sw_store_transfer transfer = *like;
         transfer.unit = unit;
@@ -38,12 +39,13 @@ static void move(struct sw_store *store, int rank, const struct sw_store_transfe
         transfer.grains = counts[rank][unit];
         transfer.buf = buf;
         for (int64_t grain = 0; like->write && grain < transfer.grains; grain++)
-            fill_grain(buf + grain * SW_RECORD_BYTES, SW_RECORD_BYTES, unit, transfer.first_grain + grain, like->step);
+            fill_grain(buf + grain * SW_OPTIMIZER_GRAIN_BYTES, SW_OPTIMIZER_GRAIN_BYTES, unit,
+                       transfer.first_grain + grain, like->step);
         if (transfer.grains > 0)
             CHECK_OK(sw_store_transfer(lane, &transfer));
         for (int64_t grain = 0; grain < transfer.grains; grain++) {
-            fill_grain(wanted, SW_RECORD_BYTES, unit, transfer.first_grain + grain, like->step);
-            CHECK(memcmp(wanted, buf + grain * SW_RECORD_BYTES, SW_RECORD_BYTES) == 0);
+            fill_grain(wanted, SW_OPTIMIZER_GRAIN_BYTES, unit, transfer.first_grain + grain, like->step);
+            CHECK(memcmp(wanted, buf + grain * SW_OPTIMIZER_GRAIN_BYTES, SW_OPTIMIZER_GRAIN_BYTES) == 0);
         }
     }
     free(wanted);
@@ -111,7 +113,7 @@ static void names_grains_of_whole_units(void **state) {
     CHECK_OK(sw_store_verify(store, &(struct sw_store_verifier){.bad = on_bad, .context = &found}, &grains, &bad));
     CHECK(grains == 10 && bad == 1 && found.unit == 0 && found.grain == 11);
     struct sw_store_lane *lane;
-    char *buf = io_buffer(8 * SW_RECORD_BYTES);
+    char *buf = io_buffer(8 * SW_OPTIMIZER_GRAIN_BYTES);
     struct sw_store_transfer transfer = {.first_grain = 5, .grains = 8, .buf = buf};
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
     CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "grain 11 of unit 0 ");

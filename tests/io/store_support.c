@@ -60,9 +60,9 @@ void write_generation(struct sw_store *store, int generation, int64_t version) {
     for (int64_t unit = 0; unit < STORE_UNITS; unit++) {
         if (store_unit_grains[unit] == 0)
             continue;
-        char *buf = io_buffer(store_unit_grains[unit] * SW_RECORD_BYTES);
+        char *buf = io_buffer(store_unit_grains[unit] * SW_OPTIMIZER_GRAIN_BYTES);
         for (int64_t grain = 0; grain < store_unit_grains[unit]; grain++)
-            fill_grain(buf + grain * SW_RECORD_BYTES, SW_RECORD_BYTES, unit, grain, version);
+            fill_grain(buf + grain * SW_OPTIMIZER_GRAIN_BYTES, SW_OPTIMIZER_GRAIN_BYTES, unit, grain, version);
         struct sw_store_transfer transfer = whole_unit(unit, generation, version, buf);
         transfer.write = true;
         CHECK_OK(sw_store_transfer(lane, &transfer));
@@ -74,16 +74,16 @@ void write_generation(struct sw_store *store, int generation, int64_t version) {
 void check_generation(struct sw_store *store, int generation, int64_t version) {
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
-    char *wanted = io_buffer(SW_RECORD_BYTES);
+    char *wanted = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     for (int64_t unit = 0; unit < STORE_UNITS; unit++) {
         if (store_unit_grains[unit] == 0)
             continue;
-        char *buf = io_buffer(store_unit_grains[unit] * SW_RECORD_BYTES);
+        char *buf = io_buffer(store_unit_grains[unit] * SW_OPTIMIZER_GRAIN_BYTES);
         const struct sw_store_transfer transfer = whole_unit(unit, generation, version, buf);
         CHECK_OK(sw_store_transfer(lane, &transfer));
         for (int64_t grain = 0; grain < store_unit_grains[unit]; grain++) {
-            fill_grain(wanted, SW_RECORD_BYTES, unit, grain, version);
-            CHECK(memcmp(wanted, buf + grain * SW_RECORD_BYTES, SW_RECORD_BYTES) == 0);
+            fill_grain(wanted, SW_OPTIMIZER_GRAIN_BYTES, unit, grain, version);
+            CHECK(memcmp(wanted, buf + grain * SW_OPTIMIZER_GRAIN_BYTES, SW_OPTIMIZER_GRAIN_BYTES) == 0);
         }
         free(buf);
     }

@@ -175,12 +175,12 @@ static void make_old_store(const struct store_directories *directories) {
     copy_file(in_directory(data, "store-version-2.bin"), file);
     CHECK(file_bytes(file) == OLD_FRONT_BYTES);
     FILE *end = fopen(file, "ab");
-    char *grain = io_buffer(SW_RECORD_BYTES);
+    char *grain = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     for (int64_t step = STEPS; step > STEPS - SW_STORE_GENERATIONS; step--)
         for (int64_t unit = 0; unit < STORE_UNITS; unit++)
             for (int64_t i = 0; i < store_unit_grains[unit]; i++) {
-                fill_grain(grain, SW_RECORD_BYTES, unit, i, step);
-                CHECK(fwrite(grain, SW_RECORD_BYTES, 1, end) == 1);
+                fill_grain(grain, SW_OPTIMIZER_GRAIN_BYTES, unit, i, step);
+                CHECK(fwrite(grain, SW_OPTIMIZER_GRAIN_BYTES, 1, end) == 1);
             }
     CHECK(fclose(end) == 0);
     free(grain);

@@ -26,7 +26,7 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
 
 static void on_progress(void *context, int64_t done, int64_t total) {
     struct findings *self = context;
-    CHECK(done > self->progress && done <= total && total == ALL_GRAINS * (int64_t)SW_RECORD_BYTES);
+    CHECK(done > self->progress && done <= total && total == ALL_GRAINS * (int64_t)SW_OPTIMIZER_GRAIN_BYTES);
     self->progress = done;
 }
 
@@ -44,7 +44,7 @@ static void damage(struct findings *self, const struct sw_store *store, int gene
             self->grain[at] = grain;
             self->offset[at] = run.offset_bytes;
             snprintf(self->path[at], sizeof self->path[at], "%s", store->files[run.file].path);
-            flip_bit(self->path[at], run.offset_bytes + random_below(&draws, SW_RECORD_BYTES));
+            flip_bit(self->path[at], run.offset_bytes + random_below(&draws, SW_OPTIMIZER_GRAIN_BYTES));
         }
 }
 
@@ -58,7 +58,7 @@ static void check_damaged(struct sw_store *store, int damaged) {
     if (!committed)
         found.count = 0;
     CHECK_OK(sw_store_verify(store, &verifier, &grains, &bad));
-    CHECK(grains == ALL_GRAINS && found.progress == ALL_GRAINS * (int64_t)SW_RECORD_BYTES);
+    CHECK(grains == ALL_GRAINS && found.progress == ALL_GRAINS * (int64_t)SW_OPTIMIZER_GRAIN_BYTES);
     CHECK(bad == found.count && bad == found.found);
     damage(&again, store, damaged);
     CHECK(again.count > 0);
@@ -107,7 +107,7 @@ static void is_read_beside_its_owner(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
     struct sw_store *owner = create_store(&directories);
     int64_t grains, bad;
-    void *buf = io_buffer(SW_RECORD_BYTES);
+    void *buf = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     commit_steps(owner, 1, 2);
     struct sw_store *reader = open_to_read(&directories);
     check_at_step(reader, 2);

@@ -39,8 +39,8 @@ struct work {
 
 static struct gpu open_gpu(struct sw_comm *comm, uint64_t seed) {
     struct gpu gpu = {0};
-    const int64_t staging_bytes = sw_comm_least_staging_bytes(sw_comm_place(comm)->ranks) * STAGING_TIMES;
-    const struct sw_comm_place *place = sw_comm_place(comm);
+    const int64_t staging_bytes = sw_comm_least_staging_bytes(sw_comm_identity(comm)->ranks) * STAGING_TIMES;
+    const struct sw_comm_identity *place = sw_comm_identity(comm);
     struct sw_emulation_gpu machine = sw_emulation_default_gpu;
     char name[sizeof "cuda:" + 10];
     machine.gpus = place->ranks;
@@ -99,7 +99,7 @@ static void be_another_thread(void) {
 
 /* The host's bytes are taken before the call returns, as they are not pinned. */
 static void begin(struct sw_comm *comm, const struct gpu *gpu, struct work *work, uint64_t seed, char *host) {
-    const int rank = sw_comm_place(comm)->rank;
+    const int rank = sw_comm_identity(comm)->rank;
     const int64_t bytes = sw_dtype_bytes(work->type);
     fill(work, seed, rank, host);
     if (work->gathers) {
@@ -155,8 +155,8 @@ static int64_t truth(const struct work *work, int rank, int ranks, uint64_t seed
 /* Looks by another stream, which sees what was done before the request was said to be. */
 static void check(struct sw_comm *comm, const struct gpu *gpu, const struct work *work, uint64_t seed) {
     static char all[MOST_RANKS * MOST_ELEMS * sizeof(float)], want[MOST_ELEMS * sizeof(float)], got[sizeof want];
-    const int rank = sw_comm_place(comm)->rank;
-    const int64_t bytes = truth(work, rank, sw_comm_place(comm)->ranks, seed, all, want);
+    const int rank = sw_comm_identity(comm)->rank;
+    const int64_t bytes = truth(work, rank, sw_comm_identity(comm)->ranks, seed, all, want);
     struct sw_stream *other = NULL;
     require(sw_stream_open(gpu->device, &other));
     require(sw_copy_to_host(other, got, work->gathers ? work->vector : work->share, bytes));
@@ -180,7 +180,7 @@ int main(int argc, char **argv) {
     for (int first = 0; first < cases; first += AT_ONCE) {
         struct work works[AT_ONCE];
         for (int i = 0; i < AT_ONCE; i++) {
-            works[i] = draw_work(&gpu, sw_comm_place(comm)->ranks, seed, first + i);
+            works[i] = draw_work(&gpu, sw_comm_identity(comm)->ranks, seed, first + i);
             begin(comm, &gpu, &works[i], seed, host);
         }
         for (int i = 0; i < AT_ONCE; i++) {
@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
         }
     }
     require(sw_comm_barrier(comm, "the end"));
-    if (sw_comm_place(comm)->rank == 0)
+    if (sw_comm_identity(comm)->rank == 0)
         puts("ok");
     sw_comm_close(comm);
     close_gpu(&gpu);

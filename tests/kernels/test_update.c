@@ -25,10 +25,10 @@ static const struct sw_adamw SETTINGS = {
 
 /* Records with v >= 0, as the update leaves them. */
 static struct buffer make_records(int64_t grains, float moments) {
-    struct buffer records = buffer_make(grains * SW_RECORD_BYTES);
-    struct buffer values = buffer_random(SW_F32, grains * SW_GRAIN_ELEMS * SW_RECORD_STREAMS, 1, 1.0f);
-    for (int64_t i = 0; i < grains * SW_GRAIN_ELEMS * SW_RECORD_STREAMS; i++) {
-        const int64_t stream = i / SW_GRAIN_ELEMS % SW_RECORD_STREAMS;
+    struct buffer records = buffer_make(grains * SW_OPTIMIZER_GRAIN_BYTES);
+    struct buffer values = buffer_random(SW_F32, grains * SW_GRAIN_ELEMS * SW_OPTIMIZER_VECTORS, 1, 1.0f);
+    for (int64_t i = 0; i < grains * SW_GRAIN_ELEMS * SW_OPTIMIZER_VECTORS; i++) {
+        const int64_t stream = i / SW_GRAIN_ELEMS % SW_OPTIMIZER_VECTORS;
         const float value = ((float *)values.data)[i];
         ((float *)records.data)[i] = stream == 0 ? value : stream == 1 ? moments * value : moments * value * value;
     }
@@ -117,7 +117,7 @@ static void chunked(struct pair *pair) {
     for (int64_t grain = 0; grain < GRAINS; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
         assert_ok(sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, at, 1, runs, RUNS, (sw_bf16 *)grads.data + at,
-                                  (float *)parts.data + SW_RECORD_STREAMS * at, (sw_bf16 *)parts_weights.data + at));
+                                  (float *)parts.data + SW_OPTIMIZER_VECTORS * at, (sw_bf16 *)parts_weights.data + at));
     }
     assert_same_bits("records by grain", pair, whole.bytes, parts.data, whole.data);
     assert_same_bits("weights by grain", pair, whole_weights.bytes, parts_weights.data, whole_weights.data);
@@ -141,7 +141,7 @@ static void skipped(struct pair *pair) {
     assert_same_bits("records of a skipped step", pair, records.bytes, records.data, before.data);
     for (int64_t i = 0; i < ELEMS; i++) {
         const float master =
-            ((float *)records.data)[i / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS * SW_RECORD_STREAMS + i % SW_GRAIN_ELEMS];
+            ((float *)records.data)[i / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS * SW_OPTIMIZER_VECTORS + i % SW_GRAIN_ELEMS];
         assert_int_equal(((sw_bf16 *)weights.data)[i], sw_f32_to_bf16(master));
     }
     buffer_free(&records);
@@ -163,7 +163,7 @@ static void reference_follows_textbook(void **state) {
     assert_ok(sw_device_open("ref", 1, &device));
     assert_ok(sw_stream_open(device, &stream));
     const struct sw_decay_run all = {.end = SW_GRAIN_ELEMS, .decay = true};
-    struct buffer records = buffer_zeros(SW_RECORD_BYTES), weights = buffer_make(SW_GRAIN_ELEMS * 4);
+    struct buffer records = buffer_zeros(SW_OPTIMIZER_GRAIN_BYTES), weights = buffer_make(SW_GRAIN_ELEMS * 4);
     struct buffer grads = buffer_zeros(SW_GRAIN_ELEMS * 4), draws = buffer_random(SW_F32, STEPS, 3, 1.0f);
     double p = 1.0, m = 0.0, v = 0.0;
     ((float *)records.data)[7] = 1.0f;

@@ -75,7 +75,7 @@ static void draw_any_budgets(struct plans_random *random, struct sw_plan_spec *s
         grains += units->unit[u].grains;
         activation_bytes += spec->output_bytes[u] + spec->saved_bytes[u] + spec->derived_bytes[u];
     }
-    const int64_t state_bytes = grains * (SW_RECORD_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
+    const int64_t state_bytes = grains * (SW_OPTIMIZER_GRAIN_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
                                 activation_bytes * spec->micro_batches + spec->work_bytes;
     for (int t = SW_DEVICE; t < SW_NVME; t++)
         spec->budget_bytes[t] = state_bytes / 1000 * (int64_t)pow(10.0, (double)plans_draw(random, 0, 350) / 100.0) +

@@ -108,14 +108,14 @@ static float *read_state(struct toy *toy, size_t *out_bytes) {
     size_t records = 0, at = 0;
     for (int64_t u = 0; u < TOY_UNITS; u++)
         records += (size_t)toy->units->unit[u].grains;
-    char *state = malloc(records * SW_RECORD_BYTES);
+    char *state = malloc(records * SW_OPTIMIZER_GRAIN_BYTES);
     assert_non_null(state);
     for (int64_t u = 0; u < TOY_UNITS; u++) {
         const int64_t grains = toy->units->unit[u].grains;
-        must(sw_engine_read_optimizer(toy->engine, u, 0, grains, (float *)(state + at * SW_RECORD_BYTES)));
+        must(sw_engine_read_optimizer(toy->engine, u, 0, grains, (float *)(state + at * SW_OPTIMIZER_GRAIN_BYTES)));
         at += (size_t)grains;
     }
-    *out_bytes = records * SW_RECORD_BYTES;
+    *out_bytes = records * SW_OPTIMIZER_GRAIN_BYTES;
     return (float *)state;
 }
 
@@ -276,7 +276,7 @@ static void many_chunks_pass_the_window(void **state) {
         /* The first step has no update to apply. */
         const int64_t grains = step == 1 ? 0 : 3 + 5 + 2 + 180;
         assert_int_equal(result.lane_bytes[SW_LANE_READ],
-                         grains * (SW_RECORD_BYTES + SW_GRAIN_ELEMS * (int64_t)sizeof(float)));
+                         grains * (SW_OPTIMIZER_GRAIN_BYTES + SW_GRAIN_ELEMS * (int64_t)sizeof(float)));
     }
     check_calls(&toy);
     toy_close(&toy);

@@ -68,7 +68,7 @@ static void check_record(const float *record, int64_t unit, int64_t grain, float
 
 /* As the engine gives the state, and as the store has it committed. */
 static void check_state(struct toy *toy, float base) {
-    float *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    float *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_OPTIMIZER_GRAIN_BYTES);
     const struct sw_store_commit *commit = sw_store_last_commit(toy->store);
     struct sw_store_lane *lane;
     assert_non_null(record);
@@ -78,7 +78,7 @@ static void check_state(struct toy *toy, float base) {
         for (int64_t g = 0; g < toy->units->unit[u].grains; g++) {
             must(sw_engine_read_optimizer(toy->engine, u, g, 1, record));
             check_record(record, u, g, base);
-            memset(record, 1, SW_RECORD_BYTES);
+            memset(record, 1, SW_OPTIMIZER_GRAIN_BYTES);
             must(sw_store_transfer(
                 lane, &(struct sw_store_transfer){
                           .generation = commit->generation, .unit = u, .first_grain = g, .grains = 1, .buf = record}));
@@ -104,13 +104,13 @@ static void the_same_state_everywhere(void **state) {
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
         struct toy toy;
         open_toy(places[p], *state, &toy);
-        const int64_t records = grains_of(&toy) * SW_RECORD_BYTES;
+        const int64_t records = grains_of(&toy) * SW_OPTIMIZER_GRAIN_BYTES;
         const int64_t first = load(&toy, 0.5f);
         check_state(&toy, 0.5f);
         const int64_t second = load(&toy, -3.0f);
         check_state(&toy, -3.0f);
-        assert_true(first >= records / SW_RECORD_STREAMS && first < records);
-        assert_int_equal(second - first, records - records / SW_RECORD_STREAMS);
+        assert_true(first >= records / SW_OPTIMIZER_VECTORS && first < records);
+        assert_int_equal(second - first, records - records / SW_OPTIMIZER_VECTORS);
         toy_close(&toy);
         toy_remove_store(*state);
     }

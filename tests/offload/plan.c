@@ -132,10 +132,10 @@ static void need_update(struct need *need, int64_t unit) {
     const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
     need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, SW_CONTENT_NONE, unit, 0, 1);
-    need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, optimizer == SW_NVME);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_RECORD_BYTES, streams);
+    need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
+    need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
+    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
     need_unit(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
     need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
@@ -340,7 +340,7 @@ static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
 static void draw_budgets(struct plans_random *random, const struct sw_plan *unlimited, struct sw_plan_spec *spec) {
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         spec->budget_bytes[t] = unlimited->tier_bytes[t] * plans_draw(random, 60, 110) / 100 +
-                                plans_draw(random, 0, 40) * SW_RECORD_BYTES * (t == SW_HOST);
+                                plans_draw(random, 0, 40) * SW_OPTIMIZER_GRAIN_BYTES * (t == SW_HOST);
 }
 
 struct tally {

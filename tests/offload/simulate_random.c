@@ -397,7 +397,7 @@ static void draw_budgets(struct plans_random *random, struct sw_plan_spec *spec)
     spec->update_on_device = NULL;
     must(sw_plan_create(spec, &on_host), random->seed);
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
-        spec->budget_bytes[t] = on_host->tier_bytes[t] + plans_draw(random, 0, 3) * SW_RECORD_BYTES;
+        spec->budget_bytes[t] = on_host->tier_bytes[t] + plans_draw(random, 0, 3) * SW_OPTIMIZER_GRAIN_BYTES;
     sw_plan_destroy(on_host);
 }
 

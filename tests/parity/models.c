@@ -323,8 +323,8 @@ static void compare_gradients(struct run *run) {
 }
 
 static void read_masters(struct run *run, int64_t unit) {
-    const int64_t grains = run->units->unit[unit].grains, record = (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS;
-    float *records = malloc((size_t)(grains * SW_RECORD_BYTES));
+    const int64_t grains = run->units->unit[unit].grains, record = (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    float *records = malloc((size_t)(grains * SW_OPTIMIZER_GRAIN_BYTES));
     must(sw_engine_read_optimizer(run->harness.engine, unit, 0, grains, records));
     for (int64_t g = 0; g < grains; g++)
         memcpy(run->flat[unit] + g * SW_GRAIN_ELEMS, records + g * record, SW_GRAIN_ELEMS * sizeof *records);

@@ -70,7 +70,7 @@ static double update_rate(int64_t step) {
 
 static float *record_of(const struct buffers *buffers, int64_t index) {
     const int64_t grain = index / SW_GRAIN_ELEMS;
-    return buffers->records + (grain * SW_RECORD_STREAMS * SW_GRAIN_ELEMS + index % SW_GRAIN_ELEMS);
+    return buffers->records + (grain * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS + index % SW_GRAIN_ELEMS);
 }
 
 static float *zeroed_floats(int64_t count) {
@@ -85,7 +85,7 @@ static struct buffers make_buffers(int64_t length) {
     const struct buffers buffers = {
         .length = length,
         .grains = grains,
-        .records = zeroed_floats(elems * SW_RECORD_STREAMS),
+        .records = zeroed_floats(elems * SW_OPTIMIZER_VECTORS),
         .grads = zeroed_floats(elems),
         .weights = zeroed_floats(elems),
     };
@@ -128,16 +128,16 @@ static void open_training(const char *device_name, const struct buffers *buffers
     const int64_t bytes = buffers->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     must(sw_device_open(device_name, 0, &t->device));
     must(sw_stream_open(t->device, &t->stream));
-    must(sw_memory_open(t->device, "records", SW_MEMORY_DEVICE, SW_RECORD_STREAMS * bytes, &t->records));
+    must(sw_memory_open(t->device, "records", SW_MEMORY_DEVICE, SW_OPTIMIZER_VECTORS * bytes, &t->records));
     must(sw_memory_open(t->device, "gradients", SW_MEMORY_DEVICE, bytes, &t->grads));
     must(sw_memory_open(t->device, "weights", SW_MEMORY_DEVICE, bytes, &t->weights));
-    must(sw_copy_to_device(t->stream, sw_memory_base(t->records), buffers->records, SW_RECORD_STREAMS * bytes));
+    must(sw_copy_to_device(t->stream, sw_memory_base(t->records), buffers->records, SW_OPTIMIZER_VECTORS * bytes));
 }
 
 /* Takes back what it computed. */
 static void close_training(struct training *t, const struct buffers *buffers) {
     const int64_t bytes = buffers->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-    must(sw_copy_to_host(t->stream, buffers->records, sw_memory_base(t->records), SW_RECORD_STREAMS * bytes));
+    must(sw_copy_to_host(t->stream, buffers->records, sw_memory_base(t->records), SW_OPTIMIZER_VECTORS * bytes));
     must(sw_copy_to_host(t->stream, buffers->weights, sw_memory_base(t->weights), bytes));
     must(sw_stream_synchronize(t->stream));
     sw_stream_close(t->stream);

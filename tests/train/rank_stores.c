@@ -99,7 +99,7 @@ static void check(bool holds, const char *what) {
 }
 
 static void fill(float *record, int64_t unit, int64_t grain, int64_t step) {
-    for (int64_t i = 0; i < (int64_t)SW_RECORD_STREAMS * SW_GRAIN_ELEMS; i++)
+    for (int64_t i = 0; i < (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS; i++)
         record[i] = (float)((unit * 131 + grain * 17 + step * 7 + i) % 9973);
 }
 
@@ -135,8 +135,8 @@ static struct sw_rank_stores stores(void) {
 /* Writes all that the store has in a generation, or compares it. */
 static void pass(struct sw_store *store, bool write, int generation, int64_t step) {
     struct sw_store_lane *lane;
-    char *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
-    char *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_RECORD_BYTES);
+    char *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_OPTIMIZER_GRAIN_BYTES);
+    char *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_OPTIMIZER_GRAIN_BYTES);
     require(sw_store_lane_open(store, IO_DEPTH, &lane));
     for (int64_t unit = 0; unit < UNITS; unit++)
         for (int64_t g = 0; g < sw_store_unit_grains(store, unit); g++) {
@@ -149,7 +149,7 @@ static void pass(struct sw_store *store, bool write, int generation, int64_t ste
                                                                         .grains = 1,
                                                                         .buf = write ? wanted : record,
                                                                         .step = step}));
-            check(write || memcmp(record, wanted, SW_RECORD_BYTES) == 0, "a grain is not as it was written");
+            check(write || memcmp(record, wanted, SW_OPTIMIZER_GRAIN_BYTES) == 0, "a grain is not as it was written");
         }
     sw_store_lane_close(lane);
     free(record);
@@ -224,7 +224,7 @@ static void begin(const char *nvme) {
 static struct sw_store *resume(const char *nvme) {
     const struct sw_rank_stores all = stores();
     struct sw_store *store = NULL;
-    require(sw_ranks_gate(&job.ranks, sw_run_read(job.folder, &job.run)));
+    require(sw_ranks_agree_on_error(&job.ranks, sw_run_read(job.folder, &job.run)));
     take_settings(nvme);
     require(sw_rank_store_open(&all, &store));
     require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
@@ -254,7 +254,7 @@ static void read_all(int64_t step) {
     struct sw_store_set set;
     struct sw_store_reader *reader;
     enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
-    static float got[AT_ONCE], record[SW_RECORD_STREAMS * SW_GRAIN_ELEMS];
+    static float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
     require(sw_run_read(job.folder, &job.run));
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
     require(sw_store_reader_open(&set, 1, &reader));

@@ -24,7 +24,7 @@ int sw_ranks_count(const struct sw_ranks *ranks) {
     return RANKS;
 }
 
-sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own) {
+sw_status sw_ranks_agree_on_error(struct sw_ranks *ranks, sw_status own) {
     (void)ranks;
     return own;
 }

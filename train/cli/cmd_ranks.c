@@ -41,7 +41,7 @@ int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
 
 static sw_status agree_on_program(struct sw_ranks *ranks) {
     unsigned char digest[SW_COMM_DIGEST_BYTES];
-    SW_TRY(sw_ranks_gate(ranks, sw_comm_program_digest(digest)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_comm_program_digest(digest)));
     const struct sw_comm_claim claims[] = {{.kind = SW_CLAIM_EQUAL,
                                             .what = "program",
                                             .remedy = "start the same build of spillway on every machine",
@@ -91,7 +91,7 @@ bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line
     sw_status status = sw_options_defaults(line, target);
     if (status == SW_OK)
         status = sw_options_parse(line, argc, argv, target, &help);
-    status = sw_ranks_gate(ranks, status);
+    status = sw_ranks_agree_on_error(ranks, status);
     const struct sw_comm_claim claim = {.kind = SW_CLAIM_EQUAL,
                                         .what = "--help",
                                         .remedy = "give all ranks the same flags",

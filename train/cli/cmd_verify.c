@@ -86,7 +86,7 @@ static sw_status report_bad(const struct verification *v, long long step) {
 
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
-    const int64_t bytes = v->grains * (int64_t)SW_RECORD_BYTES;
+    const int64_t bytes = v->grains * (int64_t)SW_OPTIMIZER_GRAIN_BYTES;
     char size[SW_SIZE_CHARS];
     if (v->given->json)
         SW_TRY(print_json(v, step, bytes));

@@ -250,7 +250,7 @@ sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, 
     if (list.count == 0)
         return SW_OK;
     list.item = malloc((size_t)bytes);
-    sw_status status = sw_ranks_gate(
+    sw_status status = sw_ranks_agree_on_error(
         ranks, list.item != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the table of algorithms"));
     assert(status != SW_OK || list.item != NULL);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)

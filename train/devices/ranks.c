@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct sw_comm_place alone = {.ranks = 1, .local_ranks = 1, .nodes = 1};
+static const struct sw_comm_identity alone = {.ranks = 1, .local_ranks = 1, .nodes = 1};
 
-static const struct sw_comm_place *place_of(const struct sw_ranks *ranks) {
-    return ranks != NULL ? sw_comm_place(ranks->comm) : &alone;
+static const struct sw_comm_identity *place_of(const struct sw_ranks *ranks) {
+    return ranks != NULL ? sw_comm_identity(ranks->comm) : &alone;
 }
 
 int sw_ranks_count(const struct sw_ranks *ranks) {
@@ -65,7 +65,7 @@ static sw_status judge(const struct outcome *outcomes, int count) {
                                          : sw_fail((sw_status)outcome->status, "rank %d: %s", first, outcome->message);
 }
 
-sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own) {
+sw_status sw_ranks_agree_on_error(struct sw_ranks *ranks, sw_status own) {
     const int count = sw_ranks_count(ranks);
     if (count == 1)
         return own;
@@ -133,7 +133,7 @@ sw_status sw_ranks_collect(struct sw_ranks *ranks, const char *what, const void 
     const int count = sw_ranks_count(ranks);
     char *all = calloc((size_t)count, (size_t)bytes);
     *out = NULL;
-    sw_status status = sw_ranks_gate(
+    sw_status status = sw_ranks_agree_on_error(
         ranks, all != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the %s of %d ranks", what, count));
     if (status == SW_OK && all != NULL) {
         memcpy(all + sw_ranks_rank(ranks) * bytes, own, (size_t)bytes);
@@ -154,7 +154,7 @@ struct cores {
 
 /* A launcher may have bound ranks to cores of their own, to the same ones, or not at all. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
-    const struct sw_comm_place *place = place_of(ranks);
+    const struct sw_comm_identity *place = place_of(ranks);
     *out = sw_machine_cores();
     if (place->ranks == 1)
         return SW_OK;
@@ -176,7 +176,7 @@ sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
 }
 
 void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus) {
-    const struct sw_comm_place *place = place_of(ranks);
+    const struct sw_comm_identity *place = place_of(ranks);
     const int near = sw_machine_node_of_bus(gpu_bus);
     if (place->local_ranks == 1)
         return;
@@ -205,12 +205,12 @@ sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s) {
                                        .ended = ranks->ended,
                                        .context = ranks};
     SW_TRY(sw_watch_open(ranks->comm, &spec, &ranks->watch));
-    sw_ranks_be_patient(ranks, true);
+    sw_ranks_relax_timeout(ranks, true);
     return SW_OK;
 }
 
-void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient) {
-    sw_watch_be_patient(sw_ranks_watch(ranks), patient);
+void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool patient) {
+    sw_watch_relax_timeout(sw_ranks_watch(ranks), patient);
 }
 
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index) {

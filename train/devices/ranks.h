@@ -46,9 +46,9 @@ struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks);
 
 /* The agreement on errors after a part that each rank does by itself; own is this rank's status. Returns SW_OK if all
  * have succeeded, or on every rank the error of the first that failed. All ranks call it together. */
-sw_status sw_ranks_gate(struct sw_ranks *ranks, sw_status own);
+sw_status sw_ranks_agree_on_error(struct sw_ranks *ranks, sw_status own);
 /* Agrees on the status of a part that rank 0 does for all; the other ranks do not evaluate it. */
-#define sw_ranks_first(ranks, part) sw_ranks_gate(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
+#define sw_ranks_first(ranks, part) sw_ranks_agree_on_error(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
 
 /* Compares claims among the ranks, as sw_comm_agree does. */
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count);
@@ -72,9 +72,9 @@ void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus);
 /* Begins to watch: a rank that dies or is silent for rank_timeout_s ends all others. Changes the time if the watch runs
  * already. The time is the same on all ranks. The watch begins patient. */
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
-/* Makes the watch patient (sw_watch_be_patient) for long work that shows no progress, such as flushing, pinning memory
- * and measuring during starts and exports. */
-void sw_ranks_be_patient(struct sw_ranks *ranks, bool patient);
+/* Makes the watch patient (sw_watch_relax_timeout) for long work that shows no progress, such as flushing, pinning
+ * memory and measuring during starts and exports. */
+void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool patient);
 
 /* Makes NCCL the transport if GPUs compute; the devices then belong to `ranks`. Fails if NCCL's collectives give wrong
  * results. */

@@ -111,9 +111,9 @@ static sw_status check_broadcast(struct check *c) {
 
 /* Agrees after each check, so that no rank waits for one that has failed. */
 static sw_status check_all(struct sw_ranks *ranks, struct check *c) {
-    SW_TRY(sw_ranks_gate(ranks, check_gather(c)));
-    SW_TRY(sw_ranks_gate(ranks, check_reduce(c)));
-    return sw_ranks_gate(ranks, check_broadcast(c));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_gather(c)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_reduce(c)));
+    return sw_ranks_agree_on_error(ranks, check_broadcast(c));
 }
 
 static void divide(struct check *c) {
@@ -132,7 +132,7 @@ sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *de
     sw_status status = SW_OK;
     c.bounds = calloc(2 * ((size_t)c.ranks + 1), sizeof *c.bounds);
     if (c.bounds == NULL)
-        SW_TRY_GOTO(sw_ranks_gate(ranks, sw_fail(SW_ERR_NOMEM, "no memory to test NCCL")), end);
+        SW_TRY_GOTO(sw_ranks_agree_on_error(ranks, sw_fail(SW_ERR_NOMEM, "no memory to test NCCL")), end);
     assert(c.bounds != NULL); /* The agreement carries a missing memory to every rank. */
     c.bounds_bytes = c.bounds + c.ranks + 1;
     divide(&c);
@@ -141,7 +141,7 @@ sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *de
     status = c.host == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to test NCCL")
                             : sw_memory_open(devices->compute, "test of NCCL", SW_MEMORY_DEVICE,
                                              vectors_bytes + staging_bytes, &memory);
-    SW_TRY_GOTO(sw_ranks_gate(ranks, status), end);
+    SW_TRY_GOTO(sw_ranks_agree_on_error(ranks, status), end);
     assert(c.host != NULL);
     c.device = sw_memory_base(memory);
     SW_TRY_GOTO(sw_comm_use_staging(ranks->comm, c.device + vectors_bytes, staging_bytes), end);

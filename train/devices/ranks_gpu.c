@@ -12,7 +12,7 @@ sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devi
     if (sw_ranks_count(ranks) == 1 || sw_device_info(devices->compute).host_memory)
         return SW_OK;
     ranks->gpu.devices = *devices;
-    SW_TRY(sw_ranks_gate(ranks, open_stream(&ranks->gpu, devices)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_stream(&ranks->gpu, devices)));
     SW_TRY(sw_comm_use_nccl(ranks->comm, &ranks->gpu.comm));
     return sw_ranks_check_gpu(ranks, devices);
 }

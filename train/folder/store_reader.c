@@ -35,7 +35,7 @@ struct sw_store_reader {
 };
 
 static sw_status make_boxes(struct sw_store_reader *self) {
-    const int64_t bytes = self->tiles * self->boxes * self->box_grains * SW_RECORD_BYTES;
+    const int64_t bytes = self->tiles * self->boxes * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES;
     void *records;
     self->stream = calloc((size_t)self->tiles, sizeof *self->stream);
     self->box = calloc((size_t)(self->tiles * self->boxes), sizeof *self->box);
@@ -44,7 +44,7 @@ static sw_status make_boxes(struct sw_store_reader *self) {
     SW_TRY(sw_arena_create("reader", bytes, false, NULL, &self->arena));
     SW_TRY(sw_arena_take(self->arena, bytes, &records));
     for (int64_t b = 0; b < self->tiles * self->boxes; b++)
-        self->box[b].records = (char *)records + b * self->box_grains * SW_RECORD_BYTES;
+        self->box[b].records = (char *)records + b * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES;
     for (int64_t k = 0; k < self->tiles; k++)
         self->stream[k].box = self->box + k * self->boxes;
     for (int s = 0; s < self->stores.count; s++)
@@ -156,7 +156,8 @@ static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64
                                                .unit = box->unit,
                                                .first_grain = grain,
                                                .grains = *out_end - grain,
-                                               .buf = box->records + (grain - box->first_grain) * SW_RECORD_BYTES,
+                                               .buf =
+                                                   box->records + (grain - box->first_grain) * SW_OPTIMIZER_GRAIN_BYTES,
                                                .step = commit->step,
                                                .tag = (uint64_t)(box - self->box)};
     SW_TRY(sw_store_submit(self->lane[s], &transfer));
@@ -221,7 +222,7 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         const int64_t at = find(self, stream, unit, grain);
         assert(at >= 0);
         const struct box *box = box_at(self, stream, at);
-        const char *record = box->records + (grain - box->first_grain) * SW_RECORD_BYTES;
+        const char *record = box->records + (grain - box->first_grain) * SW_OPTIMIZER_GRAIN_BYTES;
         memcpy(out, (const float *)record + within, (size_t)run * sizeof *out);
         first += run;
         count -= run;

@@ -269,7 +269,8 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
             sw_log_warn("keeping the default plan: measuring this machine failed: %s", sw_error_message(status));
         sw_error_clear();
     }
-    SW_TRY(sw_ranks_gate(ranks, stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
+    SW_TRY(sw_ranks_agree_on_error(ranks,
+                                   stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
     if (!*out_known)
         return SW_OK;
@@ -289,7 +290,7 @@ static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *
     sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
     sw_status status = measure_for_all(ranks, settings, model, devices, folder, *plan, &rates, &known);
     if (status == SW_OK && known)
-        status = sw_ranks_gate(ranks, sw_plan_choose(settings, model, &rates.rates, &prices, plan));
+        status = sw_ranks_agree_on_error(ranks, sw_plan_choose(settings, model, &rates.rates, &prices, plan));
     sw_rates_release(&rates);
     SW_TRY(status);
     if (known)
@@ -319,10 +320,10 @@ static sw_status complete(struct sw_settings *settings, const struct sw_model *m
             if (status == SW_OK && settings->chunk_grains > given)
                 sw_log_info("chunks have %lld grains, as chunks of %lld make more operations than a plan may have",
                             (long long)settings->chunk_grains, (long long)given);
-            return sw_ranks_gate(ranks, status);
+            return sw_ranks_agree_on_error(ranks, status);
         }
         sw_error_clear();
-        SW_TRY(sw_ranks_gate(ranks, double_chunks(settings, model, plan)));
+        SW_TRY(sw_ranks_agree_on_error(ranks, double_chunks(settings, model, plan)));
     }
 }
 

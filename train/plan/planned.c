@@ -67,7 +67,7 @@ static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates
     struct sw_rates *rates = &p->rates.rates;
     int64_t cores;
     const bool finds = sw_ranks_rank(p->ranks) == 0 || p->settings.rates == NULL;
-    SW_TRY(sw_ranks_gate(p->ranks, finds ? find_rates(p, target) : SW_OK));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks, finds ? find_rates(p, target) : SW_OK));
     if (sw_ranks_rank(p->ranks) > 0)
         sw_rates_release(&p->rates);
     SW_TRY(sw_rates_spread(p->ranks, p->plan->spec.units->count, &p->rates));

@@ -147,7 +147,7 @@ void sw_rates_release(struct sw_machine_rates *rates) {
 sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates) {
     const int64_t bytes = SW_UNIT_SECONDS_ARRAYS * units * (int64_t)sizeof(double);
     const bool receives = sw_ranks_rank(ranks) != 0;
-    SW_TRY(sw_ranks_gate(ranks, receives ? allocate_units(units, rates) : SW_OK));
+    SW_TRY(sw_ranks_agree_on_error(ranks, receives ? allocate_units(units, rates) : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
     SW_TRY(
         sw_ranks_spread(ranks, "rate of products", &rates->products_flops_per_s, sizeof rates->products_flops_per_s));
@@ -162,7 +162,7 @@ sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices
     if (sw_ranks_comm(ranks) == NULL)
         return SW_OK;
     sw_status status =
-        sw_ranks_gate(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging));
+        sw_ranks_agree_on_error(ranks, sw_memory_open(devices->compute, "staging", SW_MEMORY_DEVICE, bytes, &staging));
     if (status == SW_OK)
         status = sw_comm_use_staging(sw_ranks_comm(ranks), sw_memory_base(staging), bytes);
     if (status == SW_OK)

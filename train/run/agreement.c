@@ -30,7 +30,8 @@ static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
     json_object_foreach(flags, key, value) {
         char flag[FLAG_CHARS];
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        SW_TRY(sw_ranks_gate(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
+        SW_TRY(
+            sw_ranks_agree_on_error(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
         const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
         free(text);
         SW_TRY(status);
@@ -42,7 +43,7 @@ sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings 
     json_t *flags = NULL;
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    sw_status status = sw_ranks_gate(ranks, sw_options_common_json(&sw_train_command, settings, &flags));
+    sw_status status = sw_ranks_agree_on_error(ranks, sw_options_common_json(&sw_train_command, settings, &flags));
     if (status == SW_OK)
         status = agree_on_flags(ranks, flags);
     json_decref(flags);
@@ -77,7 +78,7 @@ static sw_status agree_on_gpus(struct sw_trainer *trainer) {
     const char *bus = sw_devices_info(&trainer->devices).bus;
     char gpu[GPU_CHARS] = "";
     if (bus != NULL && bus[0] != '\0' && !trainer->run.settings.allow_shared_gpu)
-        snprintf(gpu, sizeof gpu, "%s of %s", bus, sw_comm_place(trainer->ranks->comm)->host);
+        snprintf(gpu, sizeof gpu, "%s of %s", bus, sw_comm_identity(trainer->ranks->comm)->host);
     const struct sw_comm_claim claim = {
         .kind = SW_CLAIM_DISTINCT,
         .what = "GPU",
@@ -92,7 +93,7 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     char *config = NULL;
     if (sw_ranks_count(trainer->ranks) == 1)
         return SW_OK;
-    sw_status status = sw_ranks_gate(trainer->ranks, sw_config_to_json(&trainer->run.config, &config));
+    sw_status status = sw_ranks_agree_on_error(trainer->ranks, sw_config_to_json(&trainer->run.config, &config));
     if (status == SW_OK)
         status = agree_on_run(trainer, config);
     free(config);

@@ -59,7 +59,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         int64_t pass_tokens;
         struct sw_step_result result;
         /* All ranks run the pass, or none does. */
-        SW_TRY(sw_ranks_gate(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
+        SW_TRY(sw_ranks_agree_on_error(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));

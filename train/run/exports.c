@@ -229,7 +229,7 @@ sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double vali
     SW_TRY(sw_engine_settle(trainer->engine));
     SW_TRY(sw_gathered_masters_open(trainer, &masters));
     sw_status status = SW_OK;
-    sw_ranks_be_patient(trainer->ranks, true);
+    sw_ranks_relax_timeout(trainer->ranks, true);
     if (sw_ranks_rank(trainer->ranks) == 0) {
         status = write_export(trainer, masters, step, validation_loss);
         sw_gathered_masters_end(masters);
@@ -237,7 +237,7 @@ sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double vali
         status = sw_gathered_masters_follow(masters);
     }
     sw_gathered_masters_close(masters);
-    status = sw_ranks_gate(trainer->ranks, status);
-    sw_ranks_be_patient(trainer->ranks, false);
+    status = sw_ranks_agree_on_error(trainer->ranks, status);
+    sw_ranks_relax_timeout(trainer->ranks, false);
     return status;
 }

@@ -25,12 +25,13 @@ sw_status sw_gathered_masters_open(struct sw_trainer *trainer, struct sw_gathere
     if (self != NULL) {
         self->trainer = trainer;
         self->shared = sw_ranks_count(trainer->ranks) > 1;
-        self->records = malloc((size_t)SW_GATHERED_GRAINS * SW_RECORD_BYTES);
+        self->records = malloc((size_t)SW_GATHERED_GRAINS * SW_OPTIMIZER_GRAIN_BYTES);
         self->all = calloc((size_t)sw_ranks_count(trainer->ranks), SW_GATHERED_GRAINS * MASTER_BYTES);
     }
     const bool made = self != NULL && self->records != NULL && self->all != NULL;
     *out = self;
-    const sw_status status = sw_ranks_gate(trainer->ranks, made ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to export"));
+    const sw_status status =
+        sw_ranks_agree_on_error(trainer->ranks, made ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to export"));
     if (status != SW_OK)
         sw_gathered_masters_close(self);
     return status;
@@ -59,12 +60,12 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
         memcpy(own + (g - request->first) * SW_GRAIN_ELEMS,
-               self->records + (g - first) * SW_RECORD_STREAMS * SW_GRAIN_ELEMS, (size_t)MASTER_BYTES);
+               self->records + (g - first) * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS, (size_t)MASTER_BYTES);
     return SW_OK;
 }
 
 static sw_status exchange(struct sw_gathered_masters *self, const struct request *request) {
-    const sw_status status = sw_ranks_gate(self->trainer->ranks, read_own(self, request));
+    const sw_status status = sw_ranks_agree_on_error(self->trainer->ranks, read_own(self, request));
     self->failed = status != SW_OK;
     SW_TRY(status);
     return self->shared ? sw_comm_share_records(sw_ranks_comm(self->trainer->ranks), "export", self->all,

@@ -273,7 +273,7 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
         .saved_ns = sw_now_ns(),
         .nvme_bytes = sw_store_file_bytes(trainer->store),
     };
-    sw_ranks_be_patient(trainer->ranks, false);
+    sw_ranks_relax_timeout(trainer->ranks, false);
     const sw_status status = run(&loop, out_end);
     const sw_status closed = sw_steplog_close(loop.log);
     return status != SW_OK ? status : closed;

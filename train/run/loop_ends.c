@@ -97,8 +97,8 @@ static sw_status save(struct loop *loop) {
 
 /* Returns the failure that was kept on any rank. */
 static sw_status kept_failure(const struct loop *loop) {
-    return sw_ranks_gate(loop->trainer->ranks,
-                         loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
+    return sw_ranks_agree_on_error(loop->trainer->ranks,
+                                   loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
 }
 
 /* Returns the mean loss of the current weights on the tokens of a step. The engine must be idle. */
@@ -106,7 +106,7 @@ static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss)
     struct sw_trainer *trainer = loop->trainer;
     struct sw_step_input input = {.kind = SW_STEP_LOSS};
     struct sw_step_result result;
-    SW_TRY(sw_ranks_gate(trainer->ranks, sw_loop_fill_tokens(trainer, step, &input.loss_tokens)));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_loop_fill_tokens(trainer, step, &input.loss_tokens)));
     input.loss_tokens = sw_max_i64(1, input.loss_tokens);
     SW_TRY(sw_engine_begin(trainer->engine, &input));
     SW_TRY(sw_engine_wait(trainer->engine, &result));

@@ -85,8 +85,8 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
     const int64_t vocab = trainer->run.config.vocab;
     SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, vocab, true)));
     if (sw_ranks_count(ranks) > 1)
-        SW_TRY(sw_ranks_gate(ranks, sw_text_data_prepare(settings, vocab, false)));
-    return sw_ranks_gate(ranks, open_windows(trainer));
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_prepare(settings, vocab, false)));
+    return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
 static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
@@ -113,11 +113,11 @@ static sw_status make_plan(struct sw_trainer *trainer) {
 
 sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
-    SW_TRY(sw_ranks_gate(ranks, check_settings(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
     SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
     SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
     SW_TRY(share_cores(trainer));
-    SW_TRY(sw_ranks_gate(ranks, open_inputs(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(trainer)));
     SW_TRY(open_tokens(trainer));
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
@@ -126,8 +126,8 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     /* Rank 0 chooses algorithms for its matrix products first, and the others take the same. */
     SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
     SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));
-    SW_TRY(sw_ranks_gate(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
-    return sw_ranks_gate(ranks, make_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
+    return sw_ranks_agree_on_error(ranks, make_plan(trainer));
 }
 
 sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
@@ -155,7 +155,7 @@ sw_status sw_trainer_choose_plan(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     SW_TRY(sw_plan_choose_at_start(settings, trainer->model, &trainer->devices, trainer->folder, trainer->ranks,
                                    &trainer->plan, &trainer->predicted_step_s));
-    SW_TRY(sw_ranks_gate(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
     SW_TRY(sw_room_say(trainer->plan, &info, settings));
     return sw_agree_on_plan(trainer);
 }
@@ -163,9 +163,9 @@ sw_status sw_trainer_choose_plan(struct sw_trainer *trainer) {
 sw_status sw_trainer_add_start(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     char id[SW_STORE_ID_CHARS];
-    SW_TRY(sw_ranks_gate(ranks, sw_store_new_id(id)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_new_id(id)));
     SW_TRY(sw_ranks_spread(ranks, "identity of the start", id, sizeof id));
-    return sw_ranks_gate(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
+    return sw_ranks_agree_on_error(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
 }
 
 sw_status sw_trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,

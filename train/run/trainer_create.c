@@ -122,15 +122,15 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_settings_check_names(settings));
     SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
-    SW_TRY(sw_ranks_gate(ranks, open_model(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_trainer_prepare(trainer));
     if (settings->dry_run)
-        return sw_ranks_gate(ranks, check_places(trainer));
+        return sw_ranks_agree_on_error(ranks, check_places(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
-    SW_TRY(sw_ranks_gate(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
-    SW_TRY(sw_ranks_gate(ranks, sw_settings_make_paths_absolute(settings)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_settings_make_paths_absolute(settings)));
     SW_TRY(make_folder(trainer));
-    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
     SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));

@@ -57,7 +57,7 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
 static sw_status open_store(struct sw_trainer *trainer) {
     struct sw_rank_stores stores = sw_trainer_stores(trainer);
     stores.previous = trainer->run.settings.previous;
-    SW_TRY(sw_ranks_gate(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
     SW_TRY(sw_rank_places_agree(&stores));
     return sw_rank_store_open(&stores, &trainer->store);
 }
@@ -75,16 +75,16 @@ static sw_status lock_run(struct sw_trainer *trainer) {
 
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
-    SW_TRY(sw_ranks_gate(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
-    SW_TRY(sw_ranks_gate(ranks, read_run(trainer, change)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
     SW_TRY(sw_trainer_prepare(trainer));
-    SW_TRY(sw_ranks_gate(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
-    SW_TRY(sw_ranks_gate(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(sw_trainer_choose_plan(trainer));
     SW_TRY(open_store(trainer));
-    SW_TRY(sw_ranks_gate(ranks, read_position(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
     SW_TRY(sw_trainer_add_start(trainer));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
     SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));

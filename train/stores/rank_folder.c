@@ -43,9 +43,9 @@ sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {
     void *all;
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(ranks, look(folder, &own)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, look(folder, &own)));
     SW_TRY(sw_ranks_collect(ranks, "folder of the run", &own, sizeof own, &all));
-    const sw_status status = sw_ranks_gate(ranks, compare(&own, all, folder));
+    const sw_status status = sw_ranks_agree_on_error(ranks, compare(&own, all, folder));
     free(all);
     return status;
 }

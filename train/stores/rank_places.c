@@ -82,13 +82,13 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
     struct sw_places places = {0};
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    struct list own = {.node = sw_comm_place(sw_ranks_comm(ranks))->node};
+    struct list own = {.node = sw_comm_identity(sw_ranks_comm(ranks))->node};
     void *all = NULL;
-    sw_status status = sw_ranks_gate(ranks, describe(self, &own, &places));
+    sw_status status = sw_ranks_agree_on_error(ranks, describe(self, &own, &places));
     if (status == SW_OK)
         status = sw_ranks_collect(ranks, "places of the stores", &own, sizeof own, &all);
     if (status == SW_OK)
-        status = sw_ranks_gate(ranks, compare(self, all, &places));
+        status = sw_ranks_agree_on_error(ranks, compare(self, all, &places));
     sw_places_release(&places);
     free(all);
     return status;

@@ -61,7 +61,7 @@ static sw_status share(const struct sw_rank_stores *self, const char *id, const 
     struct told *own = calloc(1, (size_t)bytes);
     void *all = NULL;
     sw_status status = own != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the stores of all ranks");
-    SW_TRY_GOTO(sw_ranks_gate(self->ranks, status), end);
+    SW_TRY_GOTO(sw_ranks_agree_on_error(self->ranks, status), end);
     tell(self, id, places, own);
     SW_TRY_GOTO(sw_ranks_collect(self->ranks, "stores", own, bytes, &all), end);
     for (int64_t r = 0; status == SW_OK && r < count; r++)
@@ -77,10 +77,10 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_run_store *stores = calloc((size_t)owner.ranks, sizeof *stores);
     sw_status status = stores != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for all stores");
-    status = sw_ranks_gate(self->ranks, status);
+    status = sw_ranks_agree_on_error(self->ranks, status);
     if (status == SW_OK)
         status = share(self, id, lies_in_folder(self, places) ? &in_folder : places, stores);
-    status = sw_ranks_gate(self->ranks, status);
+    status = sw_ranks_agree_on_error(self->ranks, status);
     if (status != SW_OK) {
         sw_run_stores_release(stores, owner.ranks);
         return status;
@@ -94,9 +94,9 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
 
 sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, bool must_be_free) {
     struct sw_places places;
-    sw_status status = sw_ranks_gate(self->ranks, sw_rank_own_places(self, &places));
+    sw_status status = sw_ranks_agree_on_error(self->ranks, sw_rank_own_places(self, &places));
     if (status == SW_OK && must_be_free)
-        status = sw_ranks_gate(self->ranks, sw_rank_refuse_taken(&places));
+        status = sw_ranks_agree_on_error(self->ranks, sw_rank_refuse_taken(&places));
     if (status == SW_OK)
         status = sw_rank_record(self, id, &places);
     sw_places_release(&places);

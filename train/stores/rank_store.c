@@ -7,7 +7,7 @@
 #include <string.h>
 
 sw_status sw_rank_store_create(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
-    SW_TRY(sw_ranks_gate(self->ranks, sw_rank_make(self, id, out)));
+    SW_TRY(sw_ranks_agree_on_error(self->ranks, sw_rank_make(self, id, out)));
     return sw_rank_record_own(self, id, false);
 }
 
@@ -47,13 +47,13 @@ static sw_status open_at(const struct sw_rank_stores *self, const struct sw_plac
 static sw_status open_common(const struct sw_rank_stores *self, const struct sw_places *places, int64_t *out_newest,
                              struct sw_store **out) {
     struct sw_ranks *ranks = self->ranks;
-    SW_TRY(sw_ranks_gate(ranks, open_at(self, places, SW_STORE_NEWEST, out)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_at(self, places, SW_STORE_NEWEST, out)));
     const int64_t own = sw_store_last_commit(*out)->step;
     int64_t newest = own;
     SW_TRY(sw_ranks_least(ranks, &newest, 1));
     *out_newest = newest;
     const int64_t step = self->previous ? newest - 1 : newest;
-    const sw_status status = sw_ranks_gate(ranks, own > step ? open_at(self, places, step, out) : SW_OK);
+    const sw_status status = sw_ranks_agree_on_error(ranks, own > step ? open_at(self, places, step, out) : SW_OK);
     if (status != SW_OK && self->previous)
         return sw_fail_while(status, "going back to the commit before step %lld", (long long)newest);
     if (status != SW_OK)
@@ -68,8 +68,8 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     SW_TRY(open_common(self, places, &newest, out));
     /* This rank's store must be whole before any other one, or a later commit, is dropped. */
     const bool gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
-    SW_TRY(sw_ranks_gate(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
-    SW_TRY(sw_ranks_gate(ranks, sw_store_go_back(*out)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_go_back(*out)));
     if (self->previous && sw_ranks_rank(ranks) == 0)
         sw_log_info("dropped step %lld; the run continues from step %lld, which is whole", (long long)newest,
                     (long long)sw_store_last_commit(*out)->step);
@@ -79,7 +79,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {
     struct sw_places places = {0};
-    sw_status status = sw_ranks_gate(self->ranks, find_places(self, &places));
+    sw_status status = sw_ranks_agree_on_error(self->ranks, find_places(self, &places));
     if (status == SW_OK)
         status = open_own(self, &places, out);
     sw_places_release(&places);
@@ -93,7 +93,7 @@ static sw_status check_previous(const struct sw_rank_stores *self, bool same) {
     SW_TRY(sw_ranks_agree(self->ranks, &claim, 1));
     if (!self->previous || same)
         return SW_OK;
-    return sw_ranks_gate(
+    return sw_ranks_agree_on_error(
         self->ranks,
         sw_fail(SW_ERR_ARG,
                 "--previous goes back in the stores of the run's own %lld ranks: start as many, with the same "

@@ -52,7 +52,7 @@ static sw_status find_own_step(struct change *change) {
 static sw_status find_step(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
     struct sw_run_store *first = &change->before.store[0];
-    SW_TRY(sw_ranks_gate(ranks, find_own_step(change)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, find_own_step(change)));
     SW_TRY(sw_ranks_spread(ranks, "identity of the store", first->id, sizeof first->id));
     int64_t steps[] = {change->step, -change->newest};
     SW_TRY(sw_ranks_least(ranks, steps, 2));
@@ -78,7 +78,7 @@ static sw_status check_old(struct change *change) {
 static sw_status remove_left(struct change *change) {
     if (change->self->run->left_count == 0)
         return SW_OK;
-    SW_TRY(sw_ranks_gate(change->ranks, check_old(change)));
+    SW_TRY(sw_ranks_agree_on_error(change->ranks, check_old(change)));
     return sw_rank_remove_left(change->self);
 }
 
@@ -134,10 +134,10 @@ static sw_status fill(struct change *change) {
         sw_ranks_enter(change->ranks, "taking over the stores of other ranks", turn);
         const sw_status status = take_from(change, (rank + turn) % turns);
         sw_ranks_leave(change->ranks);
-        SW_TRY(sw_ranks_gate(change->ranks, status));
+        SW_TRY(sw_ranks_agree_on_error(change->ranks, status));
     }
     SW_TRY(sw_rank_agree_on_commit(change->ranks, change->commit));
-    return sw_ranks_gate(change->ranks, check_complete(change));
+    return sw_ranks_agree_on_error(change->ranks, check_complete(change));
 }
 
 static sw_status write_run(const struct change *change) {
@@ -165,10 +165,10 @@ static sw_status announce_new(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     struct sw_run after = {.settings = self->run->settings};
     const struct sw_rank_stores like = {.ranks = self->ranks, .folder = self->folder, .run = &after};
-    SW_TRY(sw_ranks_gate(change->ranks, sw_store_new_id(change->id)));
+    SW_TRY(sw_ranks_agree_on_error(change->ranks, sw_store_new_id(change->id)));
     sw_status status = sw_rank_record_own(&like, change->id, true);
     if (status == SW_OK)
-        status = sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &after, change->step, self->run));
+        status = sw_ranks_agree_on_error(change->ranks, sw_rank_leave(self->folder, &after, change->step, self->run));
     if (status == SW_OK)
         status = sw_ranks_first(change->ranks, write_left(self));
     change->after = after;
@@ -182,7 +182,8 @@ static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     SW_TRY(sw_rank_record_own(self, change->id, false));
     sw_rank_forget_left(self->run, &change->after);
-    SW_TRY(sw_ranks_gate(change->ranks, sw_rank_leave(self->folder, &change->before, change->newest, self->run)));
+    SW_TRY(sw_ranks_agree_on_error(change->ranks,
+                                   sw_rank_leave(self->folder, &change->before, change->newest, self->run)));
     SW_TRY(write_run(change));
     return sw_rank_remove_left(self);
 }
@@ -228,9 +229,9 @@ static void withdraw(struct change *change, sw_status failure) {
         return;
     char *message = strdup(sw_error_message(failure));
     sw_error_clear();
-    sw_status status = sw_ranks_gate(ranks, refuse_taken_up(change));
+    sw_status status = sw_ranks_agree_on_error(ranks, refuse_taken_up(change));
     if (status == SW_OK)
-        status = sw_ranks_gate(ranks, remove_new(change));
+        status = sw_ranks_agree_on_error(ranks, remove_new(change));
     if (status == SW_OK)
         (void)sw_ranks_first(ranks, forget_new(change));
     sw_error_clear();
@@ -244,9 +245,9 @@ static sw_status go_through(struct change *change) {
     SW_TRY(find_step(change));
     SW_TRY(remove_left(change));
     SW_TRY(announce_new(change));
-    SW_TRY(sw_ranks_gate(ranks, sw_rank_make(change->self, change->id, &change->store)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_rank_make(change->self, change->id, &change->store)));
     SW_TRY(fill(change));
-    SW_TRY(sw_ranks_gate(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
     return replace(change);
 }
 
@@ -290,7 +291,7 @@ static sw_status follow_move(struct change *change) {
     int64_t seen = 0;
     if (!sw_rank_has_new_places(run))
         return SW_OK;
-    SW_TRY(sw_ranks_gate(change->ranks, count_seen(change, &seen)));
+    SW_TRY(sw_ranks_agree_on_error(change->ranks, count_seen(change, &seen)));
     SW_TRY(sw_ranks_sum(change->ranks, &seen));
     sw_status status = SW_OK;
     for (int64_t rank = 0; seen == 0 && status == SW_OK && rank < before->ranks; rank++) {
@@ -301,12 +302,12 @@ static sw_status follow_move(struct change *change) {
             status = sw_option_list_add(&before->store[rank].places, places.path[i]);
         sw_places_release(&places);
     }
-    return sw_ranks_gate(change->ranks, status);
+    return sw_ranks_agree_on_error(change->ranks, status);
 }
 
 sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out) {
     struct change change = {.self = self, .ranks = self->ranks};
-    sw_status status = sw_ranks_gate(change.ranks, begin(&change));
+    sw_status status = sw_ranks_agree_on_error(change.ranks, begin(&change));
     if (status == SW_OK)
         status = follow_move(&change);
     if (status == SW_OK)

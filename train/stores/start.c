@@ -62,10 +62,10 @@ static sw_status remove_rest(const char *folder) {
 /* Removes the stores on one rank of each machine in turn, as machines may share drives. */
 static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
     struct sw_comm *comm = sw_ranks_comm(ranks);
-    const struct sw_comm_place alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_place(comm) : &alone;
+    const struct sw_comm_identity alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_identity(comm) : &alone;
     for (int node = 0; node < place->nodes; node++) {
         const bool own = place->node == node && place->local_rank == 0;
-        SW_TRY(sw_ranks_gate(ranks, own ? sw_start_left_remove(folder, left) : SW_OK));
+        SW_TRY(sw_ranks_agree_on_error(ranks, own ? sw_start_left_remove(folder, left) : SW_OK));
     }
     return SW_OK;
 }
@@ -74,7 +74,7 @@ static sw_status clear(struct sw_ranks *ranks, const char *folder) {
     struct sw_start_left left = {0};
     sw_status status = sw_ranks_first(ranks, sw_start_check(folder));
     if (status == SW_OK)
-        status = sw_ranks_gate(ranks, sw_start_left_read(folder, &left));
+        status = sw_ranks_agree_on_error(ranks, sw_start_left_read(folder, &left));
     if (status == SW_OK)
         status = remove_stores(ranks, folder, &left);
     if (status == SW_OK)
@@ -85,7 +85,7 @@ static sw_status clear(struct sw_ranks *ranks, const char *folder) {
 
 sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_ranks_gate(ranks, path_of(folder, path)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, path_of(folder, path)));
     bool found = sw_path_exists(path);
     SW_TRY(sw_ranks_spread(ranks, "what an unfinished start has left", &found, sizeof found));
     if (!found)
@@ -115,7 +115,7 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
 }
 
 sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
-    SW_TRY(sw_ranks_gate(stores->ranks, sw_store_new_id(start->id)));
+    SW_TRY(sw_ranks_agree_on_error(stores->ranks, sw_store_new_id(start->id)));
     SW_TRY(sw_rank_record_own(stores, start->id, true));
     SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores)));
     start->announced = true;
@@ -132,7 +132,7 @@ static sw_status finish(const char *folder) {
 }
 
 sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start) {
-    SW_TRY(sw_ranks_gate(ranks, SW_OK));
+    SW_TRY(sw_ranks_agree_on_error(ranks, SW_OK));
     SW_TRY(sw_ranks_first(ranks, finish(folder)));
     *start = (struct sw_start){0};
     return SW_OK;

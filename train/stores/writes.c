@@ -13,7 +13,7 @@ static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
-            bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_RECORD_BYTES;
+            bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_OPTIMIZER_GRAIN_BYTES;
     return bytes;
 }
 
