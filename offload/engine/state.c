@@ -51,12 +51,12 @@ sw_status sw_engine_get(struct sw_engine *engine, int32_t slot, void *to, const 
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-static float *record_stage(struct sw_engine *engine) {
+static float *optimizer_staging(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_OPTIMIZER), 0);
 }
 
 /* Copies a chunk of rounded weights from the staging ring to where the unit's weights live. */
-static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *stage) {
+static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *staging) {
     const struct sw_plan *plan = engine->plan;
     const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
@@ -65,15 +65,15 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
                                                 .unit = chunk->unit,
                                                 .first_grain = chunk->first_grain,
                                                 .grains = chunk->grains,
-                                                .buf = stage,
+                                                .buf = staging,
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
     }
     const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, chunk->unit);
-    return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), stage, bytes);
+    return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), staging, bytes);
 }
 
-static void *weights_stage(struct sw_engine *engine) {
+static void *weights_staging(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_WEIGHTS), 0);
 }
 
@@ -81,13 +81,13 @@ static void *weights_stage(struct sw_engine *engine) {
 static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
     const struct sw_plan *plan = engine->plan;
     const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
-    void *stage = weights_stage(engine);
+    void *staging = weights_staging(engine);
     /* A skipped update changes nothing and rounds the masters. */
     const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
     SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
-                           chunk->grains, unit->run, unit->run_count, stage, records, stage));
+                           chunk->grains, unit->run, unit->run_count, staging, records, staging));
     SW_TRY(sw_stream_synchronize(engine->host_stream));
-    return place_weights(engine, chunk, stage);
+    return place_weights(engine, chunk, staging);
 }
 
 /* Copies a chunk of optimizer state to where the unit's lives; on NVMe that is the generation that is not committed. */
@@ -109,7 +109,7 @@ static void tell_end(struct sw_engine *engine) {
 }
 
 static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chunk) {
-    float *records = record_stage(engine);
+    float *records = optimizer_staging(engine);
     tell(engine, "restoring", chunk->unit);
     SW_TRY(transfer(engine, false, engine->committed_generation, chunk, records));
     SW_TRY(put_weights(engine, chunk, records));
@@ -125,7 +125,7 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const struct sw_span own = sw_plan_shard_chunk(plan, unit, plan->spec.rank, number);
-    memcpy(record_stage(engine), weights_stage(engine), (size_t)(own.grains * grain_bytes));
+    memcpy(optimizer_staging(engine), weights_staging(engine), (size_t)(own.grains * grain_bytes));
     for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
         const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
         const struct chunk chunk = {.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
@@ -135,15 +135,15 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
             continue;
         const struct sw_comm_broadcast broadcast = {.what = "weights",
                                                     .index = unit,
-                                                    .data =
-                                                        is_own ? (void *)record_stage(engine) : weights_stage(engine),
+                                                    .data = is_own ? (void *)optimizer_staging(engine)
+                                                                   : weights_staging(engine),
                                                     .bytes = at.grains * grain_bytes,
                                                     .root = rank,
                                                     .on_host = true};
         SW_TRY(sw_comm_broadcast(engine->spec.comm, &broadcast, &request));
         SW_TRY(sw_comm_wait(request));
         if (!is_own)
-            SW_TRY(place_weights(engine, &chunk, weights_stage(engine)));
+            SW_TRY(place_weights(engine, &chunk, weights_staging(engine)));
     }
     return SW_OK;
 }
@@ -183,7 +183,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
 /* Returns in *out the newest optimizer state of a chunk: in the staging ring, or where it lives on the host. */
 static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, float **out) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
-    *out = record_stage(engine);
+    *out = optimizer_staging(engine);
     if (slot < 0) {
         const bool newer = engine->working_is_newer;
         return transfer(engine, false, newer ? sw_engine_working(engine) : engine->committed_generation, chunk, *out);
@@ -253,20 +253,20 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
-    char *stage = (char *)record_stage(engine);
+    char *staging = (char *)optimizer_staging(engine);
     for (int64_t g = 0; g < grains; g++) {
         if (slot < 0) {
             const struct sw_store_transfer read = {.kind = SW_STORE_GRADS,
                                                    .unit = unit,
                                                    .first_grain = first_grain + g,
                                                    .grains = 1,
-                                                   .buf = stage,
+                                                   .buf = staging,
                                                    .step = engine->step};
             SW_TRY(sw_store_transfer(engine->setup_lane, &read));
         } else {
-            SW_TRY(sw_engine_get(engine, slot, stage, sw_engine_grain(engine, slot, first_grain + g), grain_bytes));
+            SW_TRY(sw_engine_get(engine, slot, staging, sw_engine_grain(engine, slot, first_grain + g), grain_bytes));
         }
-        sw_dtype_widen(plan->spec.type, stage, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+        sw_dtype_widen(plan->spec.type, staging, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
     }
     return SW_OK;
 }

@@ -92,7 +92,7 @@ static void add_access(struct sw_builder *b, bool write, struct sw_operand place
                                  .content = what.content,
                                  .unit = (int32_t)what.unit,
                                  .first_index = (int32_t)what.index,
-                                 .stage = (int32_t)what.stage,
+                                 .version = (int32_t)what.version,
                                  .age = (int8_t)what.age,
                                  .write = write,
                                  .generation = what.generation};
@@ -134,7 +134,7 @@ static void access_place(struct sw_builder *b, bool write, struct sw_operand pla
         return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];
     if (place.own)
-        what.stage |= SW_VERSION_OWN;
+        what.version |= SW_VERSION_OWN;
     if (place.piece == SW_BY_GRAINS)
         access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
     else

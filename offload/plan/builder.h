@@ -48,7 +48,7 @@ struct sw_chunk sw_build_chunk(const struct sw_builder *b, sw_state state, int64
 /* What a piece holds, or is given. */
 struct sw_what {
     sw_content content;
-    int64_t unit, index, stage;
+    int64_t unit, index, version;
     int age;
     sw_generation generation;
 };
@@ -169,7 +169,7 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group);
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 
 /* Rounds a finished gradient and moves it to where gradients live and, if `speculate`, into the update at once. */
-void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate);
+void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate);
 void sw_build_norm(struct sw_builder *b);
 /* Adds to the last op that it writes the square sums of a chunk of gradients. */
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
@@ -177,11 +177,11 @@ void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk
 void sw_build_download_square_sums(struct sw_builder *b, int64_t unit);
 
 /* Reduces the ranks' gradients of a unit to this rank's shard of their sum (exchange.c). */
-void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage);
+void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version);
 /* Sums the squares of the shard that was reduced last, if that is not written down yet. */
 void sw_build_sums_of_shard(struct sw_builder *b);
 /* Reduces the gradients of one group and adds them to the accumulator of this rank's shard. */
-void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before);
+void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, int64_t groups_before);
 /* Gathers the ranks' shards of a unit's weights, this rank's from slot `from`, into the whole unit in slot `to`; both
  * may be the same. */
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);

@@ -24,7 +24,7 @@ struct clock {
 
 struct piece_view {
     sw_content content;
-    int32_t unit, index, stage;
+    int32_t unit, index, version;
     int32_t made_in_step; /* -1: before the first step */
     sw_lane writer_lane;
     int32_t writer;           /* done count of the last write's lane; 0: none */
@@ -47,11 +47,11 @@ static sw_status violation(const struct sw_op *op, int step, const struct checke
     const struct piece_view *view = &c->piece[c->plan->slot[sw_access_slot(access, step)].first_piece + piece];
     return sw_fail(SW_ERR_INTERNAL,
                    "plan check: %s of unit %d micro %d chunk %d in step %d %ss piece %d of slot %d (%s) %s; expects %s "
-                   "(unit %d, index %d, stage %d), holds %s (unit %d, index %d, stage %d)",
+                   "(unit %d, index %d, version %d), holds %s (unit %d, index %d, version %d)",
                    sw_op_name(op->kind), op->unit, op->micro, op->chunk, step, access->write ? "write" : "read", piece,
                    access->slot, c->plan->slot[access->slot].name, what, sw_content_name(access->content), access->unit,
-                   access->first_index + piece - access->first, access->stage, sw_content_name(view->content),
-                   view->unit, view->index, view->stage);
+                   access->first_index + piece - access->first, access->version, sw_content_name(view->content),
+                   view->unit, view->index, view->version);
 }
 
 static void merge(struct clock *into, const struct clock *from) {
@@ -71,17 +71,17 @@ static bool is_state(sw_content content) {
 
 /* Returns what an access expects or leaves. A speculation that stands counts as made by the step after. */
 static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
-    const bool stands = !c->redoes && is_state(access->content) && (access->stage & SW_VERSION_SPECULATIVE) != 0;
+    const bool stands = !c->redoes && is_state(access->content) && (access->version & SW_VERSION_SPECULATIVE) != 0;
     return (struct piece_view){.content = access->content,
                                .unit = access->unit,
                                .index = index,
-                               .stage = stands ? access->stage & ~SW_VERSION_SPECULATIVE : access->stage,
+                               .version = stands ? access->version & ~SW_VERSION_SPECULATIVE : access->version,
                                .made_in_step = made_in(c, access, step) + stands};
 }
 
 static bool holds(const struct piece_view *view, const struct piece_view *expected) {
     return view->content == expected->content && view->unit == expected->unit && view->index == expected->index &&
-           view->stage == expected->stage && view->made_in_step == expected->made_in_step;
+           view->version == expected->version && view->made_in_step == expected->made_in_step;
 }
 
 /* Tells whether an op of a lane can access memory of a tier: each lane reads one tier and writes one. The norm belongs

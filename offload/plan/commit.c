@@ -9,7 +9,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
     return (struct sw_what){.content = SW_CONTENT_SQUARE_SUMS,
                             .unit = -1,
                             .index = unit,
-                            .stage = shared ? VERSION_SHARED : sw_plan_shard_chunks(b->plan, unit)};
+                            .version = shared ? VERSION_SHARED : sw_plan_shard_chunks(b->plan, unit)};
 }
 
 void sw_build_norm(struct sw_builder *b) {

@@ -10,8 +10,8 @@
  * SW_VERSION_OWN. */
 enum { VERSION_LOCAL = 4 };
 
-static struct sw_what grads_of(int64_t unit, int64_t index, int stage) {
-    return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .stage = stage};
+static struct sw_what grads_of(int64_t unit, int64_t index, int version) {
+    return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .version = version};
 }
 
 static int64_t round_bytes(const struct sw_builder *b, int64_t grains) {
@@ -35,10 +35,10 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = what.content;
     op->bytes = gathered_bytes(b, own.grains);
-    what.stage = resident ? 0 : SW_VERSION_OWN;
+    what.version = resident ? 0 : SW_VERSION_OWN;
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
-    what.stage = 0;
+    what.version = 0;
     sw_build_write_unit(b, to, what);
 }
 
@@ -66,7 +66,7 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
 }
 
 /* Reduces gradients that live whole on the device, in place. */
-static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
+static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version) {
     const int32_t home = b->index->grads[unit];
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE;
@@ -75,7 +75,7 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
         struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
-        sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, stage, 0, 0});
+        sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, version, 0, 0});
         sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, VERSION_LOCAL));
     }
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, unit, -1);
@@ -101,7 +101,7 @@ struct bucket {
     struct sw_operand at, mine; /* the bucket, and this rank's chunk in it */
 };
 
-static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t stage) {
+static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
     struct bucket bucket = {.unit = unit, .number = number, .at = sw_build_ring(b, RING_BUCKETS)};
     struct sw_op *op = sw_build_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
     op->chunk = (int32_t)number;
@@ -115,7 +115,7 @@ static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t nu
         }
         bucket.grains += at.grains;
         if (at.grains > 0)
-            sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, stage, 0, 0});
+            sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, version, 0, 0});
     }
     bucket.at.bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
     bucket.mine.bytes = sw_plan_typed_bytes(b->plan, bucket.own.at.grains);
@@ -178,7 +178,7 @@ static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
 }
 
 static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) {
-    return (struct sw_what){.content = SW_CONTENT_ACC, .unit = unit, .index = chunk, .stage = groups};
+    return (struct sw_what){.content = SW_CONTENT_ACC, .unit = unit, .index = chunk, .version = groups};
 }
 
 /* Reduces a bucket and adds this rank's chunk of the sum to the accumulator of its shard. */
@@ -203,7 +203,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     sw_build_write(b, to, shard_acc_of(own->unit, own->number, groups_before + 1));
 }
 
-void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, int64_t groups_before) {
+void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, int64_t groups_before) {
     const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
     if (groups_before == 0 && shard.at.grains > 0) {
         sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, &shard);
@@ -211,22 +211,22 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
                        shard_acc_of(unit, 0, 0));
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
-        const struct bucket bucket = round_bucket(b, unit, c, acc, stage);
+        const struct bucket bucket = round_bucket(b, unit, c, acc, version);
         accumulate_bucket(b, &bucket, groups_before);
     }
 }
 
-void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage) {
+void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version) {
     const bool here = b->plan->placement[unit].tier[SW_GRADS] == SW_DEVICE;
     sw_build_sums_of_shard(b);
     if (here)
         b->sums_unit = unit;
     if (here && b->plan->spec.zero < SW_ZERO_GRADS) {
-        reduce_at_home(b, unit, acc, stage);
+        reduce_at_home(b, unit, acc, version);
         return;
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
-        struct bucket bucket = round_bucket(b, unit, c, acc, stage);
+        struct bucket bucket = round_bucket(b, unit, c, acc, version);
         reduce_bucket(b, &bucket);
     }
     if (!here)

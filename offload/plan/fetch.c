@@ -50,9 +50,9 @@ static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chu
     const struct sw_operand home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
-    const struct sw_operand stage = sw_build_ring(b, RING_WEIGHTS_IN);
-    sw_build_move(b, home, stage, what, chunk, sw_build_typed_bytes(b, chunk));
-    return stage;
+    const struct sw_operand staging = sw_build_ring(b, RING_WEIGHTS_IN);
+    sw_build_move(b, home, staging, what, chunk, sw_build_typed_bytes(b, chunk));
+    return staging;
 }
 
 static void gather_all(struct sw_builder *b) {

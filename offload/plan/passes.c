@@ -95,9 +95,9 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
         sw_build_transfer(b, from, to, what, micro, bytes);
         return;
     }
-    const struct sw_operand stage = sw_build_ring(b, RING_INPUT_OUT);
-    sw_build_transfer(b, from, stage, what, micro, bytes);
-    sw_build_transfer(b, stage, to, what, micro, bytes);
+    const struct sw_operand staging = sw_build_ring(b, RING_INPUT_OUT);
+    sw_build_transfer(b, from, staging, what, micro, bytes);
+    sw_build_transfer(b, staging, to, what, micro, bytes);
 }
 
 /* Writes down the chunks of the update ahead that fall to one micro-batch of a unit before it. */
@@ -163,11 +163,11 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
 /* An accumulator in use: its slot on the device, and the micro-batches added so far. */
 struct accumulator {
     int32_t slot;
-    int64_t stage;
+    int64_t version;
 };
 
-static struct sw_what acc_of(int64_t unit, int64_t index, int64_t stage) {
-    return (struct sw_what){SW_CONTENT_ACC, unit, index, stage, 0, 0};
+static struct sw_what acc_of(int64_t unit, int64_t index, int64_t version) {
+    return (struct sw_what){SW_CONTENT_ACC, unit, index, version, 0, 0};
 }
 
 static bool is_table(const struct sw_builder *b, int64_t unit) {
@@ -180,7 +180,7 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct accumul
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
         const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-        const struct sw_what what = acc_of(unit, c, acc.stage);
+        const struct sw_what what = acc_of(unit, c, acc.version);
         const struct sw_operand on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
         const struct sw_operand at_home = {.slot = home, .piece = SW_BY_GRAINS};
         const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
@@ -198,7 +198,7 @@ static struct accumulator begin_acc(struct sw_builder *b, int64_t unit, const st
     const int32_t home = b->index->acc[unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
     const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
-    struct accumulator acc = {.slot = home, .stage = anew ? 0 : per_micro * group->first};
+    struct accumulator acc = {.slot = home, .version = anew ? 0 : per_micro * group->first};
     if (is_table(b, unit))
         acc.slot = b->index->table_acc;
     else if (!on_device)
@@ -218,21 +218,21 @@ static void end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *g
     const bool last = group->first + group->count == b->plan->spec.micro_batches;
     if (sw_plan_reduces_groups(b->plan)) {
         const int64_t before = group->first / sw_plan_group(b->plan);
-        sw_build_reduce_group(b, unit, acc.slot, acc.stage, before);
+        sw_build_reduce_group(b, unit, acc.slot, acc.version, before);
         if (last)
             sw_build_round_gradients(b, unit, b->index->acc_shard[unit], before + 1, false);
         return;
     }
     if (last)
-        sw_build_round_gradients(b, unit, acc.slot, acc.stage, group->speculate);
+        sw_build_round_gradients(b, unit, acc.slot, acc.version, group->speculate);
     else if (!is_table(b, unit) && b->plan->slot[home].tier != SW_DEVICE)
         emit_acc_transfer(b, unit, acc, false);
 }
 
 static void accumulate(struct sw_builder *b, int64_t unit, struct accumulator *acc) {
-    sw_build_read_unit(b, acc->slot, acc_of(unit, 0, acc->stage));
-    sw_build_write_unit(b, acc->slot, acc_of(unit, 0, acc->stage + 1));
-    acc->stage++;
+    sw_build_read_unit(b, acc->slot, acc_of(unit, 0, acc->version));
+    sw_build_write_unit(b, acc->slot, acc_of(unit, 0, acc->version + 1));
+    acc->version++;
 }
 
 static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group) {

@@ -144,7 +144,7 @@ struct sw_access {
     int32_t slot, first, count;
     int32_t unit;
     int32_t first_index;
-    int32_t stage;
+    int32_t version;
     int64_t offset_bytes : 48; /* from the start of the slot */
     sw_content content;
     sw_role role;

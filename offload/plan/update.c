@@ -31,7 +31,7 @@ static struct sw_what optimizer_what(const struct sw_builder *b, const struct ch
     if (two)
         what.generation = committed ? SW_GENERATION_COMMITTED : SW_GENERATION_OTHER;
     if (u->speculative && after)
-        what.stage = VERSION_SPECULATIVE;
+        what.version = VERSION_SPECULATIVE;
     if (!after)
         what.age = u->speculative ? b->state_age : 1;
     return what;
@@ -41,7 +41,7 @@ static struct sw_what weights_what(const struct chunk_update *u) {
     return (struct sw_what){.content = SW_CONTENT_WEIGHTS,
                             .unit = u->chunk.unit,
                             .index = u->chunk.number,
-                            .stage = u->speculative ? VERSION_SPECULATIVE : VERSION_FINAL};
+                            .version = u->speculative ? VERSION_SPECULATIVE : VERSION_FINAL};
 }
 
 /* Tells whether gradients pass through a ring: they live on NVMe, or on the device while their update runs on the host.
@@ -121,9 +121,9 @@ static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_c
     const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
-    const struct sw_operand stage = sw_build_ring(b, RING_GRADS_UP);
-    sw_build_move(b, at, stage, grads_what(chunk, 1), chunk, sw_build_typed_bytes(b, chunk));
-    return stage;
+    const struct sw_operand staging = sw_build_ring(b, RING_GRADS_UP);
+    sw_build_move(b, at, staging, grads_what(chunk, 1), chunk, sw_build_typed_bytes(b, chunk));
+    return staging;
 }
 
 static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_operand records,
@@ -285,7 +285,7 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
 }
 
 /* Returns where an update finds the chunk; slot -1: it is on the device, and the update runs on the host. */
-static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t stage) {
+static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t version) {
     const int64_t unit = chunk->unit;
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
     const struct sw_operand home = home_of(b->index->grads[unit]);
@@ -294,7 +294,7 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     const int64_t bytes = sw_build_typed_bytes(b, chunk);
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, SW_LANE_COMPUTE, chunk);
     op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
-    sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, stage, 0, 0});
+    sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, version, 0, 0});
     sw_build_write(b, on_device, grads);
     sw_build_note_square_sums(b, unit, chunk->number);
     const bool updated_there = sw_plan_updates_on_device(b->plan, unit);
@@ -307,12 +307,12 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     return updated_there ? on_device : on_host;
 }
 
-static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate) {
     const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
     for (int64_t c = 0; c < chunks; c++) {
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
         u.slot = unit == 0 && sw_plan_fetches_table(b->plan) ? b->index->table_slot : -1;
-        u.grads = round_chunk(b, &u.chunk, acc, stage);
+        u.grads = round_chunk(b, &u.chunk, acc, version);
         if (!speculate)
             continue;
         if (u.grads.slot < 0)
@@ -321,11 +321,11 @@ static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t
     }
 }
 
-void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t stage, bool speculate) {
+void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate) {
     if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
-        sw_build_reduce(b, unit, acc, stage);
+        sw_build_reduce(b, unit, acc, version);
         return;
     }
-    round_alone(b, unit, acc, stage, speculate);
+    round_alone(b, unit, acc, version, speculate);
     sw_build_download_square_sums(b, unit);
 }

@@ -93,7 +93,7 @@ static bool change_piece(struct plans_random *random, struct sw_plan *plan, stru
 static bool change_content(struct plans_random *random, struct sw_plan *plan, struct sw_program *program) {
     (void)plan;
     struct sw_access *access = draw_access(random, program);
-    int32_t *const fields[] = {&access->first_index, &access->unit, &access->stage};
+    int32_t *const fields[] = {&access->first_index, &access->unit, &access->version};
     const int64_t field = plans_draw(random, 0, 3);
     if (field == 3)
         access->age++;

@@ -192,7 +192,7 @@ struct execution {
 /* What a speculative update made is, where it is not redone, what the next step's update would have made. */
 static struct content content_of(const struct execution *e, const struct sw_access *access, int32_t k, int32_t step) {
     const bool initial = access->age > 0 && !e->made[access->content];
-    struct content content = {access->content, access->unit, access->first_index + k, access->stage,
+    struct content content = {access->content, access->unit, access->first_index + k, access->version,
                               initial ? -1 : step - access->age};
     const bool state = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_OPTIMIZER;
     if (!e->redoes && state && content.stage > 0) {
