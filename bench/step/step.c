@@ -153,7 +153,7 @@ static void find_least(struct sw_step_bench *b) {
         .units = sw_model_get_units(b->planned.model),
         .placement = b->planned.plan->placement,
         .update_on_device = b->planned.plan->spec.update_on_device,
-        .output_bytes = sw_model_bytes(b->planned.model).boundary,
+        .output_bytes = sw_model_bytes(b->planned.model).output,
         .shares_input = sw_model_bytes(b->planned.model).shares_input,
         .type = sw_settings_type(settings),
         .micro_batches = sw_settings_micro_batches(settings),

@@ -87,7 +87,7 @@ static sw_status open_plan(struct harness *h) {
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
         .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,
         .token_bytes = bytes.token,
-        .output_bytes = bytes.boundary,
+        .output_bytes = bytes.output,
         .saved_bytes = bytes.saved,
         .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,

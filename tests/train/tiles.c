@@ -156,7 +156,7 @@ static int64_t wide_device_bytes(int64_t tiles) {
         .group = 4,
         .unit_slots = 2,
         .token_bytes = bytes.token,
-        .output_bytes = bytes.boundary,
+        .output_bytes = bytes.output,
         .saved_bytes = bytes.saved,
         .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,

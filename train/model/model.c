@@ -108,7 +108,7 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
         .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
-        .boundary = model->output_bytes,
+        .output = model->output_bytes,
         .saved = model->saved_bytes,
         .derived = model->derived_bytes,
         .cache = model->cache_bytes,

@@ -44,13 +44,13 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
-/* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its output
- * (boundary), its intermediates that need a matrix product (saved) or none (derived), its KV cache, and whether its
+/* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its
+ * output, its intermediates that need a matrix product (saved) or none (derived), its KV cache, and whether its
  * backward pass shares the memory of its input. They belong to the model. */
 struct sw_model_bytes {
     int64_t token, work,
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
-    const int64_t *boundary, *saved, *derived, *cache;
+    const int64_t *output, *saved, *derived, *cache;
     const bool *shares_input;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);

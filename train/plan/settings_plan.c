@@ -72,7 +72,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .micro_batches = sw_settings_micro_batches(settings),
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
-        .output_bytes = bytes.boundary,
+        .output_bytes = bytes.output,
         .saved_bytes = bytes.saved,
         .derived_bytes = bytes.derived,
         .shares_input = bytes.shares_input,
