@@ -342,8 +342,7 @@ bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan);
-/* Tells whether a unit's update runs on the device: always where its optimizer lives there, else by update_on_device.
- */
+/* Tells whether a unit's update runs on the device: its optimizer lives there, or update_on_device says so. */
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);

@@ -75,8 +75,7 @@ static void move_on(const struct simulator *s, sw_lane lane, struct cursor *curs
     }
 }
 
-/* Returns the part of all cores, at most 1: an op that was measured alone is not slower alone, however many cores the
- * measurement counted. */
+/* Returns the part of all cores, at most 1: no op is slower alone than when it was measured alone. */
 static double part_of_cores(double cores, double all_cores) {
     return fmin(1.0, cores / all_cores);
 }
@@ -179,8 +178,7 @@ static int64_t ns_of(double seconds) {
     return (int64_t)llround(seconds * 1e9);
 }
 
-/* Returns the time of a handover to a lane's next op: a sleeping thread takes longer than a device's queue, and I/O is
- * queued ahead, so that its handover goes unseen. */
+/* Returns the time of a handover to a lane's next op. I/O is queued ahead, so that its handover goes unseen. */
 static double handover_s(const struct sw_rates *rates, sw_lane lane) {
     if (sw_lane_is_io(lane))
         return 0.0;
@@ -215,8 +213,7 @@ static void end_op(struct simulator *s, sw_lane which) {
     move_on(s, which, &lane->end);
 }
 
-/* Factors by which ops are slower than alone: where they want more cores than there are, and where reads and writes
- * share the drive. */
+/* Factors by which ops are slower than alone, for want of cores and where reads and writes share the drive. */
 struct crowding {
     double cores, drive;
 };
