@@ -7,86 +7,100 @@
 enum {
     MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
     FIVE_ROUNDS = SW_BENCH_COPY | SW_BENCH_COMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
+    ALONE = MODELS | SW_BENCH_COPY | SW_BENCH_UPDATE | SW_BENCH_LOAD,
     NINE_ROUNDS = SW_BENCH_UPDATE | SW_BENCH_GEMM,
-    ALL = 255,
+    ALL = ALONE | SW_BENCH_COMM | SW_BENCH_ZERO,
 };
 
+/* Headings in --help. Rows stand in the order in which --help prints them: what most people need comes first. */
+#define WORKLOAD "Workload"
+#define DRIVES "Drives"
+#define MEASUREMENT "Measurement"
+#define DEVICE "Device"
+#define OUTPUT SW_OPTION_OUTPUT
+
 #define AT(member) .offset = offsetof(struct sw_bench_options, member)
+/* One member a line would make the table 250 lines long. */
 /* clang-format off */
-static const struct {
-    int benches; /* that have the flag */
-    struct sw_option option;
-} rows[] = {
-    {MODELS,
-     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .initial = "gpt2-124m", .value = "M",
-      .what = "Hugging Face folder, or a preset of those that plan --help lists"}},
-    {SW_BENCH_LOAD,
-     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .initial = "gpt2-355m", .value = "M",
-      .what = "Hugging Face folder, or a preset: then a bf16 checkpoint of that shape is made, and removed again"}},
-    {SW_BENCH_ZERO,
-     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .initial = SW_BENCH_MADE_MODEL, .value = "M",
-      .what = "made: one of 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or a "
-              "preset of those that plan --help lists"}},
-    {SW_BENCH_LOAD,
-     {.name = "--nvme", .kind = SW_OPTION_MANY, AT(nvme), .value = "DIR",
-      .what = "folder for the store; repeatable, then striped; default: the current folder"}},
-    {SW_BENCH_COPY,
-     {.name = "--size", .kind = SW_OPTION_MANY, AT(sizes), .value = "SIZE",
-      .what = "size of a copy; default: 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB"}},
-    {SW_BENCH_COMM,
-     {.name = "--size", .kind = SW_OPTION_MANY, AT(sizes), .value = "SIZE",
-      .what = "size of a vector, all ranks' shares together; default: 64KiB 1MiB 8MiB 64MiB"}},
-    {MODELS,
-     {.name = "--seq", .kind = SW_OPTION_INT, AT(settings.seq), .initial = "auto", .value = "tokens",
-      .what = "tokens of a sequence", .int_min = 1, .int_max = 1 << 22, .allow_auto = true}},
-    {MODELS,
-     {.name = "--micro-batch", .kind = SW_OPTION_INT, AT(settings.micro_batch), .initial = "auto", .value = "N",
-      .what = "sequences computed at once; auto, as of train: about 4,096 tokens", .int_min = 1, .int_max = 1 << 20,
-      .allow_auto = true}},
-    {MODELS,
-     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .initial = "auto",
-      .choices = "auto|bf16|fp16|fp32|tf32", .what = "type of the operands; auto: bf16 where the device has it"}},
-    {SW_BENCH_ZERO,
-     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .initial = "auto",
-      .choices = "auto|bf16|fp16|fp32", .what = "type of weights and gradients; auto: bf16 where the device has it"}},
-    {SW_BENCH_UPDATE, /* all, then the types in the order of the bench */
-     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .initial = "all",
-      .choices = "all|bf16|fp16|fp32", .what = "type of weights and gradients"}},
-    {SW_BENCH_COMM, /* in the order of sw_dtype */
-     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .initial = "bf16",
-      .choices = "fp32|bf16|fp16", .what = "type of the elements that are added"}},
-    {SW_BENCH_UPDATE,
-     {.name = "--chunk-grains", .kind = SW_OPTION_INT, AT(chunk_grains), .initial = "16", .value = "N",
-      .what = "grains (16,384 parameters) of one update, as of train", .int_min = 1,
-      .int_max = SW_BENCH_MOST_CHUNK_GRAINS}},
-    {SW_BENCH_COMM,
-     {.name = "--staging", .kind = SW_OPTION_SIZE, AT(staging_bytes), .initial = "16MiB", .value = "SIZE",
-      .int_min = SW_MIB, .what = "memory through which reductions pass"}},
-    {ALL,
-     {.name = "--device", .kind = SW_OPTION_CHOICE, AT(settings.device), .initial = "auto", .choices = "auto|cpu|cuda",
-      .what = "device that computes; auto: CUDA where there is one, else the CPU"}},
-    {ALL,
-     {.name = "--threads", .kind = SW_OPTION_INT, AT(settings.threads), .initial = "auto", .value = "N",
-      .what = "threads of the CPU device and of its peers; auto: all cores", .int_min = 1, .int_max = 4096,
-      .allow_auto = true}},
-    {FIVE_ROUNDS,
-     {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .initial = "5", .value = "N",
-      .what = "times that each is measured, in turn; medians are shown", .int_min = 1,
-      .int_max = SW_BENCH_MAX_ROUNDS}},
-    {NINE_ROUNDS,
-     {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .initial = "9", .value = "N",
-      .what = "times that each is measured, in turn; medians are shown", .int_min = 1,
-      .int_max = SW_BENCH_MAX_ROUNDS}},
-    {SW_BENCH_LOAD,
-     {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .initial = "3", .value = "N",
-      .what = "times that each is measured, in turn; medians are shown", .int_min = 1,
-      .int_max = SW_BENCH_MAX_ROUNDS}},
-    {SW_BENCH_LOAD,
-     {.name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(settings.allow_buffered),
-      .what = "accept a file system without direct I/O"}},
-    {ALL, {.name = "--json", .kind = SW_OPTION_FLAG, AT(settings.json), .what = "one object on standard output"}},
+static const struct sw_option options[] = {
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = MODELS, .group = WORKLOAD,
+     .initial = "gpt2-124m", .value = "M",
+     .what = "Hugging Face folder, or the name of a preset (listed below)"},
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = SW_BENCH_LOAD, .group = WORKLOAD,
+     .initial = "gpt2-355m", .value = "M",
+     .what = "Hugging Face folder, or the name of a preset (listed below), of whose shape a bf16 checkpoint is "
+             "made, and removed at the end"},
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
+     .initial = SW_BENCH_MADE_MODEL, .value = "M",
+     .what = "made: 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or the "
+             "name of a preset (listed below)"},
+    {.name = "--size", .kind = SW_OPTION_MANY, AT(sizes), .commands = SW_BENCH_COPY, .group = WORKLOAD,
+     .value = "SIZE",
+     .what = "size of a copy; default: 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB"},
+    {.name = "--size", .kind = SW_OPTION_MANY, AT(sizes), .commands = SW_BENCH_COMM, .group = WORKLOAD,
+     .value = "SIZE",
+     .what = "size of a vector, all ranks' shares together; default: 64KiB 1MiB 8MiB 64MiB"},
+    {.name = "--seq", .kind = SW_OPTION_INT, AT(settings.seq), .commands = MODELS, .group = WORKLOAD,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 1 << 22, .allow_auto = true,
+     .what = "tokens of a sequence; auto: 1024, or fewer if the model has fewer positions"},
+    {.name = "--micro-batch", .kind = SW_OPTION_INT, AT(settings.micro_batch), .commands = MODELS, .group = WORKLOAD,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 1 << 20, .allow_auto = true,
+     .what = "sequences computed at once; auto: as many as hold 4096 tokens"},
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = MODELS, .group = WORKLOAD,
+     .initial = "auto", .choices = "auto|bf16|fp16|fp32|tf32",
+     .what = "type of the operands; tf32: fp32, which a GPU multiplies as TF32; auto: bf16 if the device has it"},
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_ZERO,
+     .group = WORKLOAD, .initial = "auto", .choices = "auto|bf16|fp16|fp32",
+     .what = "type of weights and gradients; auto: bf16 if the device has it"},
+    /* Choices stand in the order of types[] in kernels/update.c, after all. */
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_UPDATE,
+     .group = WORKLOAD, .initial = "all", .choices = "all|bf16|fp16|fp32",
+     .what = "type of weights and gradients"},
+    /* Choices stand in the order of sw_dtype. */
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_COMM,
+     .group = WORKLOAD, .initial = "bf16", .choices = "fp32|bf16|fp16",
+     .what = "type of the elements that are added"},
+    {.name = "--chunk-grains", .kind = SW_OPTION_INT, AT(chunk_grains), .commands = SW_BENCH_UPDATE,
+     .group = WORKLOAD, .initial = "16", .value = "N", .int_min = 1, .int_max = SW_BENCH_MOST_CHUNK_GRAINS,
+     .what = "grains (16,384 parameters) that one update covers, as train --chunk-grains"},
+    {.name = "--staging", .kind = SW_OPTION_SIZE, AT(staging_bytes), .commands = SW_BENCH_COMM, .group = WORKLOAD,
+     .initial = "16MiB", .value = "SIZE", .int_min = SW_MIB,
+     .what = "device memory through which reductions pass"},
+
+    {.name = "--nvme", .kind = SW_OPTION_MANY, AT(nvme), .commands = SW_BENCH_LOAD, .group = DRIVES, .value = "DIR",
+     .what = "folder for the store; repeat to stripe over drives; default: the current folder"},
+    {.name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(settings.allow_buffered), .commands = SW_BENCH_LOAD,
+     .group = DRIVES,
+     .what = "accept a file system without O_DIRECT; data then goes through the page cache"},
+
+    {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .commands = FIVE_ROUNDS, .group = MEASUREMENT,
+     .initial = "5", .value = "N", .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
+     .what = "rounds; each measures every contender in turn, and medians are shown"},
+    {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .commands = NINE_ROUNDS, .group = MEASUREMENT,
+     .initial = "9", .value = "N", .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
+     .what = "rounds; each measures every contender in turn, and medians are shown"},
+    {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .commands = SW_BENCH_LOAD, .group = MEASUREMENT,
+     .initial = "3", .value = "N", .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
+     .what = "rounds; each measures every contender in turn, and medians are shown"},
+
+    {.name = "--device", .kind = SW_OPTION_CHOICE, AT(settings.device), .commands = ALL, .group = DEVICE,
+     .initial = "auto", .choices = "auto|cpu|cuda",
+     .what = "device that computes; auto: a CUDA GPU if there is one, else the CPU"},
+    {.name = "--threads", .kind = SW_OPTION_INT, AT(settings.threads), .commands = ALONE, .group = DEVICE,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
+     .what = "threads of the CPU device and of its peers; auto: all cores"},
+    {.name = "--threads", .kind = SW_OPTION_INT, AT(settings.threads), .commands = SW_BENCH_COMM, .group = DEVICE,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
+     .what = "CPU threads of each rank; auto: 1"},
+    {.name = "--threads", .kind = SW_OPTION_INT, AT(settings.threads), .commands = SW_BENCH_ZERO, .group = DEVICE,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
+     .what = "CPU threads of each rank; auto: all cores, divided among the ranks of the machine"},
+
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(settings.json), .commands = ALL, .group = OUTPUT,
+     .what = "print one JSON object on standard output"},
 };
 /* clang-format on */
+enum { OPTION_COUNT = sizeof options / sizeof options[0] };
 static_assert((int)SW_F32 == 0 && (int)SW_BF16 == 1 && (int)SW_F16 == 2,
               "comm's --precision has the order of sw_dtype");
 
@@ -132,15 +146,76 @@ static sw_status check_comm(const void *given) {
     return check_sizes(given, &sw_bench_comm_sizes);
 }
 
-void sw_bench_line(int bench, const char *command, const char *summary, struct sw_bench_line *out) {
-    out->line = (struct sw_command_line){.command = command, .summary = summary, .options = out->options};
-    if (bench == SW_BENCH_COPY)
-        out->line.check = check_copy;
-    if (bench == SW_BENCH_COMM)
-        out->line.check = check_comm;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if ((rows[i].benches & bench) != 0) {
-            assert(out->line.option_count < SW_BENCH_MAX_FLAGS);
-            out->options[out->line.option_count++] = rows[i].option;
-        }
-}
+const struct sw_command_line sw_bench_copy_line = {
+    .command = "bench copy",
+    .bit = SW_BENCH_COPY,
+    .summary = "Measures copies between device and host, beside plain memory copies.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .check = check_copy,
+    .examples = {"spillway bench copy", "spillway bench copy --size 1MiB 16MiB --rounds 9",
+                 "spillway bench copy --device cpu --threads 2 --json"}};
+const struct sw_command_line sw_bench_comm_line = {
+    .command = "bench comm",
+    .bit = SW_BENCH_COMM,
+    .summary = "Measures the collectives of ranks, beside plain sends of the same bytes. mpirun starts the ranks.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .check = check_comm,
+    .examples = {"mpirun -n 2 spillway bench comm", "mpirun -n 2 spillway bench comm --size 1MiB 8MiB --precision fp32",
+                 "mpirun -n 2 spillway bench comm --device cpu --json"}};
+const struct sw_command_line sw_bench_update_line = {
+    .command = "bench update",
+    .bit = SW_BENCH_UPDATE,
+    .summary = "Measures the fused optimizer update, beside the same memory traffic without arithmetic.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .examples = {"spillway bench update", "spillway bench update --precision bf16 --chunk-grains 64",
+                 "spillway bench update --device cpu --threads 2 --json"}};
+const struct sw_command_line sw_bench_gemm_line = {
+    .command = "bench gemm",
+    .bit = SW_BENCH_GEMM,
+    .summary = "Measures a model's matrix products; on the CPU, beside direct calls of oneDNN.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .more_help = sw_settings_help_presets,
+    .examples = {"spillway bench gemm", "spillway bench gemm --model model --seq 32",
+                 "spillway bench gemm --model gpt2-tiny --device cpu --precision fp32 --json"}};
+const struct sw_command_line sw_bench_attention_line = {
+    .command = "bench attention",
+    .bit = SW_BENCH_ATTENTION,
+    .summary =
+        "Measures attention of a micro-batch, forward and backward, beside the matrix products of its heads alone.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .more_help = sw_settings_help_presets,
+    .examples = {"spillway bench attention", "spillway bench attention --model model --seq 32 --micro-batch 4",
+                 "spillway bench attention --model gpt2-tiny --precision fp32 --json"}};
+const struct sw_command_line sw_bench_compute_line = {
+    .command = "bench compute",
+    .bit = SW_BENCH_COMPUTE,
+    .summary =
+        "Measures a micro-batch, forward and backward, beside its matrix products alone by the vendor's library.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .more_help = sw_settings_help_presets,
+    .examples = {"spillway bench compute", "spillway bench compute --model model --seq 32 --micro-batch 4",
+                 "spillway bench compute --model gpt2-tiny --precision fp32 --json"}};
+const struct sw_command_line sw_bench_load_line = {
+    .command = "bench load",
+    .bit = SW_BENCH_LOAD,
+    .summary = "Loads a checkpoint into a new store, beside the drive read and written at once.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .more_help = sw_settings_help_presets,
+    .examples = {"spillway bench load", "spillway bench load --model model --nvme . --rounds 5",
+                 "spillway bench load --model gpt2-tiny --device cpu --json"}};
+const struct sw_command_line sw_bench_zero_line = {
+    .command = "bench zero",
+    .bit = SW_BENCH_ZERO,
+    .summary = "Counts what a rank holds and sends at each ZeRO stage, beside the formulas. mpirun starts the ranks.",
+    .options = options,
+    .option_count = OPTION_COUNT,
+    .more_help = sw_settings_help_presets,
+    .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
+                 "mpirun -n 2 spillway bench zero --model gpt2-tiny --device cpu --json"}};

@@ -6,7 +6,7 @@
 #include "train/settings/options.h"
 #include "train/settings/settings.h"
 
-/* A bit for each bench, by which a row of the table says whose flag it is. */
+/* A bit for each bench, for `commands` of the table's rows. */
 enum {
     SW_BENCH_COPY = 1,
     SW_BENCH_COMM = 2,
@@ -24,16 +24,11 @@ struct sw_bench_options {
     int64_t rounds, chunk_grains, staging_bytes;
 };
 
-enum { SW_BENCH_MAX_FLAGS = 24, SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
+enum { SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
 #define SW_BENCH_MADE_MODEL "made" /* the model that `zero` makes */
 
-/* The command line of one bench. `line` borrows `options`. */
-struct sw_bench_line {
-    struct sw_option options[SW_BENCH_MAX_FLAGS];
-    struct sw_command_line line;
-};
-/* Fills in the command line of a bench, given by its bit. */
-void sw_bench_line(int bench, const char *command, const char *summary, struct sw_bench_line *out);
+extern const struct sw_command_line sw_bench_attention_line, sw_bench_comm_line, sw_bench_compute_line,
+    sw_bench_copy_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_update_line, sw_bench_zero_line;
 
 /* The values of --size that a bench takes, and those that it measures without the flag. */
 struct sw_bench_sizes {

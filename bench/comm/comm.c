@@ -224,7 +224,8 @@ static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     return bench->place->rank == 0 ? report(bench) : SW_OK;
 }
 
-int sw_bench_comm(const struct sw_command_line *line, int argc, char **argv) {
+int sw_bench_comm(int argc, char **argv) {
+    const struct sw_command_line *line = &sw_bench_comm_line;
     struct sw_bench_options given = {0};
     struct comm_bench bench = {.given = &given};
     struct sw_ranks ranks;

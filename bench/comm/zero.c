@@ -151,7 +151,8 @@ static void close_bench(struct zero_bench *b) {
     sw_options_release(&sw_bench_step_command, &b->settings);
 }
 
-int sw_bench_zero(const struct sw_command_line *line, int argc, char **argv) {
+int sw_bench_zero(int argc, char **argv) {
+    const struct sw_command_line *line = &sw_bench_zero_line;
     struct sw_bench_options given = {0};
     struct sw_ranks ranks;
     struct zero_bench bench = {.given = &given, .ranks = &ranks};

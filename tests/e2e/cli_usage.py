@@ -26,6 +26,8 @@ COMMANDS = {
     "report": "RUN --out --watch --port",
     "doctor": "--nvme --quick --json",
 }
+# Their flags are those of their own tests.
+BENCHES = ("copy", "comm", "update", "gemm", "attention", "compute", "load", "step", "zero")
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
                "recompute": list, "commit_every_step": bool, "store_bytes": int, "disk_bytes": int, "peak_bytes": dict,
                "placement": dict, "updates": list, "group": int, "order_prices": list, "update_prices": (dict, type(None)), "lanes": dict, "ops": int, "waits": int, "predicted": dict,
@@ -41,8 +43,10 @@ def shape_of_help(command, text):
     if len(headings) != len(set(headings)) or headings[-1] != "Examples":
         problems.append(f"{command} --help has the headings {headings}")
     examples = text.partition("\nExamples:\n")[2]
-    if len(re.findall(rf"^  spillway {command}\b", examples, re.MULTILINE)) != 3:
+    if len(re.findall(rf"^  (?:mpirun -n \d+ )?spillway {command}\b", examples, re.MULTILINE)) != 3:
         problems.append(f"{command} --help has not three examples")
+    if "preset" in text and "gpt2-124m  " not in text:
+        problems.append(f"{command} --help speaks of presets and does not list them")
     return problems
 
 
@@ -58,12 +62,17 @@ def help_explains_every_flag():
                 problems.append(f"{command} --help does not explain {flag}")
         if "--quiet" not in ended.out:
             problems.append(f"{command} --help does not explain --quiet")
-        if any("preset" in line for line in ended.out.splitlines()) and "gpt2-124m" not in ended.out:
-            problems.append(f"{command} --help speaks of presets and does not list them")
         problems += shape_of_help(command, ended.out)
     if not re.search(r"--place [^-]*\(default: as before\)", " ".join(program.run("resume", "--help").out.split())):
         problems.append("resume --help does not say that what is not given stays as before")
     return problems
+
+
+def benches_have_help_of_the_same_shape():
+    wide = [f"bench --help is too wide: {line!r}" for line in program.run("bench", "--help").out.splitlines()
+            if len(line) > 80]
+    return wide + [problem for name in BENCHES for problem in
+                   shape_of_help(f"bench {name}", program.run("bench", name, "--help").out)]
 
 
 def the_program_itself():
@@ -128,4 +137,5 @@ def results_that_cannot_be_written():
     return problems
 
 
-script_test.run(help_explains_every_flag, the_program_itself, plans, results_that_cannot_be_written)
+script_test.run(help_explains_every_flag, benches_have_help_of_the_same_shape, the_program_itself, plans,
+                results_that_cannot_be_written)

@@ -90,18 +90,23 @@ def shortened(words):
     return shlex.split(STEPS.sub(lambda found: f"{found[1]} {max(1, int(found[2]) // SHORTER)}", shlex.join(words)))
 
 
+def run_ranks(words, shorter, folder):
+    """Runs a command that mpirun starts, where there is MPI, with its arguments made shorter."""
+    if not HAVE_MPI:
+        return []
+    at = words.index("spillway")
+    done = program.subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *words[1:at], program.PROGRAM,
+                                   *shorter(words[at + 1:])], cwd=folder, stdin=program.subprocess.DEVNULL,
+                                  capture_output=True, timeout=program.LIMIT_S, check=False)
+    return [] if done.returncode == 0 else [f"{shlex.join(words)}: {done.stderr[-800:]}"]
+
+
 def run_page(page):
     problems, folder = [], program.scratch_folder()
     prepare(folder)
     for words in commands_of(page, "sh"):
         if words[0] == "mpirun":
-            if HAVE_MPI:
-                at = words.index("spillway")
-                done = program.subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *words[1:at],
-                                               program.PROGRAM, *shortened(words[at + 1:])], cwd=folder,
-                                              stdin=program.subprocess.DEVNULL, capture_output=True,
-                                              timeout=program.LIMIT_S, check=False)
-                problems += [] if done.returncode == 0 else [f"{name_of(page)}: {words}: {done.stderr[-800:]}"]
+            problems += [f"{name_of(page)}: {problem}" for problem in run_ranks(words, shortened, folder)]
         elif words[0] == "spillway":
             ended = program.run(*shortened(words[1:]), cwd=folder)
             problems += [] if ended.code == 0 else [f"{name_of(page)}: {shlex.join(words)}: {ended.err[-800:]}"]
@@ -124,7 +129,7 @@ def examples_of(*command):
 
 
 def examples_of_help_run():
-    """Those of the commands run one after the other in one folder; those of benches, which take long, are parsed."""
+    """Examples of the commands run one after the other in one folder."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
     for command in ("tokenize", "inspect", "doctor", "plan", "train", "resume", "eval", "generate", "export", "verify",
@@ -135,11 +140,39 @@ def examples_of_help_run():
             more = ["--steps", "2"] if command == "train" and "--steps" not in words else []
             ended = program.run(*shortened(words[1:]), *more, cwd=folder)
             problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
+    return problems
+
+
+def quick_bench(words):
+    """The arguments of a bench with one round of a small model or size, where the bench has them."""
+    quick = {"comm": ("--rounds 1", "--size 64KiB"), "copy": ("--rounds 1", "--size 64KiB"),
+             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
+             "step": ("--rounds 1", "--steps 1", "--model gpt2-tiny")}
+    for setting in quick.get(words[1], ("--rounds 1", "--model gpt2-tiny")):
+        flag, value = setting.split()
+        if flag not in words:
+            words = [*words, flag, value]
+        elif flag in ("--rounds", "--steps") or words[words.index(flag) + 1] == "gpt2-124m":
+            at = words.index(flag)
+            words = [*words[:at + 1], value, *words[at + 2:]]
+    return words
+
+
+def examples_of_benches_run():
+    """Examples of `bench io`, which take longer than a test, are only parsed."""
+    problems, folder = [], program.scratch_folder()
+    prepare(folder)
+    program.must("plan", "--model", "gpt2-tiny", "--rates", os.path.join(folder, "rates.json"))
     for line in program.run("bench", "--help").out.splitlines():
         for words in examples_of("bench", line.split()[0]) if line.startswith("  ") else []:
-            ended = program.run(*words[1:], "--help", cwd=folder)
+            if words[0] == "mpirun":
+                problems += run_ranks(words, quick_bench, folder)
+                continue
+            arguments = [*words[1:], "--help"] if words[2] == "io" else quick_bench(words[1:])
+            ended = program.run(*arguments, cwd=folder)
             problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
     return problems
 
 
-script_test.run(links_and_paths_lead_somewhere, flags_exist, commands_run, examples_of_help_run)
+script_test.run(links_and_paths_lead_somewhere, flags_exist, commands_run, examples_of_help_run,
+                examples_of_benches_run)

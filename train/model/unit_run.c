@@ -44,14 +44,14 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_units *units = sw_model_get_units(model);
     const struct sw_model_bytes sizes = sw_model_bytes(model);
     const int64_t elems = most_elems(units), table_elems = units->unit[0].elems;
-    const int64_t typed = sw_dtype_bytes(sw_model_type(model)), boundary = most_of(sizes.output, units->count);
+    const int64_t typed = sw_dtype_bytes(sw_model_type(model)), output = most_of(sizes.output, units->count);
     int64_t all_bytes = 0;
     bytes[WEIGHTS] = elems * typed;
     bytes[TABLE] = table_elems * typed;
     bytes[ACC] = elems * (int64_t)sizeof(float);
     bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
     bytes[TOKENS] = sizes.token;
-    bytes[IN] = bytes[OUT] = bytes[GRAD] = boundary;
+    bytes[IN] = bytes[OUT] = bytes[GRAD] = output;
     bytes[SAVED] = most_of(sizes.saved, units->count);
     bytes[DERIVED] = most_of(sizes.derived, units->count);
     bytes[WORK] = sizes.work;

@@ -59,7 +59,7 @@ struct sw_option {
     bool own;          /* each rank may have a value of its own */
     bool recipe;       /* names a file of flags (recipe.h); a command has one such flag at most */
     const char *group; /* heading in --help; rows of a group are neighbours. NULL: the table has no groups */
-    unsigned commands; /* bits of the commands that have this row; 0: every command of the table */
+    unsigned commands; /* bits of the commands that have this row; ignored where the command has no bit */
 };
 
 /* The heading of flags about output; --quiet and --help stand below it. */

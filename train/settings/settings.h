@@ -79,6 +79,8 @@ extern const struct sw_command_line sw_train_command;
 extern const struct sw_command_line sw_resume_command; /* parses over the settings of the run */
 extern const struct sw_command_line sw_plan_command;
 extern const struct sw_command_line sw_bench_step_command;
+/* Prints the presets of --model: more_help of commands that have the flag. */
+void sw_settings_help_presets(FILE *to);
 
 /* Checks what the table of flags cannot: combinations of flags, and values that are small languages of their own. */
 sw_status sw_settings_check(const struct sw_settings *settings);

@@ -237,14 +237,14 @@ static sw_status check_train(const void *target) {
     return sw_settings_check(settings);
 }
 
-static void print_presets(FILE *to) {
+void sw_settings_help_presets(FILE *to) {
     fputs("\nPresets:\n", to);
     for (int i = 0; sw_preset_at(i) != NULL; i++)
         fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
 }
 
 static void print_presets_and_exits(FILE *to) {
-    print_presets(to);
+    sw_settings_help_presets(to);
     sw_options_help_exits(to);
 }
 
@@ -274,7 +274,7 @@ const struct sw_command_line sw_plan_command = {
     .bit = PLAN,
     .summary = "Shows where a model's state would live, what a step would move, and how long it would take.",
     TABLE,
-    .more_help = print_presets,
+    .more_help = sw_settings_help_presets,
     .examples = {"spillway plan --model model --place optimizer=nvme",
                  "spillway plan --model gpt2-tiny --rates rates.json --trace plan.trace.json",
                  "spillway plan --model gpt2-tiny --ranks 8 --zero 3 --json"}};
@@ -284,7 +284,7 @@ const struct sw_command_line sw_bench_step_command = {
     .summary = "Measures a training step as placed, beside a step with all state in memory, the step's I/O alone, and "
                "the least bytes that it can move.",
     TABLE,
-    .more_help = print_presets,
+    .more_help = sw_settings_help_presets,
     .examples = {"spillway bench step --model gpt2-124m --place optimizer=nvme",
                  "spillway bench step --model model --nvme . --steps 8",
                  "spillway bench step --model gpt2-tiny --rates rates.json --json"}};
