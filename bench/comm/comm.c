@@ -56,8 +56,8 @@ struct comm_bench {
     struct sw_memory *staging, *from, *to;
     struct sw_measure_comm *measure;
     bool plain;                 /* plain sends are measured */
-    double latency_s;           /* of a gather of next to nothing */
-    int64_t bytes, share_bytes; /* of the size at hand */
+    double latency_s;           /* a gather of next to nothing takes this long */
+    int64_t bytes, share_bytes; /* size being measured: all shares, and one */
     struct size_row *rows;
     int count;
 };
@@ -156,7 +156,7 @@ static sw_status report(const struct comm_bench *bench) {
     return SW_OK;
 }
 
-/* Opens the GPU of this rank among those of its machine. auto is the CPU where there is none. */
+/* Opens this rank's GPU, by its number on the machine; auto opens the CPU unless every rank has a GPU. */
 static sw_status open_device(struct comm_bench *bench) {
     enum { NAME_CHARS = 32 };
     const struct sw_bench_options *given = bench->given;

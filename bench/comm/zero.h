@@ -28,10 +28,10 @@ struct sw_zero_buffer {
 };
 
 struct sw_zero_stage {
-    int64_t bytes[SW_ZERO_FIGURES]; /* of the rank that has the most; the bytes sent are its communicator's count */
+    int64_t bytes[SW_ZERO_FIGURES]; /* on the rank that has the most; its communicator counts the bytes sent */
     double formula_bytes[SW_ZERO_FIGURES];
     int64_t planned_bytes;                         /* sent by the ops of a step, on the rank that sends the most */
-    struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* of this rank */
+    struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* this rank's */
     int buffers;
 };
 

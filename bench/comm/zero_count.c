@@ -1,4 +1,4 @@
-/* Counts the bytes that a plan's memory holds, and those of ZeRO's formulas (table 1 and section 7). */
+/* Counts the bytes that a plan's memory holds, and the bytes that ZeRO's formulas give (table 1 and section 7). */
 #include "bench/comm/zero.h"
 
 #include <assert.h>

@@ -61,7 +61,7 @@ void sw_zero_print(const struct sw_zero_report *report) {
     struct stage_row rows[SW_ZERO_STAGES];
     fill_rows(report, rows);
     printf("%s, %.2f million parameters, %s, %d ranks on %d machine%s by %s,\n%s; everything on the device\n"
-           "MB that a rank holds and sends a step, those of ZeRO's formulas, and the ratio\n",
+           "MB that a rank holds and sends a step, what ZeRO's formulas give, and the ratio\n",
            report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), place->ranks, place->nodes,
            place->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm), report->device);
     sw_table_print(SW_TABLE(fields, rows, SW_ZERO_STAGES));

@@ -22,14 +22,14 @@ enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
 struct part {
     const char *name;
     int64_t unit, times;
-    double seconds[CONTENDERS][SW_BENCH_MAX_ROUNDS]; /* of one unit */
+    double seconds[CONTENDERS][SW_BENCH_MAX_ROUNDS]; /* per unit and round */
 };
 
 struct compute_bench {
     const struct sw_bench_options *given;
     struct sw_bench_model of;
     struct sw_unit_run *run;
-    struct sw_bench_products products; /* of a GPU; the CPU's are oneDNN's own */
+    struct sw_bench_products products; /* opened on a GPU alone; on the CPU oneDNN's own products are measured */
     struct part part[PARTS];
 };
 

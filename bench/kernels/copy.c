@@ -23,7 +23,7 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 struct size_row {
     int64_t bytes;
     struct sw_bench_rounds rounds;
-    double of_triad[2]; /* of upload and download; a copied byte is read and written, so the triad counts twice */
+    double of_triad[2]; /* ratios of upload and download; a copied byte is read and written, so they count twice */
 };
 
 #define ROW struct size_row

@@ -1,4 +1,4 @@
-/* The matrix products of a model's training: those of a block and of the head, forward and backward.
+/* The matrix products of a model's training: a block's and the head's, forward and backward.
  *
  * The bounds: oneDNN called directly with the same row-major operands, and oneDNN with operands that already lie in the
  * layouts that it chose, which a training step would have to make first. A GPU's products, which are the vendor's

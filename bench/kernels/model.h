@@ -7,14 +7,14 @@
 #include "train/settings/settings.h"
 
 struct sw_bench_model {
-    struct sw_settings settings; /* resolved; strings are those of what was given */
+    struct sw_settings settings; /* resolved; strings are borrowed from the given settings */
     struct sw_model_config config;
     struct sw_devices devices;
-    struct sw_device *device; /* of these, the one that computes */
+    struct sw_device *device; /* the one of `devices` that computes */
     struct sw_stream *stream;
     struct sw_model *model;
     sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
-    int count;                 /* of `product` */
+    int count;                 /* entries of `product` in use */
     struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
 };
 

@@ -17,12 +17,12 @@
 
 struct sw_least_shape {
     const struct sw_units *units;
-    const struct sw_unit_placement *placement; /* of each unit */
-    const int64_t *output_bytes;               /* of each unit's output, one micro-batch */
-    const bool *shares_input;                  /* of each unit: its backward reads the kept input of one before it */
+    const struct sw_unit_placement *placement; /* one entry per unit */
+    const int64_t *output_bytes;               /* one entry per unit, bytes of its output per micro-batch */
+    const bool *shares_input; /* `[u]`: unit u's backward pass reads the kept input of an earlier unit */
     sw_dtype type;
     int64_t micro_batches, tokens, seq;
-    const bool *update_on_device; /* of each unit, as struct sw_plan has it; NULL: none does */
+    const bool *update_on_device; /* one entry per unit, as in struct sw_plan; NULL: no unit does */
     bool speculated; /* updates run in the backward pass: the forward pass reads weights from where they live */
 };
 

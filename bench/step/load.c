@@ -43,7 +43,7 @@ struct load_bench {
     char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
     const char *folder;
     struct sw_io_target drive;
-    int64_t read_bytes, written_bytes; /* of a load */
+    int64_t read_bytes, written_bytes; /* by one load */
     struct sw_bench_rounds rounds;
 };
 

@@ -7,7 +7,7 @@
 #include "offload/engine/trace.h"
 
 struct sw_overlap {
-    double comm_s;   /* of a step: the comm lane is busy, waiting for other ranks included */
+    double comm_s;   /* per step: the comm lane is busy, including its waits for other ranks */
     double hidden_s; /* part of it while the compute lane is busy too */
 };
 

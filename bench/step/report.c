@@ -26,7 +26,7 @@ struct time_row {
     const char *key, *text;
     double step_s, tokens_per_s, placed_ratio; /* placed_ratio: the placed step over this one */
     int64_t steps;                             /* measured; -1: the step is predicted */
-    const char *bottleneck;                    /* of the prediction */
+    const char *bottleneck;                    /* name of the lane that bounds the predicted step */
     double bottleneck_share;
 };
 

@@ -30,7 +30,7 @@ struct sw_step_speed sw_step_speed(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->planned.settings;
     const struct sw_rates *rates = &b->planned.rates.rates;
     const struct sw_device_info info = sw_devices_info(&b->planned.devices);
-    const int64_t tokens = s->batch_tokens / sw_settings_ranks(s); /* of this rank */
+    const int64_t tokens = s->batch_tokens / sw_settings_ranks(s); /* this rank's, per step */
     const double flops = sw_model_flops_per_token(&b->planned.config, s->seq) * (double)tokens;
     const double placed_s = b->median_s[SW_STEP_PLACED];
     const struct {

@@ -10,7 +10,7 @@
 sw_status sw_step_measure_products(struct sw_step_bench *bench);
 
 struct sw_step_speed {
-    double flops_per_s;          /* of the model's arithmetic, without recomputation */
+    double flops_per_s;          /* the model's arithmetic; recomputation is not counted */
     double peak_flops_per_s;     /* 0: not known */
     double of_peak, of_products; /* of_peak: NAN where the peak is not known */
     /* The slowest of: the model's operations at the peak (at the rate of products where that is not known), and the

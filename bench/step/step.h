@@ -22,7 +22,7 @@ struct sw_step_bench {
     struct sw_ranks ranks;
     int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
     struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a rank alone */
-    struct sw_settings resident_settings;            /* its strings are those of `planned`, or literals */
+    struct sw_settings resident_settings;            /* strings are borrowed from `planned`, or literals */
     struct sw_plan *resident_plan;                   /* NULL: it does not fit into this machine */
     bool speculates;
     struct sw_contender placed, resident;
