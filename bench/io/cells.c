@@ -1,4 +1,5 @@
-/* What passes of all kinds ask: names of ways, shares of what may be written, and the caption of pictures. */
+/* Facts for passes of all kinds: names of ways, shares of the bytes that may be written, and the caption of pictures.
+ */
 #include "bench/io/io.h"
 
 #include "core/size.h"

@@ -26,7 +26,7 @@ struct step_context {
     struct sw_step_result result;
 };
 
-/* What the norm op of a step leaves for the update, which belongs to the next program. The plan orders it: the norm
+/* The norm op of a step leaves these for the update, which belongs to the next program. The plan orders it: the norm
  * waits for the updates and the commit that read it. */
 struct pending_update {
     bool redo; /* it was speculated, wrongly */

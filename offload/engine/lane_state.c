@@ -1,4 +1,4 @@
-/* What lanes know of each other: which op is next, whether it may start, and who is to be woken. */
+/* The state that lanes share: which op is next, whether it may start, and who is to be woken. */
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
 

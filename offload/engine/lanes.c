@@ -56,7 +56,7 @@ static void *run_sync_lane(void *argument) {
     return NULL;
 }
 
-/* What an I/O lane keeps beside its struct, private to its thread. */
+/* State of an I/O lane that only its thread uses. */
 struct io_state {
     bool finished[IO_WINDOW]; /* op number modulo the window */
     int outstanding;

@@ -45,7 +45,7 @@ struct sw_chunk {
 };
 struct sw_chunk sw_build_chunk(const struct sw_builder *b, sw_state state, int64_t unit, int64_t number);
 
-/* What a piece holds, or is given. */
+/* The content that a piece holds, or is given. */
 struct sw_what {
     sw_content content;
     int64_t unit, index, version;

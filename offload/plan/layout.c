@@ -154,17 +154,18 @@ static void lay_block_inputs(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE;
         away |= kept && tier != SW_DEVICE;
         nvme |= kept && tier == SW_NVME;
-        index->input[u] = add_if(layout, kept, "boundary", tier, spec->output_bytes[u - 1], group);
+        index->input[u] = add_if(layout, kept, "block input", tier, spec->output_bytes[u - 1], group);
         if (index->input[u] >= 0)
             plan->slot[index->input[u]].unit = (int32_t)u;
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
-    index->input[head] = ring ? UNUSED : add_pieces(layout, "boundary", SW_DEVICE, spec->output_bytes[head - 1], group);
-    index->output_ring = add_if(layout, ring, "boundary ring", SW_DEVICE, bytes, group + INPUT_SPARE);
-    index->input_back = add_if(layout, away, "boundary ring", SW_DEVICE, bytes, INPUT_SPARE);
-    index->input_out = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, INPUT_SPARE);
-    index->input_in = add_if(layout, nvme, "boundary ring", SW_HOST, bytes, INPUT_SPARE);
-    index->output_grad = add_if(layout, spec->train, "boundary gradient", SW_DEVICE, bytes, group);
+    index->input[head] =
+        ring ? UNUSED : add_pieces(layout, "block input", SW_DEVICE, spec->output_bytes[head - 1], group);
+    index->output_ring = add_if(layout, ring, "block input ring", SW_DEVICE, bytes, group + INPUT_SPARE);
+    index->input_back = add_if(layout, away, "block input ring", SW_DEVICE, bytes, INPUT_SPARE);
+    index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
+    index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
+    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the

@@ -363,7 +363,7 @@ static sw_status place_states(struct sw_plan *plan) {
 
 sw_status sw_plan_place(struct sw_plan *plan) {
     SW_TRY(place_states(plan));
-    /* What is left of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
+    /* The rest of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
     SW_TRY(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)));
     return grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan));
 }

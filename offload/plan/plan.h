@@ -35,7 +35,7 @@ bool sw_lane_is_io(sw_lane lane);
 /* Tells whether the lane belongs to the device that computes, which may queue the lane's ops. */
 bool sw_lane_is_of_device(sw_lane lane);
 
-/* What an op does. Work per chunk deals with a run of grains of one unit. */
+/* The work of an op. Work per chunk deals with a run of grains of one unit. */
 typedef enum __attribute__((packed)) {
     SW_OP_UPLOAD_TOKENS,         /* copies the step's inputs and targets to the device */
     SW_OP_FORWARD,               /* runs a unit's forward pass of one micro-batch */
@@ -67,7 +67,7 @@ const char *sw_op_name(sw_op_kind kind);
 /* Tells whether an op moves one piece between two tiers. */
 bool sw_op_is_transfer(sw_op_kind kind);
 
-/* What a piece holds. The comments name what the index of an access counts, beside its unit, and its version. */
+/* The content of a piece. The comments name what the index of an access counts, beside its unit, and its version. */
 typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,            /* micro-batches */
@@ -226,7 +226,7 @@ typedef enum {
     SW_PROGRAMS
 } sw_program_kind;
 
-/* What a program does with the update that the step before left. */
+/* The update that the step before left, as a program finds it. */
 typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiting;
 
 /* Which intermediates of a unit the backward pass computes again, as the forward pass does not keep them. */
@@ -330,7 +330,7 @@ sw_status sw_plan_check(const struct sw_plan *plan);
 /* Prints a readable table of tiers, placement and lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
-/* What follows asks about a plan and changes nothing (predicates.c, shards.c). */
+/* The functions below ask about a plan and change nothing (predicates.c, shards.c). */
 
 /* Returns the number of ranks, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
@@ -394,7 +394,7 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 
-/* What each rank tells the others of a step, in doubles: its losses, its requests and, unit by unit, the sums of
+/* The summary of a step that ranks exchange, in doubles: its losses, its requests and, unit by unit, the sums of
  * squares of its shard. sw_plan_summary_bytes returns the bytes of it, with those sums or without. */
 enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);

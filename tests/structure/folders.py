@@ -6,7 +6,7 @@ import re
 import script_test
 import sources
 
-MAX_LINES = 700
+MAX_LINES = 500
 QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
@@ -49,6 +49,16 @@ def files_stay_small():
     return [f"{path} has {count} lines; {MAX_LINES} are the most" for path, count in counted if count > MAX_LINES]
 
 
+# Fragments without a subject, and pronouns without a noun.
+FRAGMENT = re.compile(r"(?:/\*|//) (Of|Those|What|Whether|Likewise|The same of)\b")
+
+
+def comments_have_a_subject():
+    return [f"{path}:{number}: a comment begins with '{found[1]}'; name its subject"
+            for path in sources.c_sources() if not path.startswith("tests/")
+            for number, line in enumerate(sources.lines_of(path), 1) if (found := FRAGMENT.search(line))]
+
+
 # Calls that follow a path from the root or the current directory, and with it any link.
 BY_PATH = re.compile(r"(?<![\w.>])(open|fopen|creat|unlink|rename|rmdir|mkdir|opendir|chmod|lstat)\(")
 REACH_RUNS = ("train/files/", "train/folder/", "train/run/", "train/stores/", "io/queue/", "io/store/", "io/safetensors/")
@@ -64,4 +74,4 @@ def files_of_runs_are_reached_through_their_folder():
 
 
 script_test.run(includes_follow_the_order, includes_of_the_order_are_refused, every_folder_has_a_readme,
-                files_stay_small, files_of_runs_are_reached_through_their_folder)
+                files_stay_small, comments_have_a_subject, files_of_runs_are_reached_through_their_folder)

@@ -16,8 +16,8 @@ static void check_points(const struct sw_schedule *schedule, const struct point 
     for (size_t i = 0; i < count; i++) {
         const double lr = sw_schedule_lr(schedule, points[i].step);
         if (fabs(lr - points[i].lr) > 1e-12)
-            fail_msg("schedule %d: step %lld has %.17g, expected %.17g", (int)schedule->kind,
-                     (long long)points[i].step, lr, points[i].lr);
+            fail_msg("schedule %d: step %lld has %.17g, expected %.17g", (int)schedule->kind, (long long)points[i].step,
+                     lr, points[i].lr);
     }
 }
 

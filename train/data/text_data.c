@@ -20,7 +20,7 @@
 
 enum { BYTE_VOCAB = 256, READ_BYTES = 1 << 20 };
 
-/* What the same text is tokenized otherwise with begins with another word. */
+/* A version of the tokenization: another word here gives another digest, so that old cached tokens are not used. */
 #define RULES_VERSION "text-1"
 
 static bool ends_in(const char *path, const char *ending) {

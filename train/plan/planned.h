@@ -39,7 +39,6 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 /* Writes the file of --rates again, with the rates that were measured since. Does nothing without --rates. */
 sw_status sw_planned_keep_rates(const struct sw_planned *planned);
 
-
 /* Releases everything but the settings. */
 void sw_planned_release(struct sw_planned *planned);
 

@@ -11,7 +11,7 @@
 /* The most points of a curve: a chart has hardly more columns of pixels. An even number. */
 enum { SW_CURVE_POINTS = 800 };
 
-/* What the steps of a point have in one column of the log. */
+/* The values of one column of the log over the steps of a point. */
 struct sw_curve_value {
     double least, most, sum;
     int64_t count; /* steps with a number; 0: the other members mean nothing */

@@ -1,4 +1,4 @@
-/* What the steps of the training loop share with its ends. */
+/* Functions that the steps of the training loop and its ends share. */
 #include "core/size.h"
 #include "train/run/loop_private.h"
 

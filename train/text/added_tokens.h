@@ -40,7 +40,7 @@ struct sw_added_match {
     size_t begin, end;
     size_t resume; /* where to look for the next one: before `end` where white space was taken */
 };
-/* What to look for. */
+/* The kinds of tokens to look for. */
 struct sw_added_search {
     bool normalized;   /* the tokens of normalized texts, else those of texts as given */
     bool with_special; /* special tokens too; else they are text like any other */

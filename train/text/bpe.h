@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* What a piece is encoded with. Read by any number of threads. */
+/* Vocabulary and merges, by which pieces are encoded. Any number of threads may read it. */
 struct sw_bpe;
 
 /* Reads the object `model` of a tokenizer.json and checks that we have all that it asks for. `byte_level`: symbols are
@@ -22,7 +22,7 @@ void sw_bpe_destroy(struct sw_bpe *bpe);
  * what comes before with it. */
 bool sw_bpe_may_cut_before(const struct sw_bpe *bpe, struct sw_text character);
 
-/* What one thread needs: scratch memory, and the pieces that it met lately. */
+/* Scratch memory of one thread, and the pieces that it met lately. */
 struct sw_bpe_scratch;
 sw_status sw_bpe_scratch_create(struct sw_bpe_scratch **out);
 void sw_bpe_scratch_destroy(struct sw_bpe_scratch *scratch);

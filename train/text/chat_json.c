@@ -94,7 +94,8 @@ sw_status sw_chat_append_json(const json_t *object, const struct sw_chat_style *
     if (status == SW_OK)
         status = check_turns(turn, turns, all_loss, where);
     if (status == SW_OK)
-        status = sw_fail_while(sw_chat_render(style, turn, turns, (struct sw_chat_rendering){0}, out), "rendering %s", where);
+        status = sw_fail_while(sw_chat_render(style, turn, turns, (struct sw_chat_rendering){0}, out), "rendering %s",
+                               where);
     if (all_loss)
         mark_all(out);
     out->closed = true;

@@ -114,7 +114,7 @@ sw_status sw_marked_text_encode(struct sw_text_encoder *encoder, const struct sw
             run.text.data += part->bytes;
             continue;
         }
-        /* What follows a learnt part is learnt alone only where no special token lies between them. */
+        /* The part behind a learnt part is learnt alone only where no special token lies between them. */
         if (!part->loss && run.unlearnt_bytes < run.text.bytes)
             SW_TRY(encode_run(encoder, &run, out, out_loss));
         run.unlearnt_bytes += part->loss ? 0 : part->bytes;

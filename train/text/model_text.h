@@ -1,4 +1,4 @@
-/* What a model's folder says of text: its tokenizer, its vocabulary and the tokens that end a text. */
+/* The text side of a model's folder: its tokenizer, its vocabulary and the tokens that end a text. */
 #ifndef SW_TRAIN_TEXT_MODEL_TEXT_H
 #define SW_TRAIN_TEXT_MODEL_TEXT_H
 

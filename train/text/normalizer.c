@@ -67,7 +67,7 @@ static bool is_inert(uint32_t code, bool nfc) {
                    (code >= 0xAC00 && code <= 0xD7A3) || (code >= 0x1F300 && code <= 0x1F5FF));
 }
 
-/* Whether a normal form may change a character: it stays, whatever is beside it but what combines with it; it stays,
+/* The effect of a normal form on a character: it stays beside anything but a combining one; it stays,
  * and nothing combines with it; it may change. */
 enum change { STAYS, STAYS_ALONE, MAY_CHANGE };
 

@@ -14,7 +14,7 @@ struct sw_pattern;
 sw_status sw_pattern_create(const char *expression, bool literal, const char *path, struct sw_pattern **out);
 void sw_pattern_destroy(struct sw_pattern *pattern);
 
-/* What one thread needs to match. */
+/* Scratch memory of one thread that matches. */
 struct sw_pattern_scratch;
 sw_status sw_pattern_scratch_create(struct sw_pattern_scratch **out);
 void sw_pattern_scratch_destroy(struct sw_pattern_scratch *scratch);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What becomes of the matches of a stage, and of what lies between them. */
+/* The fate of the matches of a stage, and of the text between them. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS, BEHAVIORS };
 static const char *const behavior_names[BEHAVIORS] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                                       "Contiguous"};

@@ -26,7 +26,7 @@ struct sw_pre_tokenizer_scratch;
 sw_status sw_pre_tokenizer_scratch_create(struct sw_pre_tokenizer_scratch **out);
 void sw_pre_tokenizer_scratch_destroy(struct sw_pre_tokenizer_scratch *scratch);
 
-/* What takes the pieces, in order. */
+/* The function that takes the pieces, in order. */
 struct sw_piece_taker {
     sw_status (*take)(void *context, struct sw_text piece);
     void *context;

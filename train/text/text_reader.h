@@ -15,7 +15,7 @@ struct sw_text_rules {
     const char *separator; /* lines that are just this divide a file; NULL: none do */
     bool lines;            /* each line of a file is a document */
     const char *field;     /* of a .jsonl line's object, that has the text */
-    /* Of .jsonl lines that are chats or prompts with completions (chat_json.h): */
+    /* Rules for .jsonl lines that are chats or prompts with completions (chat_json.h): */
     const struct sw_tokenizer *tokenizer; /* NULL: chats are refused; borrowed */
     const char *model;                    /* folder whose chat template is the chats' format */
     const char *chat_format;              /* a format's name, or "auto" for the template's */

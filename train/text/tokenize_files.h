@@ -18,7 +18,7 @@ struct sw_tokenize_spec {
     int64_t pack_seq; /* packs documents into sequences of so many tokens (packer.h); 0: one follows the other */
 };
 
-/* What was written. */
+/* Counts of a token file that was written. */
 struct sw_tokenized {
     int64_t tokens, learnt; /* learnt: with a loss */
     int64_t documents;

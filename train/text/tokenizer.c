@@ -27,7 +27,7 @@ static sw_status add_special_id(const struct sw_tokenizer *tokenizer, const json
     return SW_OK;
 }
 
-/* What a template puts before and behind a single text. */
+/* The tokens that a template puts before and behind a single text. */
 static sw_status read_template(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
     const json_t *single = json_object_get(post, "single");
     bool text_seen = false;

@@ -24,7 +24,7 @@ int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spel
 /* Tells whether an id is of a special token. */
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id);
 
-/* What one thread encodes with. */
+/* Scratch memory of one thread that encodes. */
 struct sw_text_encoder;
 /* The tokenizer is borrowed and outlives the encoder. */
 sw_status sw_text_encoder_create(const struct sw_tokenizer *tokenizer, struct sw_text_encoder **out);

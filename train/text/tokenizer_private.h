@@ -1,4 +1,4 @@
-/* What a tokenizer is made of. */
+/* The parts of a tokenizer. */
 #ifndef SW_TRAIN_TEXT_TOKENIZER_PRIVATE_H
 #define SW_TRAIN_TEXT_TOKENIZER_PRIVATE_H
 

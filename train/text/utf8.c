@@ -3,7 +3,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* What may follow a lead byte: how many continuation bytes, and the range of the first of them (Unicode, table 3-7). */
+/* The bytes that may follow a lead byte: how many continuation bytes, and the range of the first of them (Unicode,
+ * table 3-7). */
 struct lead {
     uint8_t more, least, most;
 };

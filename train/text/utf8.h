@@ -27,7 +27,8 @@ sw_status sw_utf8_append_repaired(struct sw_text text, struct sw_text_buffer *ou
 bool sw_utf8_is_space(uint32_t code);
 /* The general categories Nd, Nl and No. */
 bool sw_utf8_is_numeric(uint32_t code);
-/* What \w matches by Unicode Technical Standard 18: Alphabetic, marks, decimal digits, connectors, joiners. */
+/* Tells whether \w matches a character, by Unicode Technical Standard 18: Alphabetic, marks, decimal digits,
+ * connectors, joiners. */
 bool sw_utf8_is_word(uint32_t code);
 
 /* The bytes of white space that a text begins or ends with. */
