@@ -183,8 +183,9 @@ fail:
 }
 
 sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out) {
-    struct sw_plan *plan;
+    struct sw_plan *plan = NULL;
     SW_TRY(sw_plan_outline(spec, &plan));
+    assert(plan != NULL);
     const sw_status status = sw_plan_complete(plan);
     if (status == SW_OK)
         *out = plan;

@@ -217,7 +217,7 @@ static sw_status take_turn(struct generator *g, struct sw_text said) {
 
 /* Answers a turn. A reply that was cut off ends all the same, as the next turn follows it. */
 static sw_status answer(struct generator *g, struct sw_text said) {
-    struct times times;
+    struct times times = {0};
     int32_t end;
     SW_TRY(take_turn(g, said));
     SW_TRY(write_tokens(g, &end, &times));
@@ -300,7 +300,7 @@ static sw_status open_sampler(struct generator *g) {
 }
 
 static sw_status generate(struct generator *g) {
-    struct times times;
+    struct times times = {0};
     int32_t end;
     SW_TRY(sw_command_read_run(open_all, close_all, g));
     SW_TRY(open_sampler(g));

@@ -115,8 +115,11 @@ static const struct sw_option *recipe_of(const struct sw_command_line *line) {
 static sw_status read_recipe(struct parser *parser) {
     const struct sw_option *option = recipe_of(parser->line);
     const size_t chars = option != NULL ? strlen(option->name) : 0;
-    for (int i = 0; option != NULL && i < parser->argc && strcmp(parser->argv[i], "--") != 0; i++) {
+    for (int i = 0; option != NULL && i < parser->argc; i++) {
         const char *at = parser->argv[i];
+        assert(at != NULL);
+        if (strcmp(at, "--") == 0)
+            break;
         const bool is_flag = strncmp(at, option->name, chars) == 0;
         const char *file = NULL;
         if (is_flag && at[chars] == '=')

@@ -147,7 +147,8 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
 
 /* The last step of --epochs may reach into the next pass, because steps are whole. */
 static sw_status steps_of_epochs(const struct sw_settings *s, int64_t epoch_windows, int64_t *out) {
-    const double steps = ceil(s->epochs * (double)epoch_windows / (double)(s->batch_tokens / s->seq));
+    const int64_t step_windows = s->batch_tokens / s->seq;
+    const double steps = ceil(s->epochs * (double)epoch_windows / (double)step_windows);
     if (!(steps >= 1.0 && steps < MOST_STEPS))
         return sw_fail(SW_ERR_ARG, "--epochs %g of this data would be %.3g steps of --batch-tokens %lld", s->epochs,
                        steps, (long long)s->batch_tokens);

@@ -3,6 +3,7 @@
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ static int64_t text_bytes(const struct sw_places *places) {
 
 static void tell(const struct sw_rank_stores *self, const char *id, const struct sw_places *places, struct told *own) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    assert(own != NULL);
     snprintf(own->id, sizeof own->id, "%s", id);
     own->local_rank = owner.local_rank;
     own->places = places->count;
@@ -43,6 +45,7 @@ static bool lies_in_folder(const struct sw_rank_stores *self, const struct sw_pl
 
 static sw_status hear(const struct told *told, struct sw_run_store *out) {
     const char *at = told->text;
+    assert(out != NULL);
     snprintf(out->id, sizeof out->id, "%s", told->id);
     out->local_rank = told->local_rank;
     for (int64_t i = 0; i < told->places; i++) {

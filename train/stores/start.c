@@ -40,7 +40,7 @@ bool sw_start_is_unfinished(const char *folder) {
 /* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
  * file that cannot be removed, or NULL. */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
-    static const char *const names[] = {"run.json.partial", "run.json", SW_RECIPE_NAME ".partial", SW_RECIPE_NAME,
+    static const char *const names[] = {"run.json.partial", "run.json", (SW_RECIPE_NAME ".partial"), SW_RECIPE_NAME,
                                         SW_START_FILE_NAME};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);

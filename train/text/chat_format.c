@@ -2,6 +2,7 @@
 
 #include "train/text/utf8.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,11 +141,13 @@ static struct sw_text trim(struct sw_text text) {
 }
 
 static struct sw_text trim_line_ends(struct sw_text text, bool left, bool right) {
-    while (left && text.bytes > 0 && text.data[0] == '\n')
-        text = (struct sw_text){text.data + 1, text.bytes - 1};
-    while (right && text.bytes > 0 && text.data[text.bytes - 1] == '\n')
-        text.bytes--;
-    return text;
+    size_t first = 0, end = text.bytes;
+    assert(end == 0 || text.data != NULL);
+    while (left && first < end && text.data[first] == '\n')
+        first++;
+    while (right && end > first && text.data[end - 1] == '\n')
+        end--;
+    return (struct sw_text){text.data + first, end - first};
 }
 
 static sw_status put_header(const struct rendering *r, sw_chat_role role) {

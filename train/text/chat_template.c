@@ -34,25 +34,26 @@ static const struct rule rules[] = {
     {"qwen2", .needed = {EACH, NO_SYSTEM, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'", CHATML_TURN,
                          IF_REPLY, CHATML_REPLY}},
     {"smollm2", .needed = {EACH, NO_SYSTEM,
-                           "'<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
-                           "Face<|im_end|>\n'",
+                           ("'<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+                            "Face<|im_end|>\n'"),
                            CHATML_TURN, IF_REPLY, CHATML_REPLY}},
     {"qwen2.5", .with_tools = true,
      .needed = {"'<|im_start|>system\n'+messages[0].content+'<|im_end|>\n'",
-                "'<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
-                "assistant.<|im_end|>\n'",
-                "if(message.role=='user')or(message.role=='system'andnotloop.first)or(message.role=='assistant'and"
-                "notmessage.tool_calls)",
+                ("'<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+                 "assistant.<|im_end|>\n'"),
+                ("if(message.role=='user')or(message.role=='system'andnotloop.first)or(message.role=='assistant'and"
+                 "notmessage.tool_calls)"),
                 CHATML_TURN, EACH, IF_REPLY, CHATML_REPLY}},
     {"qwen3", .with_tools = true,
      .needed = {"'<|im_start|>system\n'+messages[0].content+'<|im_end|>\n'",
                 "if(message.role=='user')or(message.role=='system'andnotloop.first)",
                 "ifloop.index0>ns.last_query_index", "ifloop.lastor(notloop.lastandreasoning_content)",
-                "'<|im_start|>'+message.role+'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content."
-                "lstrip('\n')",
+                ("'<|im_start|>'+message.role+'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content."
+                 "lstrip('\n')"),
                 "'<|im_start|>'+message.role+'\n'+content", "'<|im_end|>\n'", EACH, IF_REPLY, CHATML_REPLY}},
     {"llama3",
-     .needed = {"setcontent=" LLAMA3_TURN, "setcontent=bos_token+content", "ifloop.index0==0", "content", LLAMA3_REPLY},
+     .needed = {("setcontent=" LLAMA3_TURN), "setcontent=bos_token+content", "ifloop.index0==0", "content",
+                LLAMA3_REPLY},
      .others = {"setloop_messages=messages", "formessageinloop_messages", EACH, IF_REPLY}},
     {"llama3.1", .with_tools = true,
      .needed = {"bos_token", "setdate_string='26 Jul 2024'", "setsystem_message=messages[0].content|trim",
