@@ -2,8 +2,8 @@
  * which only the format's own special tokens are special, whatever the chat says. */
 #include "tests/fuzz/target.h"
 
-#include "train/text/chat_json.h"
-#include "train/text/chat_template.h"
+#include "train/documents/chat_json.h"
+#include "train/documents/chat_template.h"
 
 #include <assert.h>
 #include <jansson.h>

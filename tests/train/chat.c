@@ -2,8 +2,8 @@
  * templates are known, and what of a chat has a loss. */
 #include "tests/train/support.h"
 
-#include "train/text/chat_json.h"
-#include "train/text/chat_template.h"
+#include "train/documents/chat_json.h"
+#include "train/documents/chat_template.h"
 
 #include <jansson.h>
 

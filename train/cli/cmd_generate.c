@@ -3,11 +3,11 @@
 #include "train/cli/commands.h"
 #include "train/cli/read_options.h"
 #include "train/data/token_stream.h"
+#include "train/documents/chat_template.h"
 #include "train/files/files.h"
 #include "train/folder/source.h"
 #include "train/run/decoder.h"
 #include "train/run/sampler.h"
-#include "train/text/chat_template.h"
 #include "train/text/model_text.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 #include "train/cli/commands.h"
 #include "train/data/token_stream.h"
+#include "train/documents/text_inputs.h"
+#include "train/documents/text_reader.h"
 #include "train/text/model_text.h"
-#include "train/text/text_inputs.h"
-#include "train/text/text_reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "train/cli/commands.h"
+#include "train/documents/tokenize_files.h"
 #include "train/run/signals.h"
-#include "train/text/tokenize_files.h"
 
 #include <string.h>
 

@@ -28,8 +28,8 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
     return SW_OK;
 }
 
-/* Tells whether documents lie whole within sequences (train/text/packer.h): behind the sequences stands one token, the
- * last one's target, which is a document of its own. */
+/* Tells whether documents lie whole within sequences (train/documents/packer.h): behind the sequences stands one token,
+ * the last one's target, which is a document of its own. */
 static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out) {
     uint8_t mark = 0;
     if (tokens > data->seq && tokens % data->seq == 1 && sw_token_stream_has_documents(data->stream))

@@ -2,11 +2,11 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "train/documents/text_inputs.h"
+#include "train/documents/tokenize_files.h"
 #include "train/files/cache.h"
 #include "train/files/files.h"
 #include "train/text/model_text.h"
-#include "train/text/text_inputs.h"
-#include "train/text/tokenize_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

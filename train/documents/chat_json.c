@@ -1,4 +1,4 @@
-#include "train/text/chat_json.h"
+#include "train/documents/chat_json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* A document in parts: which of them may be special tokens, and which have a loss. */
-#ifndef SW_TRAIN_TEXT_MARKED_TEXT_H
-#define SW_TRAIN_TEXT_MARKED_TEXT_H
+#ifndef SW_TRAIN_DOCUMENTS_MARKED_TEXT_H
+#define SW_TRAIN_DOCUMENTS_MARKED_TEXT_H
 
 #include "train/text/tokenizer.h"
 

@@ -1,6 +1,6 @@
-#include "train/text/text_file.h"
+#include "train/documents/text_file.h"
 
-#include "train/text/text_inputs.h"
+#include "train/documents/text_inputs.h"
 
 #include <errno.h>
 #include <stdbool.h>

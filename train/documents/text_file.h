@@ -1,6 +1,6 @@
 /* A file that is read from its beginning, packed (.gz, .zst) or not. */
-#ifndef SW_TRAIN_TEXT_TEXT_FILE_H
-#define SW_TRAIN_TEXT_TEXT_FILE_H
+#ifndef SW_TRAIN_DOCUMENTS_TEXT_FILE_H
+#define SW_TRAIN_DOCUMENTS_TEXT_FILE_H
 
 #include "core/status.h"
 

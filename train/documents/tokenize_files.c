@@ -1,13 +1,13 @@
-#include "train/text/tokenize_files.h"
+#include "train/documents/tokenize_files.h"
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "offload/engine/team.h"
+#include "train/documents/packer.h"
+#include "train/documents/text_inputs.h"
+#include "train/documents/token_writer.h"
 #include "train/text/model_text.h"
-#include "train/text/packer.h"
-#include "train/text/text_inputs.h"
-#include "train/text/token_writer.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Chats as the text that a model was taught them in: ChatML, Llama 3, Llama 2, Mistral and Zephyr. */
-#ifndef SW_TRAIN_TEXT_CHAT_FORMAT_H
-#define SW_TRAIN_TEXT_CHAT_FORMAT_H
+#ifndef SW_TRAIN_DOCUMENTS_CHAT_FORMAT_H
+#define SW_TRAIN_DOCUMENTS_CHAT_FORMAT_H
 
-#include "train/text/marked_text.h"
+#include "train/documents/marked_text.h"
 
 typedef enum { SW_CHAT_SYSTEM, SW_CHAT_USER, SW_CHAT_ASSISTANT } sw_chat_role;
 

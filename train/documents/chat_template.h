@@ -1,8 +1,8 @@
 /* Which chat format a model has: what its chat_template, written in Jinja, is. */
-#ifndef SW_TRAIN_TEXT_CHAT_TEMPLATE_H
-#define SW_TRAIN_TEXT_CHAT_TEMPLATE_H
+#ifndef SW_TRAIN_DOCUMENTS_CHAT_TEMPLATE_H
+#define SW_TRAIN_DOCUMENTS_CHAT_TEMPLATE_H
 
-#include "train/text/chat_format.h"
+#include "train/documents/chat_format.h"
 
 /* Returns the format that a template writes, or NULL where it is none that we have. */
 const struct sw_chat_format *sw_chat_template_recognize(struct sw_text chat_template);

@@ -1,8 +1,8 @@
 /* Text files as a token file, on several threads, in memory for the longest document. */
-#ifndef SW_TRAIN_TEXT_TOKENIZE_FILES_H
-#define SW_TRAIN_TEXT_TOKENIZE_FILES_H
+#ifndef SW_TRAIN_DOCUMENTS_TOKENIZE_FILES_H
+#define SW_TRAIN_DOCUMENTS_TOKENIZE_FILES_H
 
-#include "train/text/text_reader.h"
+#include "train/documents/text_reader.h"
 
 struct sw_tokenize_spec {
     const char *model;        /* Hugging Face folder, or a tokenizer.json */

@@ -1,8 +1,8 @@
 /* Documents out of text files, one after the other, in memory for the longest of them. */
-#ifndef SW_TRAIN_TEXT_TEXT_READER_H
-#define SW_TRAIN_TEXT_TEXT_READER_H
+#ifndef SW_TRAIN_DOCUMENTS_TEXT_READER_H
+#define SW_TRAIN_DOCUMENTS_TEXT_READER_H
 
-#include "train/text/chat_format.h"
+#include "train/documents/chat_format.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "train/text/marked_text.h"
+#include "train/documents/marked_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Packs documents into sequences, so that none is cut where sequences of training meet. */
-#ifndef SW_TRAIN_TEXT_PACKER_H
-#define SW_TRAIN_TEXT_PACKER_H
+#ifndef SW_TRAIN_DOCUMENTS_PACKER_H
+#define SW_TRAIN_DOCUMENTS_PACKER_H
 
-#include "train/text/token_writer.h"
+#include "train/documents/token_writer.h"
 
 struct sw_packer;
 

@@ -1,4 +1,4 @@
-#include "train/text/chat_format.h"
+#include "train/documents/chat_format.h"
 
 #include "train/text/utf8.h"
 

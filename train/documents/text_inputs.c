@@ -1,4 +1,4 @@
-#include "train/text/text_inputs.h"
+#include "train/documents/text_inputs.h"
 
 #include <errno.h>
 #include <fts.h>

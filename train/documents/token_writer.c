@@ -1,4 +1,4 @@
-#include "train/text/token_writer.h"
+#include "train/documents/token_writer.h"
 
 #include "train/files/files.h"
 

@@ -1,7 +1,7 @@
 /* A token file F.bin and, beside it, F.bin.doc with where its documents begin (train/data/documents.h) and F.bin.mask
  * with a byte a token, 0 where it has no loss. They appear under their names only when they are whole. */
-#ifndef SW_TRAIN_TEXT_TOKEN_WRITER_H
-#define SW_TRAIN_TEXT_TOKEN_WRITER_H
+#ifndef SW_TRAIN_DOCUMENTS_TOKEN_WRITER_H
+#define SW_TRAIN_DOCUMENTS_TOKEN_WRITER_H
 
 #include "train/text/buffer.h"
 

@@ -1,4 +1,4 @@
-#include "train/text/packer.h"
+#include "train/documents/packer.h"
 
 #include <stdlib.h>
 #include <string.h>

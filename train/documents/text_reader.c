@@ -1,10 +1,10 @@
-#include "train/text/text_reader.h"
+#include "train/documents/text_reader.h"
 
 #include "core/log.h"
-#include "train/text/chat_json.h"
-#include "train/text/chat_template.h"
-#include "train/text/text_file.h"
-#include "train/text/text_inputs.h"
+#include "train/documents/chat_json.h"
+#include "train/documents/chat_template.h"
+#include "train/documents/text_file.h"
+#include "train/documents/text_inputs.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* The text files that names stand for: files, folders of them, patterns, and standard input. */
-#ifndef SW_TRAIN_TEXT_TEXT_INPUTS_H
-#define SW_TRAIN_TEXT_TEXT_INPUTS_H
+#ifndef SW_TRAIN_DOCUMENTS_TEXT_INPUTS_H
+#define SW_TRAIN_DOCUMENTS_TEXT_INPUTS_H
 
 #include "core/status.h"
 

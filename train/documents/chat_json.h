@@ -1,8 +1,8 @@
 /* Chats, and prompts with what completes them, out of objects of JSON. */
-#ifndef SW_TRAIN_TEXT_CHAT_JSON_H
-#define SW_TRAIN_TEXT_CHAT_JSON_H
+#ifndef SW_TRAIN_DOCUMENTS_CHAT_JSON_H
+#define SW_TRAIN_DOCUMENTS_CHAT_JSON_H
 
-#include "train/text/chat_format.h"
+#include "train/documents/chat_format.h"
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* A template is recognized by its tags: each is brought into one spelling, and all of them must be ones that the
  * format's rule knows. Templates that also render tools have many more tags; there, those that matter must be there. */
-#include "train/text/chat_template.h"
+#include "train/documents/chat_template.h"
 
 #include "train/files/files.h"
 #include "train/files/json_file.h"
