@@ -72,50 +72,69 @@ static sw_status check(const void *target) {
     return given->svg != NULL ? sw_svg_check(given->svg) : SW_OK;
 }
 
+/* Headings in --help. */
+#define DRIVES "Drives"
+#define MEASUREMENT "Measurement"
+#define WORKLOAD "Workload"
+
 #define AT(member) .offset = offsetof(struct sw_io_options, member)
 /* clang-format off */
 static const struct sw_option options[] = {
-    {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .value = "DIR",
+    {.name = "--nvme", .group = DRIVES, .kind = SW_OPTION_LIST, AT(nvme), .value = "DIR",
      .what = "folder on the drive, or a block device; repeatable, then striped; default: the current folder"},
-    {.name = "--size", .kind = SW_OPTION_SIZE, AT(size_bytes), .initial = "auto", .value = "SIZE", .allow_auto = true,
+    {.name = "--size", .group = DRIVES, .kind = SW_OPTION_SIZE, AT(size_bytes), .initial = "auto",
+     .value = "SIZE", .allow_auto = true,
      .int_min = LEAST_SIZE_BYTES,
      .what = "size of the files together; auto: a quarter of the free space, without --sustain at most 1GiB"},
-    {.name = "--block", .kind = SW_OPTION_SIZE, AT(block_bytes), .initial = "auto", .value = "SIZE", .allow_auto = true,
-     .int_min = SW_BUFFER_ALIGN_BYTES, .int_max = LARGEST_BLOCK_BYTES,
-     .what = "size of a request; auto: 256KiB 1MiB 4MiB, with --thorough 64KiB too, with --sustain 1MiB"},
-    {.name = "--depth", .kind = SW_OPTION_INT, AT(depth), .initial = "auto", .value = "N", .allow_auto = true,
-     .int_min = 1, .int_max = SW_QUEUE_MAX_DEPTH,
-     .what = "requests in flight; auto: 1 4 16 64, with --thorough 1 2 4 8 16 32 64, with --sustain 32"},
-    {.name = "--thorough", .kind = SW_OPTION_FLAG, AT(thorough),
+    {.name = "--most", .group = DRIVES, .kind = SW_OPTION_SIZE, AT(most_bytes), .initial = "256GiB", .value = "SIZE",
+     .int_min = LEAST_SIZE_BYTES, .what = "the most that is written in all, by fio too: drives wear"},
+    {.name = "--yes-overwrite", .group = DRIVES, .kind = SW_OPTION_FLAG, AT(overwrite),
+     .what = "overwrite a block device without asking; never one in use"},
+    {.name = "--allow-buffered", .group = DRIVES, .kind = SW_OPTION_FLAG, AT(allow_buffered),
+     .what = "accept a file system without direct I/O"},
+
+    {.name = "--thorough", .group = MEASUREMENT, .kind = SW_OPTION_FLAG, AT(thorough),
      .what = "more settings, more rounds: some minutes instead of about 45 s"},
-    {.name = "--random", .kind = SW_OPTION_FLAG, AT(random), .what = "blocks in random order, not in sequence"},
-    {.name = "--seconds", .kind = SW_OPTION_REAL, AT(seconds), .value = "S", .real_min = 0.01, .real_max = 3600,
-     .what = "time of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},
-    {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .initial = "auto", .value = "N", .allow_auto = true,
+    {.name = "--sustain", .group = MEASUREMENT, .kind = SW_OPTION_FLAG, AT(sustain),
+     .what = "write until the rate has fallen and settled, then read and write at once"},
+    {.name = "--time-limit", .group = MEASUREMENT, .kind = SW_OPTION_DURATION, AT(time_limit_s), .initial = "10m",
+     .value = "TIME",
+     .int_min = 1, .what = "the longest that --sustain may take"},
+    {.name = "--rounds", .group = MEASUREMENT, .kind = SW_OPTION_INT, AT(rounds), .initial = "auto", .value = "N",
+     .allow_auto = true,
      .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
      .what = "times that the best settings are measured, in turn; medians are shown; auto: 3, with --thorough 9"},
-    {.name = "--no-fio", .kind = SW_OPTION_FLAG, AT(no_fio), .what = "measure without fio, even where it is installed"},
-    {.name = "--sustain", .kind = SW_OPTION_FLAG, AT(sustain),
-     .what = "write until the rate has fallen and settled, then read and write at once"},
-    {.name = "--time-limit", .kind = SW_OPTION_DURATION, AT(time_limit_s), .initial = "10m", .value = "TIME",
-     .int_min = 1, .what = "the longest that --sustain may take"},
-    {.name = "--most", .kind = SW_OPTION_SIZE, AT(most_bytes), .initial = "256GiB", .value = "SIZE",
-     .int_min = LEAST_SIZE_BYTES, .what = "the most that is written in all, by fio too: drives wear"},
-    {.name = "--svg", .kind = SW_OPTION_STRING, AT(svg), .value = "FILE",
+    {.name = "--seconds", .group = MEASUREMENT, .kind = SW_OPTION_REAL, AT(seconds), .value = "S",
+     .real_min = 0.01, .real_max = 3600,
+     .what = "time of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},
+    {.name = "--no-fio", .group = MEASUREMENT, .kind = SW_OPTION_FLAG, AT(no_fio),
+     .what = "measure without fio, even where it is installed"},
+
+    {.name = "--block", .group = WORKLOAD, .kind = SW_OPTION_SIZE, AT(block_bytes), .initial = "auto",
+     .value = "SIZE", .allow_auto = true,
+     .int_min = SW_BUFFER_ALIGN_BYTES, .int_max = LARGEST_BLOCK_BYTES,
+     .what = "size of a request; auto: 256KiB 1MiB 4MiB, with --thorough 64KiB too, with --sustain 1MiB"},
+    {.name = "--depth", .group = WORKLOAD, .kind = SW_OPTION_INT, AT(depth), .initial = "auto", .value = "N",
+     .allow_auto = true,
+     .int_min = 1, .int_max = SW_QUEUE_MAX_DEPTH,
+     .what = "requests in flight; auto: 1 4 16 64, with --thorough 1 2 4 8 16 32 64, with --sustain 32"},
+    {.name = "--random", .group = WORKLOAD, .kind = SW_OPTION_FLAG, AT(random),
+     .what = "blocks in random order, not in sequence"},
+
+    {.name = "--svg", .group = SW_OPTION_OUTPUT, .kind = SW_OPTION_STRING, AT(svg), .value = "FILE",
      .what = "draw the rates into a new file; fio's points are dots"},
-    {.name = "--yes-overwrite", .kind = SW_OPTION_FLAG, AT(overwrite),
-     .what = "overwrite a block device without asking; never one in use"},
-    {.name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(allow_buffered),
-     .what = "accept a file system without direct I/O"},
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "one object on standard output"},
+    {.name = "--json", .group = SW_OPTION_OUTPUT, .kind = SW_OPTION_FLAG, AT(json),
+     .what = "one object on standard output"},
 };
 /* clang-format on */
 static const struct sw_command_line line = {
     .command = "bench io",
-    .summary = "reads and writes a drive through the store's I/O queue, beside fio where it is installed",
+    .summary = "Reads and writes a drive through the store's I/O queue, beside fio where it is installed.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .check = check};
+    .check = check,
+    .examples = {"spillway bench io", "spillway bench io --nvme /mnt/fast --svg fast.svg",
+                 "spillway bench io --nvme /mnt/fast --sustain --size 64GiB --json"}};
 
 /* Takes memory for the largest cell; one cell must fit at least. */
 static sw_status take_memory(struct sw_io_bench *bench) {
