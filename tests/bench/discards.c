@@ -1,4 +1,4 @@
-/* What the kernel says of a drive's discards, and that what cannot be asked is not waited for. */
+/* The kernel's counts of a drive's discards are read, and a drive that cannot be asked is not waited for. */
 #include "bench/io/discards.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* What of the ranks' exchange is hidden, against courses made by hand. */
+/* The part of the ranks' exchange that is hidden, against courses made by hand. */
 #include "bench/step/overlap.h"
 
 #include <setjmp.h>
@@ -106,7 +106,7 @@ static void parts_of_ops_are_hidden(void **state) {
     expect(c, 1, STEPS, 0, 0);
 }
 
-/* What is exchanged at the end of a step hides behind the next one's arithmetic, which may not be among the steps that
+/* The exchange at the end of a step hides behind the next one's arithmetic, which may not be among the steps that
  * are asked for. */
 static void steps_overlap(void **state) {
     const struct course *c = *state;

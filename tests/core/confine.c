@@ -141,7 +141,7 @@ static void test_a_way_up_is_the_users(void **state) {
     assert_int_equal(sw_path_mkdir(in(f->run, "..a"), 0700), 0);
 }
 
-/* What was confined is the folder, not what has its name later. */
+/* The folder itself is confined, and not another one that gets its name later. */
 static void test_a_folder_that_is_replaced(void **state) {
     struct folders *f = *state;
     struct stat info;

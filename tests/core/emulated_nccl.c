@@ -17,7 +17,7 @@
 ncclResult_t ncclGroupStart(void); /* NOLINT(readability-redundant-declaration) */
 ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) */
 
-/* Of a program without a GPU they are not there, nor called. */
+/* A program without a GPU does not have these functions and does not call them. */
 #pragma weak cudaMemcpyAsync
 #pragma weak cudaGetDevice
 
@@ -148,7 +148,7 @@ static sw_dtype type_of(ncclDataType_t type) {
     return type == ncclFloat32 ? SW_F32 : type == ncclBfloat16 ? SW_BF16 : SW_F16;
 }
 
-/* Of host memory, and at once. From the last rank to the first, rounding each time, as no order is promised. */
+/* Sums host memory at once, from the last rank to the first, rounding each time, as no order is promised. */
 ncclResult_t ncclReduce(const void *from, void *to, size_t elems, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
     int rank = -1;

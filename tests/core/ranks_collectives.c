@@ -32,7 +32,7 @@ static uint64_t draw(uint64_t seed, uint64_t number, uint64_t which) {
     return ((uint64_t)block.word[0] << 32) | block.word[1];
 }
 
-/* What a rank contributes: of many magnitudes, so that the order of sums shows. */
+/* Returns a rank's contribution: numbers of many magnitudes, so that the order of sums shows. */
 static float value_of(const struct work *work, int rank, int64_t index) {
     const struct sw_rng_block block =
         sw_rng(work->seed ^ 0x9e3779b97f4a7c15u, work->number, (uint64_t)rank << 40 | (uint64_t)index);
@@ -165,7 +165,7 @@ static void require_element(struct sw_comm *comm, const struct work *work, sw_dt
                   (double)sw_dtype_load(type, at, place), (double)truth);
 }
 
-/* What rounding each of the additions can make of it. */
+/* The largest error that rounding each of the additions can make. */
 static double library_bound(const struct work *work, int ranks, int64_t index) {
     static const double half_spacing[] = {[SW_F32] = 0x1p-24, [SW_BF16] = 0x1p-8, [SW_F16] = 0x1p-11};
     double magnitudes = 0.0;

@@ -1,4 +1,4 @@
-/* What the watch makes of what it knows. */
+/* The watch judges ranks by the facts that it has. */
 #include "core/ranks/watch_private.h"
 #include "core/size.h"
 

@@ -80,7 +80,7 @@ end:
     return status;
 }
 
-/* What is there must be the uninterrupted training's state after that step. */
+/* The state that is there must be the uninterrupted training's state after that step. */
 static sw_status check_state(struct harness *harness, const struct crash_shared *shared, int64_t step) {
     uint64_t digest;
     SW_TRY(digest_state(harness, &digest));

@@ -21,7 +21,7 @@ enum { SEQ = 24, BATCH = 2, SEQUENCES = 6, PACKED = 3, TOKEN_STREAM = 5 };
 /* fp32: another order of sums. */
 #define LOSS_TOLERANCE 5e-7     /* relative */
 #define GRADIENT_TOLERANCE 3e-6 /* of a unit's norm */
-/* What training without regard to documents is off by at least: how far the test sees. */
+/* The least error of a training that ignores documents: how far the test sees. */
 #define GRADIENT_UNLIKE 1e-2
 
 /* Lengths of the documents of each sequence; 0: no more. The last goes on with the sequence's last target. */

@@ -198,7 +198,7 @@ static int allowed_threads(int threads) {
 #endif
 }
 
-/* What computes in the tests of whole trainings: the CPU, or what SW_TEST_DEVICE names. */
+/* The device of the tests of whole trainings: the CPU, or what SW_TEST_DEVICE names. */
 static const char *device_name(void) {
     const char *name = getenv("SW_TEST_DEVICE");
     return name != NULL ? name : "cpu";

@@ -11,7 +11,7 @@
 
 enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5 };
 
-/* Of losses and norms in fp32 beside one rank's. */
+/* Tolerance of losses and norms in fp32 beside those of one rank. */
 #define RELATIVE_ERROR 1e-6
 
 struct job {
@@ -95,7 +95,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     const int order = !grouped ? BY_LAYER : zero < SW_ZERO_GRADS ? BY_GROUP : REDUCED_BY_GROUP;
     spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
-    /* Of units with fewer grains than ranks, the last ones have none. */
+    /* The last ranks have no grain of a unit with fewer grains than ranks. */
     const int64_t least_held = ranks_of(job) <= LEAST_GRAINS ? trace.grains / ranks_of(job) / 2 : 0;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
@@ -137,7 +137,7 @@ static sw_status run(struct job *job, int variants) {
     return SW_OK;
 }
 
-/* What any rank has found. */
+/* Tells whether any rank has found a problem. */
 static int judge(struct job *job, sw_status status) {
     bool right = status == SW_OK && job->wrong[0] == '\0';
     if (status != SW_OK)

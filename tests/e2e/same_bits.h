@@ -16,7 +16,7 @@ extern const struct sw_model_config same_rotary_config;
 #define SAME_CLIP 1.0
 struct harness_spec same_spec(sw_dtype type);
 
-/* What a training leaves behind. The caller frees it. Every byte of a grain that this rank does not have is
+/* The results of a training. The caller frees it. Every byte of a grain that this rank does not have is
  * SAME_NOT_HELD, which makes no number. */
 enum { SAME_NOT_HELD = 0xff };
 struct same_trace {

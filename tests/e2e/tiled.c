@@ -46,7 +46,8 @@ static void must(sw_status status) {
         fail_msg("%s", sw_error_message(status));
 }
 
-/* What a training computes; gradients are those of the first step, whole tensors in the order of the untiled units. */
+/* The numbers that a training computes; gradients are those of the first step, whole tensors in the order of the
+ * untiled units. */
 struct outcome {
     double loss[STEPS], evaluation;
     float *grads;
@@ -118,7 +119,7 @@ static double relative(double a, double b) {
     return fabs(a - b) / a;
 }
 
-/* Of the fixed batch and of all steps. */
+/* Losses of the fixed batch and of all steps. */
 static double loss_error(const struct outcome *a, const struct outcome *b) {
     double most = relative(a->evaluation, b->evaluation);
     for (int s = 0; s < STEPS; s++)

@@ -1,4 +1,4 @@
-/* What the targets of safetensors files do with a folder that opened. */
+/* The work that the targets of safetensors files do with a folder that opened. */
 #ifndef SW_TESTS_FUZZ_TENSORS_H
 #define SW_TESTS_FUZZ_TENSORS_H
 

@@ -9,7 +9,7 @@ enum { LOOP_NAME_CHARS = 32 };
 /* A loop device on a new file, gone with its last user. Gives its descriptor, or -1. */
 int loop_open(const char *backing, int64_t bytes, int sector_bytes, char name[LOOP_NAME_CHARS]);
 
-/* Whether the device could be given an ext4 file system. */
+/* Tells whether the device could be given an ext4 file system. */
 bool loop_make_file_system(const char *device);
 
 /* Runs the function in a process of its own, or skips where that ends with CHILD_SKIPPED. */

@@ -1,5 +1,5 @@
-/* What is read ahead is what is read: elements of files of every type, at every alignment, announced in order or not at
- * all, in one file or several. */
+/* Reading ahead gives the bytes that reading gives: elements of files of every type, at every alignment, announced in
+ * order or not at all, in one file or several. */
 #include "tests/io/support.h"
 
 #include "core/size.h"

@@ -100,7 +100,7 @@ static void commits_and_reopens(void **state) {
     }
 }
 
-/* What a lane's tests believe the store to hold: the version of each grain of one generation or of scratch. */
+/* The contents that a lane's tests expect in the store: the version of each grain of one generation or of scratch. */
 struct shadow {
     struct sw_store *store;
     sw_store_kind kind;

@@ -9,7 +9,7 @@
 
 enum { SEEDS = 1000, STEPS = 3, MANY = 1 << 20, SMALL_SECTOR = 512, LARGE_SECTOR = 4096, FILES = 2 };
 
-/* What the store was doing. */
+/* The work of the store when the fault came. */
 typedef enum { CREATING, WRITING, OPENING, READING, PHASES } phase;
 
 struct life {
@@ -23,7 +23,7 @@ struct tally {
     int64_t struck[SW_FAULT_KINDS], failed[SW_FAULT_KINDS], failed_in[PHASES];
 };
 
-/* Whether a fault must leave no trace. */
+/* Tells whether a fault must leave no trace. */
 static bool must_be_mended(const struct sw_fault *fault) {
     switch (fault->kind) {
     case SW_FAULT_ERROR: return (fault->error == EINTR || fault->error == EAGAIN) && fault->count <= SW_QUEUE_RETRIES;

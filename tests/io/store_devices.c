@@ -125,7 +125,7 @@ static void works_on_large_sectors(void **state) {
     loop_run_or_skip(live_on_large_sectors, *state);
 }
 
-/* What a device holds at its ends; free() frees it. */
+/* Returns the bytes at a device's ends; the caller frees them. */
 static char *look_at(const struct device *device, int64_t bytes) {
     char *ends = io_buffer(2 * LOOK_BYTES);
     CHECK(pread(device->fd, ends, LOOK_BYTES, 0) == LOOK_BYTES);
@@ -239,7 +239,7 @@ static void refuses_what_cannot_be(void **state) {
     loop_run_or_skip(refuse_what_cannot_be, *state);
 }
 
-/* What was not begun leaves a device as it was; what was begun leaves it looking unused. */
+/* A store that was not begun leaves a device as it was; one that was begun leaves it looking unused. */
 static void fail_and_leave_nothing(void *context) {
     const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
     const struct device small = make_device(context, "small", SW_MIB, SMALL_SECTOR_BYTES);
@@ -305,7 +305,8 @@ static void resumes_after_kill(void **state) {
     loop_run_or_skip(be_killed_on_a_device, *state);
 }
 
-/* What the making of a store has left goes by its identity; what is another's, or only begins with zeros, stays. */
+/* The remains of a store's making are removed by their identity; the files of another store, and files that only begin
+ * with zeros, stay. */
 static void clear_what_was_begun(void *context) {
     char id[SW_STORE_ID_CHARS], other[SW_STORE_ID_CHARS];
     const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);

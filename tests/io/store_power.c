@@ -42,7 +42,7 @@ static bool says_unfinished(const char *message) {
     return false;
 }
 
-/* What is refused must be a store that has no commit, and the message must say so. */
+/* A store that is refused must have no commit, and the message must say so. */
 static void check_refusal(const struct history *self, sw_status status) {
     const bool withdrawn = self->faulty.one_generation && self->attempted > self->committed;
     if ((self->committed >= 0 && !withdrawn) || !says_unfinished(sw_error_message(status))) {

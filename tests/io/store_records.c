@@ -74,7 +74,7 @@ static void whole_records_are_not_spoken_of(void **state) {
 /* Whichever bit it is, the step before is opened and this one is said to be lost. */
 static void a_bit_of_the_last_record(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
-    /* Of six, one bit makes four or two. */
+    /* One bit turns six into four or two. */
     const struct records records = make_steps(&directories, 6, 0);
     const char *file = store_file(&directories, 0);
     for (int64_t byte = 0; byte < HEADER_BYTES; byte++)
@@ -122,8 +122,8 @@ static void copy_bytes(const char *path, int64_t offset_bytes, void *bytes, int6
     CHECK(close(fd) == 0);
 }
 
-/* What power leaves that fails within a commit: the mark of the one before, and a record that is partly there. Nothing
- * is lost, and the next commit takes its place. */
+/* The remains of a power failure within a commit: the mark of the one before, and a record that is partly there.
+ * Nothing is lost, and the next commit takes its place. */
 static void a_commit_that_never_finished(void **state) {
     for (int count = 1; count <= STORE_MAX_DIRECTORIES; count++) {
         char name[2] = {(char)('p' + count)};
@@ -197,7 +197,7 @@ static void a_record_of_one_file_of_several(void **state) {
     }
 }
 
-/* What never held a commit is empty; what held one and is empty was lost. */
+/* A store that never held a commit is empty; one that held a commit and is empty was lost. */
 static void an_emptied_record(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
     const struct records records = make_steps(&directories, 4, 0);

@@ -1,4 +1,4 @@
-/* What the store must refuse, in one clear sentence and with nothing left behind. */
+/* The store refuses bad input in one clear sentence and with nothing left behind. */
 #include "tests/io/store_support.h"
 
 #include "core/size.h"

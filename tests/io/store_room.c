@@ -36,8 +36,8 @@ static void add_scratches(struct sw_store *store) {
         CHECK_OK(sw_store_add_scratch(store, &scratches[i]));
 }
 
-/* What is said before is what is there after, on every number of directories; and the room for scratch is there when
- * the store is made, not when scratch comes. */
+/* The room that is announced is the room that is taken, on every number of directories; and the room for scratch is
+ * there when the store is made, not when scratch comes. */
 static void what_is_needed_is_what_is_taken(void **state) {
     for (int count = 1; count <= STORE_MAX_DIRECTORIES; count++) {
         char name[2] = {(char)('a' + count)};

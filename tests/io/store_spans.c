@@ -10,7 +10,7 @@
 
 enum { RANKS = 4, GRAIN_BYTES = 8192 };
 
-/* Of store_unit_grains, {13, 1, 0, 6}: uneven, with runs of no grains, and a rank that has nothing at all. */
+/* Shares of store_unit_grains, {13, 1, 0, 6}: uneven, with runs of no grains, and a rank that has nothing at all. */
 static const int64_t firsts[RANKS][STORE_UNITS] = {{0, 0, 0, 0}, {5, 1, 0, 2}, {5, 0, 0, 5}, {13, 1, 0, 6}};
 static const int64_t counts[RANKS][STORE_UNITS] = {{5, 0, 0, 2}, {0, 0, 0, 3}, {8, 1, 0, 1}, {0, 0, 0, 0}};
 

@@ -10,7 +10,7 @@
 
 enum { SEEDS = 12, MOST_BAD = 6, ALL_GRAINS = 20 };
 
-/* What is expected to be found, in order. */
+/* The findings that are expected, in order. */
 struct findings {
     int64_t unit[MOST_BAD], grain[MOST_BAD], offset[MOST_BAD];
     char path[MOST_BAD][256];

@@ -1,4 +1,5 @@
-/* What the I/O tests share: directories of their own, checks that name the seed, a ring that misbehaves on request. */
+/* Helpers that the I/O tests share: directories of their own, checks that name the seed, a ring that misbehaves on
+ * request. */
 #ifndef SW_TESTS_IO_SUPPORT_H
 #define SW_TESTS_IO_SUPPORT_H
 

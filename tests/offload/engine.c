@@ -39,7 +39,7 @@ static void check_calls(const struct toy *toy) {
         fail_msg("%s", toy->wrong);
 }
 
-/* Of the last training step. Every backward and head call adds 1 to the first element; a tied table gets 1 of each
+/* Checks the last training step. Every backward and head call adds 1 to the first element; a tied table gets 1 of each
  * head call too. */
 static void check_gradients(struct toy *toy, double grad_norm) {
     double squares = 0;

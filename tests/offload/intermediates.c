@@ -1,5 +1,5 @@
-/* What a unit computes again for its backward pass: as little as the device has room for, and of what it has no room
- * for the cheapest. */
+/* The choice of what a unit computes again for its backward pass: as little as the device has room for, and of what it
+ * has no room for the cheapest. */
 #include "tests/offload/plans.h"
 
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static struct sw_plan_spec fixed_spec(struct plans_random *random, struct sw_uni
     return spec;
 }
 
-/* Whether the plan would fit if a unit computed less again. */
+/* Tells whether the plan would fit if a unit computed less again. */
 static bool has_room(struct sw_plan *plan, int64_t unit, sw_recompute level, uint64_t seed) {
     const sw_recompute before = plan->recompute[unit];
     plan->recompute[unit] = level;
@@ -139,7 +139,7 @@ static void units_alike_keep_products_first(void **state) {
     expect(&sizes, 8, "nnnnn");
 }
 
-/* Of units that differ, what takes the longest for its bytes. */
+/* Among units that differ, the intermediates that take the longest for their bytes are kept. */
 static void the_dearest_is_kept_first(void **state) {
     (void)state;
     const struct sizes sizes = {.saved = {0, PAGE, 4 * PAGE, PAGE, PAGE, 4 * PAGE},

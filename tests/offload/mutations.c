@@ -180,7 +180,7 @@ static const char *second_opinion(const struct sw_plan *plan) {
     return wrong;
 }
 
-/* Those that are run over and over. */
+/* The programs that are run over and over. */
 static sw_program_kind draw_program(struct plans_random *random, const struct sw_plan *plan) {
     if (!plan->spec.train)
         return SW_PROGRAM_LOSS;
@@ -232,7 +232,7 @@ static void mutations_are_caught_or_harmless(void **state) {
     }
 }
 
-/* What is changed of the accesses to sums of a group's gradients. */
+/* The change that is made to the accesses to sums of a group's gradients. */
 typedef enum { WRITES, READS, ALL, CONFUSIONS } confusion;
 
 /* Calls them gradients; false where there are none. */

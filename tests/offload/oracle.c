@@ -26,7 +26,7 @@ struct content {
     int32_t unit, index, stage, version;
 };
 
-/* What is done to a piece. */
+/* The last action on a piece. */
 struct touch {
     int32_t node;
     bool write;
@@ -189,7 +189,7 @@ struct execution {
     bool redoes;
 };
 
-/* What a speculative update made is, where it is not redone, what the next step's update would have made. */
+/* The result of a speculative update that is not redone is the one that the next step's update would have made. */
 static struct content content_of(const struct execution *e, const struct sw_access *access, int32_t k, int32_t step) {
     const bool initial = access->age > 0 && !e->made[access->content];
     struct content content = {access->content, access->unit, access->first_index + k, access->version,
@@ -217,7 +217,7 @@ static const char *execute_access(const struct oracle *o, struct execution *e, c
     return NULL;
 }
 
-/* What is there before the first step. Without redoing, the step before that has left its speculative results: new
+/* The contents before the first step. Without redoing, the step before that has left its speculative results: new
  * weights, and new records in the generation that the first step commits. */
 static void fill_residents(const struct oracle *o, struct execution *e) {
     for (int32_t s = 0; s < o->plan->slot_count; s++) {

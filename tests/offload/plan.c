@@ -54,7 +54,7 @@ static struct work count_work(const struct sw_program *program) {
     return work;
 }
 
-/* What the placement makes necessary, counted without the plan. */
+/* The work that the placement makes necessary, counted without the plan. */
 struct need {
     const struct sw_plan *plan;
     struct work work;
@@ -245,7 +245,7 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     return sw_placement_of(plan->spec.place.share[state], before, own, total);
 }
 
-/* What the user asked for is what the plan does. */
+/* The plan does what the user asked for. */
 static void check_request(const struct sw_plan *plan, uint64_t seed) {
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
         for (int s = 0; s < SW_STATES; s++)
@@ -367,7 +367,7 @@ static bool is_mixed(const struct sw_plan *plan) {
     return false;
 }
 
-/* Whether records of some unit pass through the device. */
+/* Tells whether the optimizer state of some unit passes through the device. */
 static bool streams_any(const struct sw_plan *plan) {
     for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
         if (plan->spec.update_on_device[u] && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE)
@@ -375,7 +375,7 @@ static bool streams_any(const struct sw_plan *plan) {
     return false;
 }
 
-/* Whether an accumulator lies between groups on a tier above its gradients. */
+/* Tells whether an accumulator lies between groups on a tier above its gradients. */
 static bool has_accumulator_above(const struct sw_plan *plan) {
     const bool groups = plan->spec.train && plan->spec.group < plan->spec.micro_batches;
     for (int64_t u = 0; groups && u < plan->spec.units->count; u++)
@@ -384,7 +384,7 @@ static bool has_accumulator_above(const struct sw_plan *plan) {
     return false;
 }
 
-/* Whether an update on the device begins before those of units that are computed before it. */
+/* Tells whether an update on the device begins before those of units that are computed before it. */
 static bool begins_ahead(const struct sw_plan *plan) {
     const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
     int64_t forward = -1;

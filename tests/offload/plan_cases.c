@@ -63,7 +63,7 @@ static void waits_reach_two_steps_back(void **state) {
     free(program.wait);
 }
 
-/* What a plan was made from may change or go once it is outlined. */
+/* The arrays that a plan was made from may change or go once it is outlined. */
 static void plans_own_their_spec(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {

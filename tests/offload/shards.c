@@ -40,7 +40,7 @@ static bool same_between_ranks(const struct sw_op *a, const struct sw_op *b) {
            a->bucket == b->bucket;
 }
 
-/* What waits for each other on different ranks would stand still if it came in different orders. */
+/* Collectives that wait for each other on different ranks would stand still if they came in different orders. */
 static void check_same_order(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     for (int p = 0; p < SW_PROGRAMS; p++) {
         const struct sw_program *first = &plan[0]->program[p];

@@ -23,7 +23,7 @@ static void complain(struct toy *toy, const char *what, const struct sw_unit_cal
                  (long long)call->unit, (long long)call->micro, (long long)step);
 }
 
-/* What a boundary, saved area or gradient holds: no two that are alive at once are equal. */
+/* The content of a block input, saved area or gradient: no two that are alive at once are equal. */
 static float signature(int64_t step, int64_t unit, int64_t micro, int64_t what) {
     return (float)(((step * TOY_UNITS + unit) * TOY_MICROS + micro) * 4 + what);
 }
@@ -140,7 +140,7 @@ static sw_status head(void *context, const struct sw_unit_call *call) {
     return SW_OK;
 }
 
-/* What is derived is derived from what was saved. */
+/* The derived intermediates follow from the saved ones. */
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct toy *toy = context;
     const int64_t step = toy->last_step;

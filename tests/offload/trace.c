@@ -1,4 +1,4 @@
-/* What a trace keeps and how it writes it, on a plan of a handful of ops made by hand. */
+/* The times that a trace keeps, and the form in which it writes them, on a plan of a handful of ops made by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

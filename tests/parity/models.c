@@ -146,7 +146,7 @@ static void close_run(struct run *run) {
     json_decref(run->golden);
 }
 
-/* What a field has of each sequence of a micro-batch. */
+/* The values of a field for each sequence of a micro-batch. */
 static const json_t *of_micro_batch(const struct run *run, const char *field, int64_t step, int64_t micro) {
     return json_array_get(json_array_get(json_object_get(run->golden, field), (size_t)(step - 1)), (size_t)micro);
 }

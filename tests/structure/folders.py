@@ -55,7 +55,7 @@ FRAGMENT = re.compile(r"(?:/\*|//) (Of|Those|What|Whether|Likewise|The same of)\
 
 def comments_have_a_subject():
     return [f"{path}:{number}: a comment begins with '{found[1]}'; name its subject"
-            for path in sources.c_sources() if not path.startswith("tests/")
+            for path in sources.c_sources()
             for number, line in enumerate(sources.lines_of(path), 1) if (found := FRAGMENT.search(line))]
 
 

@@ -42,7 +42,7 @@ static void templates_are_recognized(void **state) {
     json_decref(golden);
 }
 
-/* What differs in a word may render anything. */
+/* A template that differs in one word may render anything. */
 static void other_templates_are_not(void **state) {
     (void)state;
     static const char *const texts[] = {

@@ -99,7 +99,7 @@ static void compare(const struct text_case *c, int64_t length, int64_t vocab, co
                  (long long)c->tiles, (long long)c->prompt, (long long)length, most, largest);
 }
 
-/* Of a text that the decoder writes itself. Returns how often it forgot what came first. */
+/* Continues a text that the decoder writes itself. Returns how often it forgot what came first. */
 static int64_t write_text(const struct text_case *c) {
     struct sw_source *source = open_source(c);
     const struct sw_inference_options options = options_of(SW_PRECISION_FP32);

@@ -163,7 +163,7 @@ static void what_is_not_supported_is_named(void **state) {
     }
 }
 
-/* What was written reads as what it was. */
+/* A configuration that was written reads back as it was. */
 static void assert_round_trip(const struct sw_model_config *config) {
     char *text = NULL;
     struct sw_model_config back;

@@ -12,7 +12,7 @@ enum { THREADS = 2 };
 enum { WEIGHTS, TABLE, INPUT, TOKENS, RANDOMS };
 #define SEED 99
 #define UNCUT_BYTES (4 * SW_GIB)
-/* What follows every area, and what no one has written yet: not a number in any type. */
+/* The bytes behind every area, and those that no one has written yet: not a number in any type. */
 enum { GUARD_BYTES = 64, GUARD = 0xa5, UNWRITTEN = 0xff };
 
 struct head_case {
@@ -25,14 +25,15 @@ struct head_case {
 /* Too few bytes for 111 rows. In fp32 48 rows and 512 columns: three tiles of each, the last of both smaller. */
 static const struct tiling cut_vocabulary = {.batch = 3, .vocab = 1300, .tile_bytes = INT64_C(48) * 512 * 8};
 static const struct tiling large_vocabulary = {.batch = 3, .vocab = LARGE_VOCAB};
-/* What one configuration computes. */
+/* The results of one configuration. */
 struct result {
     double loss, evaluation;
     float *logits, *grad, *acc, *table_acc;
     int64_t grad_elems, acc_elems, table_elems;
 };
 
-/* What a call names, one after the other in the device's memory, and a copy of it that the test fills and reads. */
+/* The operands that a call names, one after the other in the device's memory, and a copy of it that the test fills and
+ * reads. */
 enum area { WEIGHTS_AREA, TABLE_AREA, TOKENS_AREA, IN, GRAD, ACC, TABLE_ACC, WORK, AREAS };
 struct bench {
     struct sw_device *device;

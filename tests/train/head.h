@@ -1,4 +1,4 @@
-/* What the tests of the head share: a model of one block, and tilings of its head. */
+/* Helpers that the tests of the head share: a model of one block, and tilings of its head. */
 #ifndef SW_TESTS_TRAIN_HEAD_H
 #define SW_TESTS_TRAIN_HEAD_H
 

@@ -10,7 +10,7 @@
 #define GB INT64_C(1000000000)
 enum { SECONDS = 20, CALLS_A_SECOND = 100 };
 
-/* What is said of 40 GB at 2 GB/s, or of as many seconds of it as there are. */
+/* The text for 40 GB at 2 GB/s, or of as many seconds of it as there are. */
 static char *said(bool on_terminal, int seconds, bool ends) {
     char *text = NULL;
     size_t bytes = 0;

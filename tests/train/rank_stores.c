@@ -84,7 +84,7 @@ static int rank(void) {
 static void require(sw_status status) {
     if (status == SW_OK)
         return;
-    /* What all ranks have alike is said once. */
+    /* Facts that all ranks have alike are said once. */
     if (!job.ranks.told || rank() == 0)
         fprintf(stderr, "refused: %s\n", sw_error_message(status));
     (void)sw_comm_barrier(job.ranks.comm, "refusal");

@@ -31,7 +31,7 @@ static int64_t more_than_available(void) {
     return sw_max_i64(machine.available_bytes, machine.physical_bytes) + SW_GIB;
 }
 
-/* Whether a cgroup limits this process decides what a test can expect. */
+/* A limit by a cgroup decides what a test can expect. */
 static bool cgroup_leaves(int64_t bytes) {
     struct sw_machine machine;
     assert_int_equal(sw_machine_read(&machine), SW_OK);

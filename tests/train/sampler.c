@@ -41,7 +41,7 @@ static void check_frequencies(double temperature, int64_t top_k, double top_p, c
     sw_sampler_destroy(sampler);
 }
 
-/* Of probabilities 0.4, 0.25 and less, a share of 0.5 keeps two, and one of 1 the best alone. */
+/* With probabilities of 0.4, 0.25 and less, a share of 0.5 keeps two tokens, and one of 1 keeps the best alone. */
 static void min_p_drops_the_improbable(void **state) {
     (void)state;
     const struct {
@@ -88,7 +88,7 @@ static void top_k_keeps_the_most_likely(void **state) {
     (void)state;
     check_frequencies(1, 1, 1, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 2, 1, (const double[VOCAB]){0, 0.4 / 0.65, 0, 0.25 / 0.65, 0, 0});
-    /* Of equals the lower token. */
+    /* The lower token comes first among equals. */
     check_frequencies(1, 3, 1, (const double[VOCAB]){0.1 / 0.75, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0});
     check_frequencies(1, VOCAB, 1, probability);
     check_frequencies(1, 1000, 1, probability);

@@ -1,4 +1,4 @@
-/* What the tests of this folder share: a temporary directory, files in it, and failures by their message. */
+/* Helpers that the tests of this folder share: a temporary directory, files in it, and failures by their message. */
 #ifndef SW_TESTS_TRAIN_SUPPORT_H
 #define SW_TESTS_TRAIN_SUPPORT_H
 

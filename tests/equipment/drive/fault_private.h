@@ -1,4 +1,4 @@
-/* What the disk and the rings of the fault injection share. */
+/* Declarations that the disk and the rings of the fault injection share. */
 #ifndef SW_TESTS_EQUIPMENT_DRIVE_FAULT_PRIVATE_H
 #define SW_TESTS_EQUIPMENT_DRIVE_FAULT_PRIVATE_H
 
@@ -55,8 +55,8 @@ void sw_fault_drop(struct sw_fault_disk *disk, struct sw_fault_file *file, int64
 bool sw_fault_is_bad(const struct sw_fault_disk *disk, const struct sw_fault_file *file, int64_t offset_bytes,
                      int64_t bytes);
 
-/* What each ring has under way when all ends: writes are left executed, wholly or not at all, where only the process
- * died; all are executed where the power fails, which then decides. */
+/* The requests that each ring has under way when all ends: writes are left executed, wholly or not at all, where only
+ * the process died; all are executed where the power fails, which then decides. */
 void sw_fault_end_ring(struct sw_fault_disk *disk, struct sw_fault_ring *ring);
 
 #endif

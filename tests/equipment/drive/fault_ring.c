@@ -143,7 +143,7 @@ static int64_t flush(struct sw_fault_ring *ring, const struct under_way *r, cons
     return 0;
 }
 
-/* Of a short transfer, at least one unit that direct I/O can stop at. */
+/* A short transfer moves at least one unit at which direct I/O can stop. */
 static int64_t short_bytes(struct sw_fault_disk *disk, int64_t bytes) {
     const int64_t units = bytes / disk->sector_bytes;
     return units > 1 ? disk->sector_bytes * (1 + sw_fault_draw(disk, units - 1)) : bytes;
