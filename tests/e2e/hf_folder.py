@@ -20,8 +20,9 @@ def byte_tokenizer(**changes):
     prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in prints]
     spelled = {byte: chr(byte) for byte in prints} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     fields = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
-              "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
+              "pre_tokenizer": byte_level, "decoder": byte_level,
               "model": {"type": "BPE", "vocab": {spelled[byte]: byte for byte in range(256)}, "merges": []}}
     return json.dumps({**fields, **changes})
 
@@ -33,7 +34,8 @@ CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\
 def write_chat_tokenizer(folder, template=CHATML, first=1):
     """The files of a byte tokenizer with the special tokens of ChatML, of the ids `first` and the next, and a chat
     template. Ids from 1 are bytes, too, but no text has them."""
-    added = [{"id": first + i, "content": content, "special": True, "normalized": False}
+    rules = {"special": True, "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
+    added = [{"id": first + i, "content": content, **rules}
              for i, content in enumerate(("<|im_start|>", "<|im_end|>"))]
     for name, content in (("tokenizer.json", byte_tokenizer(added_tokens=added)),
                           ("tokenizer_config.json", json.dumps({"chat_template": template}))):
