@@ -2,15 +2,9 @@
 
 #include "bench/commands.h"
 #include "bench/io/pass.h"
-#include "bench/io/svg.h"
 #include "core/size.h"
 #include "io/queue/queue.h"
 #include "train/cli/commands.h"
-#include "train/cli/drives.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define LEAST_SIZE_BYTES (16 * SW_MIB)
 #define SWEEP_SIZE_BYTES SW_GIB
@@ -69,7 +63,7 @@ static sw_status check(const void *target) {
         return sw_fail(SW_ERR_ARG, "--sustain and --thorough are two benches; give one of them");
     if (given->sustain && given->random)
         return sw_fail(SW_ERR_ARG, "--sustain writes in sequence; leave --random out");
-    return given->svg != NULL ? sw_svg_check(given->svg) : SW_OK;
+    return SW_OK;
 }
 
 /* Headings in --help. */
@@ -121,8 +115,6 @@ static const struct sw_option options[] = {
     {.name = "--random", .group = WORKLOAD, .kind = SW_OPTION_FLAG, AT(random),
      .what = "blocks in random order, not in sequence"},
 
-    {.name = "--svg", .group = SW_OPTION_OUTPUT, .kind = SW_OPTION_STRING, AT(svg), .value = "FILE",
-     .what = "draw the rates into a new file; fio's points are dots"},
     {.name = "--json", .group = SW_OPTION_OUTPUT, .kind = SW_OPTION_FLAG, AT(json),
      .what = "one object on standard output"},
 };
@@ -133,7 +125,7 @@ static const struct sw_command_line line = {
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .check = check,
-    .examples = {"spillway bench io", "spillway bench io --nvme /mnt/fast --svg fast.svg",
+    .examples = {"spillway bench io", "spillway bench io --nvme /mnt/fast --thorough",
                  "spillway bench io --nvme /mnt/fast --sustain --size 64GiB --json"}};
 
 /* Takes memory for the largest cell; one cell must fit at least. */

@@ -20,7 +20,6 @@ struct sw_io_options {
     int64_t size_bytes, block_bytes, depth, rounds; /* SW_OPTION_AUTO: not given */
     int64_t time_limit_s, most_bytes;
     double seconds; /* of a cell; 0: not given */
-    char *svg;
     bool thorough, random, sustain, no_fio, overwrite, allow_buffered, json;
 };
 
@@ -76,10 +75,6 @@ const char *sw_io_way_name(sw_io_way way);
 bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth);
 /* Returns the bytes that a pass of so many seconds may write. */
 int64_t sw_io_share(const struct sw_io_bench *bench, double seconds);
-/* Writes the caption of a picture, "/data: nvme0n1 MODEL, ext4, 2026-11-22"; parts that the system does not tell are
- * left out. */
-void sw_io_caption(const struct sw_io_target *target, char *text, size_t chars);
-
 /* Run the two forms of the bench on an open target. */
 sw_status sw_io_sweep(struct sw_io_bench *bench);
 sw_status sw_io_sustain(struct sw_io_bench *bench);

@@ -19,9 +19,9 @@ enum { REAP_BATCH = 64, READER = 0, WRITER = 1 };
 struct stream {
     const struct sw_io_target *target;
     const struct sw_io_pass *pass;
-    int who;                /* READER or WRITER */
-    struct sw_queue *queue; /* NULL where the pass has a lane of the store */
-    _Atomic bool *over;     /* set by the direction that ends first */
+    int who; /* READER or WRITER */
+    struct sw_queue *queue;
+    _Atomic bool *over; /* set by the direction that ends first */
     int free_slots[SW_QUEUE_MAX_DEPTH];
     int free_count;
     int64_t blocks;       /* of all files together */
@@ -31,18 +31,32 @@ struct stream {
     double seconds;
 };
 
+const char *sw_io_way_name(sw_io_way way) {
+    static const char *const names[SW_IO_WAYS] = {
+        [SW_IO_READ] = "read", [SW_IO_WRITE] = "write", [SW_IO_BOTH] = "both"};
+    return names[way];
+}
+
+bool sw_io_fits(const struct sw_io_bench *bench, int64_t block_bytes, int depth) {
+    return block_bytes * depth <= bench->target.file_bytes * bench->target.count &&
+           block_bytes <= bench->target.file_bytes && block_bytes * depth <= SW_IO_MOST_IN_FLIGHT_BYTES;
+}
+
+int64_t sw_io_share(const struct sw_io_bench *bench, double seconds) {
+    return (int64_t)((double)bench->planned_write_bytes * seconds / bench->planned_write_s);
+}
+
 static sw_status open_stream(const struct sw_io_target *target, const struct sw_io_pass *pass, int who,
                              _Atomic bool *over, struct stream *out) {
     const struct sw_io_cell *cell = &pass->turn.cell;
     const int64_t span = pass->span_bytes > 0 ? pass->span_bytes : target->file_bytes;
-    *out =
-        (struct stream){.target = target,
-                        .pass = pass,
-                        .who = who,
-                        .over = over,
-                        .blocks = pass->store != NULL ? pass->store_blocks : span / cell->block_bytes * target->count,
-                        .free_count = cell->depth,
-                        .random = UINT64_C(88172645463325252) + (uint64_t)who};
+    *out = (struct stream){.target = target,
+                           .pass = pass,
+                           .who = who,
+                           .over = over,
+                           .blocks = span / cell->block_bytes * target->count,
+                           .free_count = cell->depth,
+                           .random = UINT64_C(88172645463325252) + (uint64_t)who};
     assert(out->blocks > 0 && cell->depth <= SW_QUEUE_MAX_DEPTH &&
            cell->block_bytes * cell->depth <= target->memory_bytes);
     for (int i = 0; i < cell->depth; i++)
@@ -55,7 +69,7 @@ static sw_status open_stream(const struct sw_io_target *target, const struct sw_
                                       .buffer_count = 1,
                                       .depth = cell->depth,
                                       .warned = &warned};
-    return pass->store != NULL ? SW_OK : sw_queue_open(sw_ring_open_uring, NULL, &spec, &out->queue);
+    return sw_queue_open(sw_ring_open_uring, NULL, &spec, &out->queue);
 }
 
 static int64_t next_block(struct stream *stream) {
@@ -86,20 +100,12 @@ static bool goes_on(const struct stream *stream) {
     return (double)(stream->now_ns - stream->start_ns) * 1e-9 < turn->seconds;
 }
 
-static sw_status put_block(struct stream *stream) {
+static void put_block(struct stream *stream) {
     const int64_t bytes = stream->pass->turn.cell.block_bytes, block = next_block(stream);
     const int slot = stream->free_slots[--stream->free_count];
     const bool write = stream->who == WRITER;
     char *buf = stream->target->memory[stream->who] + slot * bytes;
     stream->issued++;
-    if (stream->pass->store != NULL)
-        return sw_store_submit(stream->pass->store,
-                               &(struct sw_store_transfer){.write = write,
-                                                           .kind = SW_STORE_OPTIMIZER,
-                                                           .first_grain = block * SW_IO_STORE_GRAINS,
-                                                           .grains = SW_IO_STORE_GRAINS,
-                                                           .buf = buf,
-                                                           .tag = (uint64_t)slot});
     if (write)
         add_sums(stream, buf);
     sw_queue_put(stream->queue, &(struct sw_ring_request){.op = write ? SW_RING_WRITE : SW_RING_READ,
@@ -108,7 +114,6 @@ static sw_status put_block(struct stream *stream) {
                                                           .bytes = bytes,
                                                           .buf = buf,
                                                           .tag = (uint64_t)slot});
-    return SW_OK;
 }
 
 static sw_status finish_block(struct stream *stream, const struct sw_queue_result *result) {
@@ -125,16 +130,9 @@ static sw_status finish_block(struct stream *stream, const struct sw_queue_resul
 }
 
 static sw_status reap(struct stream *stream) {
-    struct sw_queue_result results[REAP_BATCH] = {{0}};
-    uint64_t tags[REAP_BATCH];
+    struct sw_queue_result results[REAP_BATCH];
     int count;
-    if (stream->pass->store == NULL) {
-        SW_TRY(sw_queue_reap(stream->queue, true, results, REAP_BATCH, &count));
-    } else {
-        SW_TRY(sw_store_reap(stream->pass->store, true, tags, REAP_BATCH, &count));
-        for (int i = 0; i < count; i++)
-            results[i].tag = tags[i];
-    }
+    SW_TRY(sw_queue_reap(stream->queue, true, results, REAP_BATCH, &count));
     for (int i = 0; i < count; i++)
         SW_TRY(finish_block(stream, &results[i]));
     return SW_OK;
@@ -154,7 +152,7 @@ static sw_status move_blocks(struct stream *stream) {
     stream->start_ns = stream->now_ns = stream->tick_ns = sw_now_ns();
     do {
         while (stream->free_count > 0 && goes_on(stream))
-            SW_TRY(put_block(stream));
+            put_block(stream);
         SW_TRY(reap(stream));
         stream->now_ns = sw_now_ns();
         tick(stream);

@@ -1,5 +1,5 @@
 /* One measured pass over the target's files: reading, writing, or both at once by a thread each. Requests go through
- * io/queue/queue.h, or through a lane of the store. */
+ * io/queue/queue.h. */
 #ifndef SW_BENCH_IO_PASS_H
 #define SW_BENCH_IO_PASS_H
 
@@ -8,19 +8,13 @@
 /* Called about once a second with the time and the bytes so far; false ends the pass. */
 typedef bool (*sw_io_tick)(void *context, double seconds, int64_t bytes);
 
-/* Grains of a block that goes through the store. */
-enum { SW_IO_STORE_GRAINS = 16 };
-
 struct sw_io_pass {
     struct sw_io_turn turn;
     int64_t span_bytes;  /* of each file; 0: all of it */
     int64_t first_block; /* where a sequential pass begins */
     bool random;
-    bool sums; /* computes checksums as the store does */
-    struct sw_store_lane
-        *store;           /* NULL: requests go to the queue; else a block is SW_IO_STORE_GRAINS grains of unit 0 */
-    int64_t store_blocks; /* of the store */
-    sw_io_tick tick[2];   /* of the reader and of the writer; may be NULL */
+    bool sums;          /* computes checksums as the store does */
+    sw_io_tick tick[2]; /* of the reader and of the writer; may be NULL */
     void *context[2];
 };
 

@@ -1,5 +1,4 @@
-/* The report of the sweep: for people, as JSON and as a picture. */
-#include "bench/io/svg.h"
+/* The report of the sweep: for people, and as JSON. */
 #include "bench/io/sweep.h"
 #include "bench/table.h"
 #include "core/size.h"
@@ -36,18 +35,6 @@ static const struct sw_bench_field own_fields[] = {
     {.name = "best_depth", .heading = "in flight", SW_AT(SW_FIELD_INT, CELL(SW_IO_FIO, depth))},
     {.name = "best_bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_FIO_BEST), SW_GIGA, .digits = 2},
     RATIO("ours_of_fio_best", "ours to fio", SW_IO_OURS, SW_IO_FIO_BEST),
-};
-
-#undef ROW
-#define ROW struct sw_io_store_way
-static const struct sw_bench_field store_fields[] = {
-    {.heading = "", SW_AT(SW_FIELD_TEXT, way)},
-    {.name = "bytes_per_s", .heading = "GB/s", SW_MEDIAN(rates, SW_IO_STORE), SW_GIGA, .digits = 2},
-    {.name = "of_plain", .heading = "to the queue alone", SW_RATIO(rates, SW_IO_STORE, SW_IO_PLAIN), .digits = 3},
-    {.name = "core_s_per_gb", .heading = "core-s/GB", SW_MEDIAN(core_s_per_gb, SW_IO_STORE), .digits = 4},
-    {.heading = "of it for sums", SW_AT(SW_FIELD_REAL, sums_core_s_per_gb), .digits = 4},
-    {.name = "plain_bytes_per_s", SW_MEDIAN(rates, SW_IO_PLAIN)},
-    {.name = "plain_core_s_per_gb", SW_MEDIAN(core_s_per_gb, SW_IO_PLAIN)},
 };
 
 /* Prints the answer in one sentence, for a reader who stops there. */
@@ -97,14 +84,14 @@ static void print_sweep(const struct sw_io_report *report) {
         }
     }
     printf("\nall settings, %s in %d file%s%s, %s: GB/s by requests in flight\n",
-           sw_format_size(report->file_bytes * target->count, size), target->count, target->count == 1 ? "" : "s",
-           target->direct ? "" : " through the page cache", report->bench->given->random ? "random" : "sequential");
+           sw_format_size(report->bench->target.file_bytes * target->count, size), target->count,
+           target->count == 1 ? "" : "s", target->direct ? "" : " through the page cache",
+           report->bench->given->random ? "random" : "sequential");
     sw_table_print(&(struct sw_bench_table){fields, 2 + grid->depths, rows, SW_IO_WAYS * grid->blocks, sizeof *rows});
 }
 
 void sw_io_print(const struct sw_io_report *report) {
     const bool no_fio = report->runners == 1 && !report->bench->given->no_fio;
-    char size[SW_SIZE_CHARS];
     print_verdict(report);
     printf("best settings, medians of %d rounds%s\n", (int)report->bench->effort.rounds,
            no_fio ? "; fio is not installed, so nothing stands beside" : "");
@@ -117,11 +104,6 @@ void sw_io_print(const struct sw_io_report *report) {
         sw_table_print(SW_TABLE(own_fields, report->best, SW_IO_WAYS));
     }
     print_sweep(report);
-    if (!report->has_store)
-        return;
-    printf("\nthe store, with checksums, %s blocks, %d in flight\n", sw_format_size(report->store.block_bytes, size),
-           report->store.depth);
-    sw_table_print(SW_TABLE(store_fields, report->store.way, SW_IO_BOTH));
 }
 
 static json_t *cells_json(const struct sw_io_report *report) {
@@ -155,63 +137,14 @@ static json_t *best_json(const struct sw_io_report *report) {
     return list;
 }
 
-static json_t *store_json(const struct sw_io_report *report) {
-    const struct sw_io_store_price *store = &report->store;
-    if (!report->has_store)
-        return json_null();
-    return sw_bench_join(json_pack("{s:I, s:i}", "block_bytes", (json_int_t)store->block_bytes, "depth", store->depth),
-                         sw_table_named_json(SW_TABLE(store_fields, store->way, SW_IO_BOTH)));
-}
-
 sw_status sw_io_print_json(const struct sw_io_report *report) {
     const struct sw_io_bench *bench = report->bench;
     const bool fio = report->runners > 1;
     return sw_bench_print_json(
-        json_pack("{s:s, s:i, s:I, s:b, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:o, s:o, s:o}", "bench", "io", "files",
-                  bench->target.count, "file_bytes", (json_int_t)report->file_bytes, "direct", bench->target.direct,
-                  "random", bench->given->random, "thorough", bench->given->thorough, "seconds", bench->effort.seconds,
-                  "rounds", (int)bench->effort.rounds, "fio", fio ? report->fio.version : NULL, "fio_fixed_buffers",
-                  fio && report->fio.fixed_buffers, "written_bytes", (json_int_t)bench->target.written_bytes, "cells",
-                  cells_json(report), "best", best_json(report), "store", store_json(report)));
-}
-
-/* Points of one way: a line for each block size over the requests in flight, and as many dots of fio's. */
-struct points {
-    double x[SW_IO_MAX_DEPTHS], y[SW_SVG_MAX_SERIES][SW_IO_MAX_DEPTHS];
-};
-
-static void draw_way(const struct sw_io_report *report, sw_io_way way, struct points *points,
-                     struct sw_svg_chart *chart) {
-    static const char *const titles[SW_IO_WAYS] = {
-        [SW_IO_READ] = "reading", [SW_IO_WRITE] = "writing", [SW_IO_BOTH] = "reading and writing at once, together"};
-    static_assert(SW_IO_RUNNERS * (int)SW_IO_MAX_BLOCKS <= (int)SW_SVG_MAX_SERIES, "ours and fio's fit a chart");
-    const struct sw_io_grid *grid = &report->bench->grid;
-    char size[SW_SIZE_CHARS];
-    *chart = (struct sw_svg_chart){.title = titles[way],
-                                   .x_label = "requests in flight",
-                                   .log2_x = true,
-                                   .series_count = report->runners * grid->blocks};
-    for (int s = 0; s < chart->series_count; s++) {
-        const int runner = s / grid->blocks, block = s % grid->blocks;
-        struct sw_svg_series *series = &chart->series[s];
-        *series =
-            (struct sw_svg_series){.x = points->x, .y = points->y[s], .dots = runner == SW_IO_FIO, .colour = block};
-        snprintf(series->name, sizeof series->name, "%s%s", sw_format_size(grid->block_bytes[block], size),
-                 runner == SW_IO_FIO ? ", fio" : "");
-        /* Cells that do not fit are the deepest, so that the points of every series are the first ones. */
-        for (int d = 0; d < grid->depths && report->results[way][block * grid->depths + d].fits; d++) {
-            points->x[d] = grid->depth[d];
-            points->y[s][series->count++] = report->results[way][block * grid->depths + d].rate[runner].bytes_per_s;
-        }
-    }
-}
-
-sw_status sw_io_draw(const struct sw_io_report *report, const char *path) {
-    struct points points[SW_IO_WAYS];
-    struct sw_svg_chart charts[SW_IO_WAYS];
-    char caption[SW_SVG_CAPTION_CHARS];
-    for (int way = 0; way < SW_IO_WAYS; way++)
-        draw_way(report, (sw_io_way)way, &points[way], &charts[way]);
-    sw_io_caption(&report->bench->target, caption, sizeof caption);
-    return sw_svg_write(path, caption, charts, SW_IO_WAYS);
+        json_pack("{s:s, s:i, s:I, s:b, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:o, s:o}", "bench", "io", "files",
+                  bench->target.count, "file_bytes", (json_int_t)report->bench->target.file_bytes, "direct",
+                  bench->target.direct, "random", bench->given->random, "thorough", bench->given->thorough, "seconds",
+                  bench->effort.seconds, "rounds", (int)bench->effort.rounds, "fio", fio ? report->fio.version : NULL,
+                  "fio_fixed_buffers", fio && report->fio.fixed_buffers, "written_bytes",
+                  (json_int_t)bench->target.written_bytes, "cells", cells_json(report), "best", best_json(report)));
 }

@@ -3,7 +3,6 @@
  * computes them, so that the cores are those of a training. */
 #include "bench/io/pass.h"
 #include "bench/io/samples.h"
-#include "bench/io/svg.h"
 #include "core/size.h"
 
 #include <math.h>
@@ -162,30 +161,9 @@ static sw_status print_json(const struct sustain *self) {
     return sw_bench_print_json(sw_bench_join(head, rest));
 }
 
-static sw_status draw(const struct sustain *self, const char *path) {
-    static const char *const names[LINES] = {
-        [READING] = "read", [WRITING] = "write", [BOTH_READ] = "both: read", [BOTH_WRITE] = "both: write"};
-    struct sw_svg_chart chart = {.title = "writing until it settles, then both at once, then reading",
-                                 .x_label = "seconds",
-                                 .series_count = LINES};
-    char caption[SW_SVG_CAPTION_CHARS];
-    for (int i = 0; i < LINES; i++) {
-        chart.series[i] = (struct sw_svg_series){.x = self->lines[i].at_s,
-                                                 .y = self->lines[i].bytes_per_s,
-                                                 .count = self->lines[i].count,
-                                                 .dashed = i == BOTH_READ || i == BOTH_WRITE,
-                                                 .colour = i};
-        snprintf(chart.series[i].name, sizeof chart.series[i].name, "%s", names[i]);
-    }
-    sw_io_caption(&self->bench->target, caption, sizeof caption);
-    return sw_svg_write(path, caption, &chart, 1);
-}
-
 static sw_status run(struct sustain *self) {
     const struct sw_io_options *given = self->bench->given;
     SW_TRY(run_phases(self));
-    if (given->svg != NULL)
-        SW_TRY(draw(self, given->svg));
     if (given->json)
         return print_json(self);
     print(self);

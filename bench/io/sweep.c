@@ -20,7 +20,7 @@ static void lay_out(struct sw_io_report *report) {
 static double planned_write_s(const struct sw_io_report *report) {
     const struct sw_io_effort *effort = &report->bench->effort;
     const int contenders = report->runners > 1 ? SW_IO_CONTENDERS : 1;
-    double seconds = report->has_store ? effort->seconds * (double)effort->rounds * SW_IO_STORE_CONTENDERS : 0.0;
+    double seconds = 0.0;
     for (int way = SW_IO_WRITE; way < SW_IO_WAYS; way++) {
         for (int i = 0; i < SW_IO_MAX_CELLS; i++)
             seconds += report->results[way][i].fits ? effort->seconds * effort->sweep_rounds * report->runners : 0.0;
@@ -30,18 +30,16 @@ static double planned_write_s(const struct sw_io_report *report) {
     return seconds;
 }
 
-/* Shares the bytes of --most among the passes by their time, after the files and the store have been written once.
- * Refuses shares of less than two blocks. */
+/* Shares the bytes of --most among the passes by their time, after the files have been written once. Refuses shares of
+ * less than two blocks. */
 static sw_status plan_writing(struct sw_io_report *report) {
     struct sw_io_bench *bench = report->bench;
-    const int64_t all_bytes = report->file_bytes * bench->target.count;
-    int64_t largest = report->has_store ? SW_IO_STORE_LEAST_BYTES : 0;
+    int64_t largest = 0;
     for (int i = 0; i < SW_IO_MAX_CELLS; i++)
         if (report->results[SW_IO_WRITE][i].fits)
             largest = sw_max_i64(largest, report->results[SW_IO_WRITE][i].cell.block_bytes);
     bench->planned_write_s = planned_write_s(report);
-    /* The store takes half of the space, and its zeros and its random bits are written once each. */
-    bench->planned_write_bytes = bench->given->most_bytes - (report->has_store ? 2 : 1) * all_bytes;
+    bench->planned_write_bytes = bench->given->most_bytes - bench->target.file_bytes * bench->target.count;
     if (sw_io_share(bench, bench->effort.seconds) >= 2 * largest)
         return SW_OK;
     return sw_fail(SW_ERR_ARG, "--most is too little for so many measurements of such blocks: give more, or fewer "
@@ -59,13 +57,11 @@ static sw_status measure(struct sw_io_report *report) {
         SW_TRY(sw_io_sweep_way(report, (sw_io_way)way));
     for (int way = 0; way < SW_IO_WAYS; way++)
         SW_TRY(sw_io_compare(report, (sw_io_way)way));
-    return report->has_store ? sw_io_measure_store(bench, &report->store) : SW_OK;
+    return SW_OK;
 }
 
 static sw_status show(const struct sw_io_report *report) {
     const struct sw_io_options *given = report->bench->given;
-    if (given->svg != NULL)
-        SW_TRY(sw_io_draw(report, given->svg));
     sw_long_work_end(&report->bench->progress);
     if (given->json)
         return sw_io_print_json(report);
@@ -78,8 +74,6 @@ sw_status sw_io_sweep(struct sw_io_bench *bench) {
     if (report == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the rates of the drive");
     report->bench = bench;
-    report->file_bytes = bench->target.file_bytes;
-    report->has_store = sw_io_has_room_for_store(&bench->target);
     lay_out(report);
     sw_status status = measure(report);
     if (status == SW_OK)

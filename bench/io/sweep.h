@@ -1,9 +1,8 @@
-/* The results of the sweep and of the comparison with fio, for those who print and draw them. */
+/* The results of the sweep and of the comparison with fio, for those who print them. */
 #ifndef SW_BENCH_IO_SWEEP_H
 #define SW_BENCH_IO_SWEEP_H
 
 #include "bench/io/fio.h"
-#include "bench/io/store.h"
 
 #include <assert.h>
 
@@ -29,13 +28,10 @@ struct sw_io_best {
 
 struct sw_io_report {
     struct sw_io_bench *bench;
-    int64_t file_bytes; /* before the store took its part */
     struct sw_fio fio;
     int runners;                                              /* SW_IO_RUNNERS, or 1 without fio */
     struct sw_io_result results[SW_IO_WAYS][SW_IO_MAX_CELLS]; /* by block size, then depth */
     struct sw_io_best best[SW_IO_WAYS];
-    bool has_store; /* a block device holds none */
-    struct sw_io_store_price store;
 };
 
 /* Measures all cells of a way that fit, and chooses the best of ours and of fio. */
@@ -45,9 +41,8 @@ sw_status sw_io_compare(struct sw_io_report *report, sw_io_way way);
 /* Returns the time of a pass of the comparison. */
 double sw_io_compared_seconds(const struct sw_io_bench *bench, sw_io_way way);
 
-/* Prints what people read: a sentence that answers, the best settings, then all cells and the store. */
+/* Prints what people read: a sentence that answers, the best settings, then all cells. */
 void sw_io_print(const struct sw_io_report *report);
 sw_status sw_io_print_json(const struct sw_io_report *report);
-sw_status sw_io_draw(const struct sw_io_report *report, const char *path);
 
 #endif

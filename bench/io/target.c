@@ -59,7 +59,6 @@ static sw_status open_one(const struct sw_io_target_spec *spec, int i, struct sw
     if (!sw_block_is_one(path))
         return sw_file_create_unnamed(path, spec->allow_buffered, &target->fd[i]);
     SW_TRY(sw_block_open(path, &target->fd[i], &bytes));
-    target->has_device = true;
     target->file_bytes = sw_min_i64(target->file_bytes, part_of(bytes, 1));
     return SW_OK;
 }
@@ -145,15 +144,5 @@ sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes) {
     }
     target->memory_bytes = bytes;
     fill_random(target->memory[1], bytes);
-    return SW_OK;
-}
-
-sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes) {
-    assert(file_bytes <= target->file_bytes);
-    for (int i = 0; i < target->count; i++)
-        if (!sw_block_is_one(target->paths[i]) && ftruncate(target->fd[i], file_bytes) != 0)
-            return sw_fail(SW_ERR_IO, "the file in %s cannot be cut: %s", target->paths[i], strerror(errno));
-    target->file_bytes = file_bytes;
-    sw_discards_wait(target->paths, target->count);
     return SW_OK;
 }

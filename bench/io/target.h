@@ -27,7 +27,7 @@ struct sw_io_target {
     int count;
     int fd[SW_STORE_MAX_FILES];
     int64_t file_bytes; /* of each file */
-    bool has_device, direct;
+    bool direct;
     struct sw_arena *arena;
     char *memory[2]; /* of readers and of writers, memory_bytes each */
     int64_t memory_bytes;
@@ -40,8 +40,5 @@ void sw_io_target_close(struct sw_io_target *target);
 
 /* Takes memory for so many bytes in flight each way, where there is less yet. The writer's holds random bits. */
 sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes);
-
-/* Gives the space behind file_bytes back. Block devices stay as they are. */
-sw_status sw_io_target_shrink(struct sw_io_target *target, int64_t file_bytes);
 
 #endif

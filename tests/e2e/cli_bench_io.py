@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import time
-import xml.etree.ElementTree
 
 import program
 from program import script_test
@@ -21,10 +20,10 @@ SMALL = ("--size", "16MiB", "--seconds", "0.01", "--rounds", 1)
 CELL = ("--block", "64KiB", "--depth", 2)
 SUSTAIN = ("--sustain", "--size", "16MiB", "--depth", 2, "--time-limit", 4, "--most", "64MiB")
 WAYS = ("read", "write", "both")
-FLAGS = ("--nvme --size --block --depth --thorough --random --seconds --rounds --no-fio --sustain --time-limit --most --svg "
+FLAGS = ("--nvme --size --block --depth --thorough --random --seconds --rounds --no-fio --sustain --time-limit --most "
          "--yes-overwrite --allow-buffered --json").split()
 FIELDS = {"bench": str, "files": int, "file_bytes": int, "direct": bool, "random": bool, "thorough": bool, "seconds": float,
-          "rounds": int, "fio_fixed_buffers": bool, "written_bytes": int, "cells": list, "best": list, "store": dict}
+          "rounds": int, "fio_fixed_buffers": bool, "written_bytes": int, "cells": list, "best": list}
 RATE_FIELDS = {"read_bytes_per_s": float, "write_bytes_per_s": float}
 CELL_FIELDS = {"way": str, "block_bytes": int, "depth": int, "bytes_per_s": float, "cores": float, **RATE_FIELDS}
 BEST_FIELDS = {"way": str, "block_bytes": int, "depth": int, "bytes_per_s": float, "cores": float,
@@ -33,8 +32,6 @@ FIO_FIELDS = {"bytes_per_s": float, "cores": float, "core_s_per_gb": float, "our
               "best_block_bytes": int, "best_depth": int, "best_bytes_per_s": float, "ours_of_fio_best": float,
               "fio_of_fio": float, "ours_of_fio_interval": list, "fio_of_fio_interval": list,
               "ours_of_fio_best_interval": list}
-PRICE_FIELDS = {"bytes_per_s": float, "core_s_per_gb": float, "plain_bytes_per_s": float,
-                "plain_core_s_per_gb": float, "of_plain": float}
 SUSTAIN_FIELDS = {"bench": str, "files": int, "file_bytes": int, "direct": bool, "block_bytes": int, "depth": int,
                   "burst_bytes_per_s": float, "settled_bytes_per_s": float, "settled": bool, "fell": bool,
                   "bytes_before_fall": float, "both_read_bytes_per_s": float, "both_write_bytes_per_s": float,
@@ -86,15 +83,6 @@ def wrong_rates(cell):
     return problems
 
 
-def wrong_store(store):
-    problems = []
-    for way in ("read", "write"):
-        price = store[way]
-        problems += wrong_fields(way, price, PRICE_FIELDS)
-        problems += unequal("of_plain", price["of_plain"], price["bytes_per_s"] / price["plain_bytes_per_s"])
-    return problems
-
-
 def whole_sweep():
     """The settings of each effort, but those that do not fit into the file."""
     usual = ((MIB // 4, MIB, 4 * MIB), (1, 4, 16, 64))
@@ -120,7 +108,7 @@ def wrong_sweep(grid, name, *more):
         problems.append(f"ways of {found['best']}, fio {found['fio']!r}")
     if (found["files"], found["file_bytes"], found["random"]) != (1, 16 * MIB, False):
         problems.append(f"{found['files']} files of {found['file_bytes']}, random {found['random']}")
-    return problems + wrong_store(found["store"])
+    return problems
 
 
 def wrong_intervals(fio):
@@ -136,8 +124,7 @@ def fio_stands_beside_in_print():
     """Its version in the verdict, and a line a way in two tables, with ratios in their intervals."""
     if shutil.which("fio") is None:
         raise script_test.Skip("no fio")
-    path = os.path.join(folder("pictured"), "fio.svg")
-    ended = program.run("bench", "io", "--nvme", folder("printed"), *SMALL, *CELL, "--svg", path)
+    ended = program.run("bench", "io", "--nvme", folder("printed"), *SMALL, *CELL)
     lines = ended.out.splitlines()
     problems = [] if "fio-" in "".join(lines[:2]) else [f"{ended.code}: {ended.out!r}"]
     for words, ratios in (("in turn with it at the same settings", 2), ("at its own best settings", 1)):
@@ -148,8 +135,7 @@ def fio_stands_beside_in_print():
                 problems.append(f"{way}: {line!r}")
             problems += [f"{way}: {middle} lies outside {low}-{high}" for middle, low, high in spans
                          if not float(low) <= float(middle) <= float(high)]
-    # A point of each way, and its key.
-    return problems + wrong_picture(path, 3, dots=3 * 2)
+    return problems
 
 
 def beside_fio():
@@ -177,7 +163,7 @@ def without_fio():
     where = folder("without")
     empty = dict(os.environ, PATH=where)
     ended = program.run("bench", "io", "--nvme", where, *SMALL, *CELL, env=empty)
-    if ended.code != 0 or said(ended) or "fio is not installed" not in ended.out or "the store" not in ended.out:
+    if ended.code != 0 or said(ended) or "fio is not installed" not in ended.out:
         return [f"status {ended.code}, {ended.err!r}, {ended.out!r}"]
     return []
 
@@ -192,12 +178,12 @@ def several_folders_and_random_order():
 
 
 def readable_reports():
-    """The verdict first; then the best, all settings and the store, in columns with headings, 80 wide."""
+    """The verdict first; then the best and all settings, in columns with headings, 80 wide."""
     where = folder("readable")
     ended = program.run("bench", "io", "--nvme", where, *SMALL, *CELL, "--no-fio")
     problems = []
     parts = [part.splitlines() for part in ended.out.split("\n\n")]
-    if ended.code != 0 or said(ended) or [len(part) for part in parts] != [2, 2 + 3, 2 + 3, 2 + 2]:
+    if ended.code != 0 or said(ended) or [len(part) for part in parts] != [2, 2 + 3, 2 + 3]:
         problems.append(f"status {ended.code}, {ended.err!r}, {ended.out!r}")
     if not re.match(r"The drive reads [0-9.]+ GB/s, writes [0-9.]+ GB/s, and moves [0-9.]+ GB/s", ended.out):
         problems.append(f"the verdict is {ended.out[:200]!r}")
@@ -206,40 +192,6 @@ def readable_reports():
     if ended.code != 0 or said(ended) or not re.search("^each is .* times slower", ended.out, re.MULTILINE):
         problems.append(f"--sustain: status {ended.code}, {ended.err!r}, {ended.out!r}")
     return problems
-
-
-def wrong_picture(path, lines, dots=0):
-    """Its lines and dots lie in it, and it says of what and when it is."""
-    root = xml.etree.ElementTree.parse(path).getroot()
-    drawn = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
-    problems = [] if len(drawn) == lines else [f"{path} has {len(drawn)} lines instead of {lines}"]
-    found = len(list(root.iter("{http://www.w3.org/2000/svg}circle")))
-    if found != dots:
-        problems.append(f"{path} has {found} dots instead of {dots}")
-    caption = next(root.iter("{http://www.w3.org/2000/svg}text")).text
-    if not caption.startswith(SCRATCH) or not re.search(r", 20\d\d-\d\d-\d\d$", caption):
-        problems.append(f"{path} is of {caption!r}")
-    width, height = float(root.get("width")), float(root.get("height"))
-    for line in drawn:
-        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
-        if not points or not all(0 <= x <= width and 0 <= y <= height for x, y in points):
-            problems.append(f"{path} has a line through {points}")
-    return problems
-
-
-def pictures():
-    """One line a block size and way, or one a phase; never over a file that is there."""
-    where, pictures_at = folder("drawn"), folder("pictures")
-    problems = []
-    table = [("sweep.svg", 3 * 3, (*SMALL, "--no-fio")), ("sustain.svg", 4, SUSTAIN)]
-    for name, lines, arguments in table:
-        path = os.path.join(pictures_at, name)
-        ended = program.run("bench", "io", "--nvme", where, *arguments, "--svg", path)
-        problems += wrong_picture(path, lines) if ended.code == 0 else [f"{name}: {ended.err!r}"]
-    before = program.tree(pictures_at)
-    ended = program.run("bench", "io", "--nvme", where, "--svg", path)
-    problems += program.wrong_refusal("a picture that is there", ended, 2, ["exists already"], ["bench io"])
-    return problems + [f"{name} was changed" for name in program.differences(before, program.tree(pictures_at))]
 
 
 def least_written(found):
@@ -344,8 +296,7 @@ def block_devices():
     with open(device, "rb") as file:
         if any(file.read()):
             problems.append("a refused drive was written to")
-    found, wrong = report(device, *SMALL, *CELL, "--yes-overwrite", fields={**FIELDS, "store": type(None)},
-                          more=["fio"])
+    found, wrong = report(device, *SMALL, *CELL, "--yes-overwrite", fields=FIELDS, more=["fio"])
     with open(device, "rb") as file:
         content = file.read()
     if not wrong and (found["file_bytes"] != 16 * MIB or not any(content[:16 * MIB]) or any(content[16 * MIB:])):
@@ -371,7 +322,7 @@ def misuse():
              (2, (*here, "--block", "64MiB", "--depth", 64), "--block", "--depth"), (2, (*here, "--size", "1MiB"), "--size"),
              (2, (*here, "--sustain", "--random"), "--random"),
              (2, (*here, "--sustain", "--thorough"), "--thorough"), (2, (*here, "--rounds", 100), "--rounds"),
-             (2, (*here, "--svg", os.path.join(where, "no", "x.svg")), "cannot be written"), (2, (where,), where),
+             (2, (where,), where),
              (1, (*here, "--size", "16MiB", "--block", "32MiB"), "--size", "--block"),
              (1, (*here, *SMALL, "--most", "17MiB"), "--most"), (1, ("--nvme", os.path.join(where, "no")), "no"),
              (1, (*here, *here), "same directory"), (1, ("--nvme", file), file),
@@ -383,6 +334,6 @@ def misuse():
     return problems + [f"left {name}" for name in os.listdir(where)]
 
 
-script_test.run(whole_sweep, beside_fio, fio_stands_beside_in_print, without_fio, several_folders_and_random_order, readable_reports, pictures,
+script_test.run(whole_sweep, beside_fio, fio_stands_beside_in_print, without_fio, several_folders_and_random_order, readable_reports,
                 bounded_writing, what_is_sustained, sustained_rates_for_a_plan, death_leaves_nothing, block_devices,
                 help_explains_every_flag, misuse)
