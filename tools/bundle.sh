@@ -67,7 +67,7 @@ copy_programs() {
         mkdir -p "$tree/build/$(dirname "$program")"
         strip -o "$tree/build/$program" "$built/$program"
     done < <(built_programs)
-    # What the assembler said of the kernels is read there too.
+    # The assembler's output about the kernels is read there too.
     (cd "$built" && find kernels/cuda -name '*.ptxas.txt') | while read -r program; do
         install -D -m 644 "$built/$program" "$tree/build/$program"
     done

@@ -498,7 +498,7 @@ def undetermined(name, count):
 
 
 def tensor_record(name, initial, first, final, generator):
-    """What is kept of a tensor: norms, projections and samples of its first gradient and of its last value."""
+    """Returns the kept parts of a tensor: norms, projections and samples of its first gradient and of its last value."""
     begin, end = undetermined(name, initial.numel())
     determined = torch.ones(initial.numel(), dtype=torch.float64)
     determined[begin:end] = 0

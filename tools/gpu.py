@@ -55,7 +55,7 @@ def commit():
 
 
 class Session:
-    """What is being run and kept. Results come from several threads."""
+    """The commands that run, and the results that are kept. Results come from several threads."""
 
     def __init__(self, options, document):
         self.options, self.document = options, document
@@ -72,7 +72,7 @@ class Session:
             print("\n".join(gpu_report.lines_of(stage, name, result)), flush=True)
 
     def keep_part(self, stage, name, result):
-        """What a command that still runs has said so far; a line is printed for it when it ends."""
+        """Saves the result so far of a command that still runs; its lines are printed when it ends."""
         with self.lock:
             gpu_report.put(self.document, stage, self.commit, name, {**result, "limit": True})
             gpu_report.save(self.path, self.document)

@@ -26,7 +26,7 @@ def say(**facts):
 
 
 def run(*arguments):
-    """What a program prints; None: it is absent, or fails."""
+    """Returns a program's output; None: it is absent, or fails."""
     try:
         return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -18,7 +18,7 @@ def new(device, date):
 
 
 def load(path, device):
-    """What is there, of the same GPU and driver; a driver that changed in between is an error."""
+    """Returns the results that are there, of the same GPU and driver; a driver that changed in between is an error."""
     with open(path, encoding="utf-8") as file:
         document = json.load(file)
     if document.get("spillway_gpu") != VERSION or document.get("device") != device:
@@ -33,7 +33,7 @@ def put(document, stage, commit, name, result):
 
 
 def has(document, stage, name):
-    """Whether a command has ended, well or badly, rather than been cut off."""
+    """Tells whether a command has ended, well or badly, rather than been cut off."""
     result = document["stages"].get(stage, {"results": {}})["results"].get(name)
     return result is not None and not result.get("limit")
 
@@ -48,13 +48,13 @@ def save(path, document):
 
 
 def at(value, *path):
-    """What lies there, or None."""
+    """Returns the value at a path of names within a document, or None."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else value[name] if isinstance(value, list) and value else None
     return value
 
 
-# Of each bench: what a row says, where it lies, what it is divided by, and what it must reach.
+# One row for each bench: its name, where the figure lies, its divisor, and its goal.
 STEP_ROWS = (("tokens/s", ("speed", "tokens_per_s"), 1, None),
              ("model flops of peak", ("speed", "of_peak"), 1, None),
              ("model flops of products", ("speed", "of_products"), 1, 0.75),
@@ -75,7 +75,7 @@ ROWS = {
                 ("all products of all time", ("totals", "all", "products_share"), 1, None)),
     "step": STEP_ROWS,
 }
-# What single results must reach, beside the rows above: attention at head size 128 over 8,192 tokens.
+# Goals of single results, beside the rows above: attention at head size 128 over 8,192 tokens.
 REQUIRED = {("step-7b", "tokens/s"): 14000.0, ("attention-8192", "forward Tflop/s"): 300.0,
             ("attention-8192", "backward Tflop/s"): 220.0}
 RESIDENT_SHARE, PRODUCTS_SHARE = 0.95, 0.9
@@ -100,7 +100,7 @@ def rows_of(name, values):
 
 
 def texts_of(name, result):
-    """What there is to say beside numbers."""
+    """Returns remarks beside the numbers."""
     values = result.get("values") or {}
     if "absent" in result:
         yield f"absent: {result['absent']} is not here"

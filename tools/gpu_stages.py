@@ -1,4 +1,4 @@
-"""What `./dev gpu` runs, in the order of what is learned for the time: stages of commands, each with its own limit, so
+"""The stages of `./dev gpu`, in the order of what is learned for the time: stages of commands, each with its own limit, so
 that a machine that is lent for some minutes at a time can prove everything in parts."""
 
 import os

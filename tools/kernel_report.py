@@ -41,7 +41,7 @@ def kernels_of(text, source):
 
 
 def readable(names):
-    """What the compiler's names stand for, without arguments and namespaces; as they are where no c++filt is found."""
+    """Returns the readable forms of the compiler's names, without arguments and namespaces; unchanged without c++filt."""
     if shutil.which("c++filt") is None:
         return names
     shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout

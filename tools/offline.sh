@@ -3,13 +3,13 @@
 
 libraries=$PWD/libraries/usr
 library_folders=$libraries/lib/x86_64-linux-gnu:$PWD/libraries/lib/x86_64-linux-gnu
-# What the machine has of its own comes first, but for the headers and libraries of this build.
+# The machine's own programs come first, but for the headers and libraries of this build.
 command -v meson >/dev/null || export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$libraries/lib/python3/dist-packages
 export PATH=$PATH:$libraries/bin
 export PKG_CONFIG_PATH=$libraries/lib/x86_64-linux-gnu/pkgconfig
 export CPATH=$libraries/include:$libraries/include/x86_64-linux-gnu${CPATH:+:$CPATH}
 export LIBRARY_PATH=$library_folders${LIBRARY_PATH:+:$LIBRARY_PATH}
-# What is built here finds its libraries by itself, so that other programs, such as Python with its own, never see them.
+# Programs built here find their libraries by themselves, so that others, such as Python with its own, never see them.
 export LDFLAGS="-Wl,--disable-new-dtags,-rpath,$library_folders${LDFLAGS:+ $LDFLAGS}"
 
 require() {

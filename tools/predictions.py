@@ -55,7 +55,7 @@ CASES = (
 )
 
 
-# What --vary changes in the machine's file, one at a time: the members on the way to a rate, and its value.
+# Changes of --vary to the machine's file, one at a time: the members on the way to a rate, and its value.
 VARIED = Case("h100", "qwen2.5-7b", 524288, 4, "as it chooses", ())
 VARIATIONS = (
     ("products at 620 TFLOP/s", {("device", "bf16_flops_per_s"): 620e12}),
@@ -71,7 +71,7 @@ BOUNDS = ("low", "expected", "high")
 
 
 def model_flops(case, parameters):
-    """Of a token: six for each parameter that multiplies, and causal attention."""
+    """Returns the flops of a token: six for each parameter that multiplies, and causal attention."""
     shape = SHAPES[case.model]
     return 6 * (parameters - shape.untied_table) + 6 * shape.layers * shape.hidden * SEQ
 

@@ -192,7 +192,7 @@ def run_all(tests, options):
     scratch = tempfile.mkdtemp(prefix="test-files-", dir=options.build)
     alone = [test for test in tests if not test["is_parallel"]]
     together = [test for test in tests if test["is_parallel"]]
-    # What waits leaves the cores to what computes, so that both kinds run side by side.
+    # Tests that wait leave the cores to those that compute, so that both kinds run side by side.
     pools = [ThreadPoolExecutor(options.jobs) for _ in (False, True)]
     try:
         started = [pools[waits(test)].submit(run_test, test, options, scratch) for test in together]
@@ -224,7 +224,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
-    # What may take longest begins first, so that short programs fill the cores at the end.
+    # The programs that may take longest begin first, so that short ones fill the cores at the end.
     tests = sorted(declared_tests(options.build), key=lambda test: (-test["priority"], -test["timeout"]))
     if options.names:
         tests = [test for test in tests if any(name in label_of(test) for name in options.names)]

@@ -17,7 +17,7 @@ FRAME = re.compile(r"^ +#(\d+) 0x\w+ (.*)$", re.MULTILINE)
 OWN = re.compile(re.escape(ROOT) + r"/\S+\.\w+:\d+")
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=^\s*$)", re.MULTILINE | re.DOTALL)
 OPENMP = re.compile(r"/lib(omp|gomp)[.\d-]*\.so")
-# Of a process that is killed while it looks for the names of what it reports.
+# The line with which a report ends whose process was killed while it looked for names.
 CUT_OFF = re.compile(r"^==\d+==WARNING: .* symbolizer .*$", re.MULTILINE)
 MPI = re.compile(r"/lib(mpi|open-pal|open-rte|pmix)\.so")
 
@@ -30,7 +30,7 @@ def is_own(leak, of_rank):
 
 
 def own_part(report):
-    """What is left of a report without the leaks of libraries; empty where nothing is."""
+    """Returns a report without the leaks of libraries; empty where nothing is left."""
     report = CUT_OFF.sub("", report)
     leaks = LEAK.findall(report)
     if not leaks:

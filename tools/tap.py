@@ -68,7 +68,7 @@ class Reader:
         # cmocka exits with the number of failed tests; another bad end (a leak found at exit) is a failure of its own.
         if ended and not missing and not any(case.outcome == "failed" for case in self.cases):
             self._add("exit", "failed", ended)
-        # What cmocka prints about a failed test follows the test's line.
+        # The text that cmocka prints about a failed test follows the test's line.
         if self.pending and self.cases:
             self.cases[-1].output += self.pending
         self.pending = []

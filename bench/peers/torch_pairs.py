@@ -21,7 +21,7 @@ def say(**fields):
 
 
 def ours(options, what, seq, micro_batch, *more):
-    """What `spillway bench` reports."""
+    """Returns the report of `spillway bench`."""
     command = [options.program, "bench", what, "--model", options.model, "--seq", str(seq), "--micro-batch",
                str(micro_batch), "--precision", "bf16", "--device", "cuda", "--json", *more]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

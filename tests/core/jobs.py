@@ -17,9 +17,9 @@ PROGRAM = os.environ.get("SW_RANKS_PROGRAM")
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
 LIMIT_S = 60 * script_test.TIME_FACTOR
-# Of a rank that is to be found silent or still, and where none may be, however busy the cores are.
+# A silent or still rank is found after the first; where none may be found, however busy the cores are, the second counts.
 TIMEOUT_MS, PATIENT_MS = int(2000 * script_test.TIME_FACTOR), 60000
-# What is left of the launcher's own time, on busy cores, once the ranks have ended.
+# Seconds that the launcher may take on busy cores once the ranks have ended.
 GRACE_S = 10
 VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
 

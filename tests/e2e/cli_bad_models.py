@@ -32,7 +32,7 @@ def refused_as(table):
 
 
 def good_folders_train():
-    """What the wrong ones differ from is right; prefixes, buffers and a second tied table change nothing."""
+    """The model from which the wrong ones differ is right; prefixes, buffers and a second tied table change nothing."""
     plain = {name.removeprefix("transformer."): tensor for name, tensor in GOOD.items()}
     plain["h.0.attn.bias"] = ([1, 1, 64, 64], [1.0] * 64 * 64)
     prefixed = {**GOOD, "lm_head.weight": GOOD[WTE]}

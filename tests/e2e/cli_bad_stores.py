@@ -191,7 +191,7 @@ def refused_in_use(arguments, what):
 
 
 def a_copy_that_shares_the_store():
-    """Of a run and a copy of its folder, whose store lies outside, only the one that trained last goes on."""
+    """A run and a copy of its folder share a store that lies outside; only the one that trained last goes on."""
     drive = path("shared-drive")
     os.mkdir(drive)
     run = trained("original", "--nvme", drive)

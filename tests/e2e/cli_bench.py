@@ -43,7 +43,7 @@ PASS_FIELDS = {"seconds": float, "flops_per_s": float, "of_products": float}
 COMPUTE_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                   "threads": int, "rounds": int, "micro_batch": int, "seq": int, "blocks": int, "totals": dict}
 COMPUTE_TOTAL_FIELDS = {"forward_s": float, "backward_s": float, "products_s": float, "products_share": float}
-# What a part has no time in: the head's backward pass is all of it, and an embedding multiplies nothing.
+# Parts without a time: the head's backward pass is all of it, and an embedding multiplies nothing.
 COMPUTE_NOTHING = {"embedding": ("products_s", "products_share"), "block": (), "head": ("forward_s",), "all": ()}
 PASSES = ("forward", "input gradient", "weight gradient")
 
@@ -207,7 +207,7 @@ def matrix_products():
 
 
 def wrong_arithmetic(found):
-    """Of one round, so that medians are that round's own times."""
+    """Returns the problems of a report of one round, whose medians are that round's own times."""
     totals, problems = found["totals"], []
     if totals.keys() != COMPUTE_NOTHING.keys():
         return [f"totals of {sorted(totals)}"]
@@ -264,7 +264,7 @@ def attention_passes():
 
 
 def every_precision():
-    """What the CPU cannot multiply is measured beside fp32, and the text says so."""
+    """A type that the CPU cannot multiply is measured beside fp32, and the text says so."""
     problems = []
     for precision in ("bf16", "fp16", "fp32"):
         arguments = ("gemm", "--model", "gpt2-tiny", "--seq", 8, "--micro-batch", 1, "--precision", precision)

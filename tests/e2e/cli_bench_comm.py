@@ -1,4 +1,4 @@
-"""What `bench comm` says, of ranks and of one alone; other benches are for one process. No speed is asserted."""
+"""`bench comm` reports on several ranks and on one alone; other benches are for one process. No speed is asserted."""
 
 import json
 import math

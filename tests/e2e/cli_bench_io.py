@@ -57,7 +57,7 @@ def unequal(what, found, expected):
 
 
 def said(ended):
-    """What standard error has beside what a slow machine makes it say."""
+    """Returns the lines of standard error but those that a slow machine causes."""
     return [line for line in ended.err.splitlines() if not line.startswith("measuring the drive: ") and
             "is still discarding deleted files" not in line]
 
@@ -195,7 +195,7 @@ def readable_reports():
 
 
 def least_written(found):
-    """What the file and the rates of the cells come to, on a drive so slow that --most stops none of them."""
+    """Returns the bytes by the file and the rates of the cells, on a drive so slow that --most stops none of them."""
     rates = [cell["write_bytes_per_s"] for cell in found["cells"]]
     rates += [cell.get("fio_bytes_per_s", 0) for cell in found["cells"] if cell["way"] == "write"]
     return found["file_bytes"] + sum(rates) * found["seconds"]

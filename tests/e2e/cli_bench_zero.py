@@ -1,4 +1,4 @@
-"""What `bench zero` says: at each stage ranks hold and send what the formulas of ZeRO say, to a fiftieth."""
+"""`bench zero` at each stage: ranks hold and send what the formulas of ZeRO say, to a fiftieth."""
 
 import json
 import math

@@ -51,7 +51,7 @@ def refused(what, budgets, more):
 
 
 def judge_refusal(what, budgets, more):
-    """What is named works, with a budget that is not named as it was; a twentieth less of it does not."""
+    """The named budget works, with the other budgets as they were; a twentieth less of it does not."""
     problems, named = refused(what, budgets, more)
     enough = {**budgets, **named}
     for flag, size in named.items():
@@ -119,7 +119,7 @@ def a_budget_that_suffices_is_not_named():
 
 
 def a_run_is_not_touched():
-    """What resume refuses leaves the run as it was, and it still goes on."""
+    """A refused resume leaves the run as it was, and it still goes on."""
     problems = []
     program.must(*train())
     device = "needs at least --device-memory"

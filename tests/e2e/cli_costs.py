@@ -1,4 +1,5 @@
-"""What steps write and what saves take: predicted by `plan`, counted in the log, told at the start and the end. No speed
+"""The bytes that steps write and the time that saves take: predicted by `plan`, counted in the log,
+told at the start and the end. No speed
 is asserted."""
 
 import json

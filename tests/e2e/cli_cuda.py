@@ -20,7 +20,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))
 RUN = os.path.join(SCRATCH, "run")
 SHAPE = ("--seq", 32, "--micro-batch", 2, "--batch-tokens", 128, "--threads", 1, "--chunk-grains", 2)
 MODEL = ("--model", "gpt2-tiny", "--seq", 16, "--micro-batch", 1)
-# What SW_EMULATED_GPU says is wrong, and the words that name it and its mending.
+# Faults that SW_EMULATED_GPU asks for, and the words that name each and its mending.
 DEFECTS = {
     "no-driver": ("driver is not installed", "--device cpu"),
     "old-driver": ("driver", "CUDA 12.2", "CUDA 13.0", "newer driver", "--device cpu"),

@@ -38,7 +38,7 @@ def device(name, mebibytes=32, sector=512):
 
 
 def content(name):
-    """What the device on this file holds."""
+    """Returns the bytes of the device on this file."""
     with open(path(name), "rb") as file:
         return file.read()
 

@@ -76,7 +76,7 @@ def fields():
 
 
 def ways_to_the_same_loss():
-    """Of the run and its export, whole and in shards; by text and tokens; however many windows at once."""
+    """Losses of the run and of its export, whole and in shards, by text and tokens, are equal, however many windows at once."""
     program.must("export", run(), path("whole"))
     program.must("export", run(), path("shards"), "--shard-size", "30KiB")
     program.write(path("held.bin"), struct.pack(f"<{len(HELD)}H", *HELD))

@@ -62,7 +62,7 @@ def wherever_weights_live():
 
 
 def the_least_that_works():
-    """What a refusal asks for is enough."""
+    """The budget that a refusal asks for is enough."""
     run()
     problems = []
     for command in ("generate", "eval"):

@@ -1,4 +1,5 @@
-"""What a GPU is trusted with, by a program whose GPU is the emulated one: a self-test before anything is computed, whose
+"""A GPU is trusted after its self-test, by a program whose GPU is the emulated one: a self-test before anything is
+computed, whose
 verdict is kept; the algorithms of matrix products, which are recorded and obeyed; and errors in the middle of a step,
 after which a run goes on from its last commit."""
 

@@ -38,7 +38,7 @@ def train(run, place, *more, steps=STEPS):
 
 
 def digest(run):
-    """Of the weights that the run's last commit holds."""
+    """Returns the digest of the weights that the run's last commit holds."""
     out = path("weights")
     shutil.rmtree(out, ignore_errors=True)
     program.must("export", path(run), out)
@@ -215,7 +215,7 @@ def an_evaluation_that_was_lost():
 
 
 def killed_at_its_beginning(wait_s):
-    """What resuming then says."""
+    """Returns the resume after a kill at so many seconds from the start."""
     run = path("begun")
     shutil.rmtree(run, ignore_errors=True)
     process = program.start(*train("begun", "nvme"))

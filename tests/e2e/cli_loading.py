@@ -47,7 +47,7 @@ def killed_when_loading(run):
 
 
 def a_load_that_was_killed_left_no_run():
-    """What is there is refused in a sentence that says so, but for the command that has begun it, which begins it again."""
+    """A folder that is there is refused in a sentence that says so, but the command that began it begins it again."""
     problems = []
     for kill in range(KILLS_MOST):
         run = f"killed-{kill}"

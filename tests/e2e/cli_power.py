@@ -50,7 +50,7 @@ LIVES = {
     "fewer ranks": ((2, train(2, *NVME, *EACH_STEP)), (1, resume(3)), (2, resume(4))),
     "no durability": ((1, train(2, *NVME, "--durability", "none", *EACH_STEP)), (2, resume(3)), (1, resume(4))),
 }
-# What goes on after a crash, and how a run that may be lost says that it is.
+# The commands that go on after a crash, and the words of a run that may be lost.
 RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 
 
@@ -153,7 +153,7 @@ class Crash:
         return self.oldest, self.newest
 
     def ranks_of_run(self):
-        """What run.json says; None where there is none."""
+        """Returns the content of run.json; None where there is none."""
         text = self.state.get(os.path.relpath(os.path.join(RUN, "run.json"), ROOT))
         return None if text is None else json.loads(text)["ranks"]
 
@@ -246,7 +246,7 @@ def wrong_exports(crash, steps, step):
 
 
 def left_behind(ranks):
-    """What lies on the machine beside the run, which so many ranks have, the other one and the exports."""
+    """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
     wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl")}
     own = [f"rank-{rank}-of-{ranks}" if ranks > 1 else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
@@ -266,7 +266,7 @@ def left_behind(ranks):
 
 
 def touched(state):
-    """What was changed of the other run."""
+    """Returns the changes to the other run."""
     below = [os.path.relpath(path, ROOT) + "/" for path in (OTHER, DRIVES[1])]
     before = {path: content for path, content in state.items() if path.startswith(tuple(below))}
     now = {below[i] + name: content for i, folder in enumerate((OTHER, DRIVES[1]))

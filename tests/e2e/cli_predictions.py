@@ -1,4 +1,4 @@
-"""What `spillway plan` predicts: by which rates, kept in which file, and the trace of it. No speed is asserted."""
+"""Predictions of `spillway plan`: by which rates, kept in which file, and their trace. No speed is asserted."""
 
 import json
 import os

@@ -52,7 +52,7 @@ def what_is_read(name):
 
 
 def stores_of_another_run_stay():
-    """Of one that has the places that a run would go on in."""
+    """A run is not resumed into places that hold the stores of another run, which stay."""
     drive = path("for-two-runs")
     os.mkdir(drive)
     together(1, train("first", STEPS, "--nvme", drive, "--place", NVME))

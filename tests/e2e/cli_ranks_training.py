@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 4))
 STEPS, EVAL_EVERY = 12, 5
 NVME = "weights=host,grads=nvme,optimizer=nvme"
-# Of a rank that hangs, of one that nothing is wrong with, and of the launcher once the ranks have ended, on busy cores.
+# Seconds on busy cores for a rank that hangs, for one that is well, and for the launcher once the ranks have ended.
 TIMEOUT_S, PATIENT_S, GRACE_S = 4, 100, 20
 
 
@@ -136,7 +136,7 @@ def long_job():
 
 
 def launcher_told(how, draw):
-    """What a user does who wants to end it: mpirun gives its ranks a second or so."""
+    """Ends a job as its user would: mpirun gives its ranks a second or so."""
     job = long_job()
     time.sleep(draw.random())
     job.process.send_signal(how)

@@ -234,7 +234,7 @@ def million_lines():
 
 
 class Drawn(html.parser.HTMLParser):
-    """What the page's script made: curves by the headings of their charts, list items, and all that is text."""
+    """Returns the results of the page's script: curves by the headings of their charts, list items, and all text."""
 
     def __init__(self):
         super().__init__()

@@ -20,7 +20,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
 ENDLESS, MOST_STEPS = 1000000, 400
 SHAPE = ("--seq", 16, "--micro-batch", 1, "--batch-tokens", 12 * 16, "--threads", 1, "--precision", "fp32",
          "--schedule", "constant", "--warmup", 0, "--place", "grads=host,optimizer=nvme", "--allow-buffered")
-# What a process may say that does not get the run.
+# Messages of a process that does not get the run.
 REFUSALS = ("is in use by another process", "another process is beginning a run", "was removed by the process that had it",
             "is not the folder of a run", "is not empty", "exists already", "is still held by writes",
             "has an unfinished start", "is not the one that rank 0 sees")
@@ -58,7 +58,7 @@ class Rival:
             return file.read()
 
     def has_run(self):
-        """Whether it has come to train, and may still."""
+        """Tells whether the process has come to train, and may still."""
         return self.process.poll() is None and not self.killed and "memory: " in self.said()
 
     def processes(self):
@@ -91,7 +91,7 @@ class Rival:
         seen["kills"] += 1
 
     def end(self):
-        """What is wrong with how it ended."""
+        """Returns the problems with the end of the process."""
         deadline = time.monotonic() + LIMIT_S
         # Ranks whose launcher was killed end a moment later, and so does a launcher whose rank was; some never do.
         while self.processes() and time.monotonic() < deadline:
@@ -115,7 +115,7 @@ class Rival:
 
 
 def two_have_it(rivals):
-    """Whether two go on training side by side."""
+    """Tells whether two processes go on training side by side."""
     until = time.monotonic() + SEEN_S
     while sum(rival.has_run() for rival in rivals) > 1:
         if time.monotonic() > until:

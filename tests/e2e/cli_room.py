@@ -1,4 +1,5 @@
-"""What a store may take: limits by --nvme DIR:SIZE, all the room known before it is made, and stopping while it is made.
+"""The room that a store may take: limits by --nvme DIR:SIZE, all the room known before it is made, and stopping while it
+is made.
 And a store that has moved, for every command that reads it."""
 
 import hashlib
@@ -85,7 +86,7 @@ def limits_when_it_goes_on():
 
 
 def names_with_colons():
-    """What is no size behind a colon is part of the name; a name that ends like a size is given with a slash."""
+    """A text behind a colon that is no size is part of the name; a name that ends like a size is given with a slash."""
     for name, given in (("by:path", "by:path"), ("lun:0x", "lun:0x"), ("pci:5", "pci:5/")):
         folder(name)
         program.must(*train(f"run-of-{name}", "--nvme", path(given)))

@@ -235,7 +235,7 @@ def old_schedules_stay():
 
 
 def on_terminal(arguments, stop_after):
-    """What a terminal of 80 columns is sent, by a run that is asked to stop once it has shown some steps."""
+    """Returns the bytes that a terminal of 80 columns is sent by a run that is asked to stop once it has shown some steps."""
     terminal, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with subprocess.Popen(program.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -408,7 +408,7 @@ def wide_tokens_of_a_small_vocabulary():
 
 
 def what_is_written_is_private():
-    """What a run learns is for the user alone, whatever the umask, and still is after a resume."""
+    """The files of a run are for the user alone, whatever the umask, and still are after a resume."""
     problems, run = [], path("private")
     for mask, arguments in ((0o000, train("private", "nvme", "--export-every", 5, steps=5)),
                             (0o777, ["resume", run, "--steps", 10])):
@@ -533,7 +533,7 @@ def the_log_is_flushed_at_commits():
 
 
 def the_log_is_restored():
-    """What a power loss may take of it, a torn line at its end included, is in the commit."""
+    """The lines that a power loss may take from the log, a torn line at its end included, are in the commit."""
     program.must(*train("log-torn", "nvme", steps=40))
     log, before = path("log-torn", "log.jsonl"), program.numbers_of(path("log-torn"))
     with open(log, encoding="utf-8") as file:

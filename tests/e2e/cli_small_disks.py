@@ -156,7 +156,7 @@ def no_direct_io():
 
 
 def bytes_read(*arguments):
-    """What a command that must succeed reads from drives, and not from the page cache."""
+    """Returns the bytes that a command, which must succeed, reads from drives and not from the page cache."""
     child = program.start(*arguments)
     said = child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)

@@ -95,7 +95,7 @@ def golden_ids():
 
 
 def rules():
-    """What a document is, and what stands behind it."""
+    """Rules for what a document is, and what stands behind it."""
     problems, ends = [], {"eos_token_id": [7, 8]}
     cases = (
         ({"a.txt": "ab\ncd", "b.md": "e"}, (), ends, [*b"ab\ncd", 7, *b"e", 7], [0, 6]),
@@ -287,7 +287,7 @@ def trains_and_talks():
 
 
 def inspects():
-    """What has a loss is in brackets, alike of chats and of the token file made of them, without what fills sequences."""
+    """Tokens with a loss are in brackets, for chats and for the token file made of them, without what fills sequences."""
     problems, model = [], chat_folder()
     data = {"a.jsonl": lines(chat("q", "a\U0001f642"), chat("r", "b")) + lines({"text": "plain " * 300})}
     expect(problems, "tokenize", tokenize(model, data, "--pack", 64, "--end", "none").code, 0)

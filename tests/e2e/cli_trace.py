@@ -207,7 +207,7 @@ def inside_the_run():
 
 
 def taken_meanwhile():
-    """What has come to be at the path during the run stays; the run is saved."""
+    """A file that came to be at the path during the run stays; the run is saved."""
     arguments = [path("late", "log.jsonl") if word == path("late.json") else word for word in train("late", "host")]
     ended = program.run(*arguments)
     problems = [] if ended.code == 1 and "exists" in ended.err else [f"status {ended.code}: {ended.err}"]

@@ -168,7 +168,8 @@ def records(file):
 
 
 def one_bit_in_a_commit_record():
-    """Of the newest: the step before is opened, by resume too, and which one is lost is said. Of the other: a word."""
+    """With a bit of the newest record changed, the step before is opened, by resume too, and the lost one is named; with
+    one of the other record, a word is said."""
     run = trained("recorded")
     file = os.path.join(run, STORE)
     newest, other = records(file)
@@ -220,7 +221,7 @@ def what_cannot_be_verified():
 
 
 def readings(run, out):
-    """What reads a run, and writes nothing into it."""
+    """Returns the commands that read a run and write nothing into it."""
     return (["verify", run], ["export", run, out], ["eval", run, "--data", DATA, "--seq", 64, "--tokens", 640],
             ["generate", run, "--prompt", "e", "--max-tokens", 4, "--temperature", 0])
 

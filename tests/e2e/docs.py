@@ -1,4 +1,4 @@
-"""What the documentation shows is so: its commands run, its flags exist, its links and paths lead somewhere."""
+"""The documentation is right: its commands run, its flags exist, its links and paths lead somewhere."""
 
 import array
 import glob
@@ -72,7 +72,7 @@ def flags_exist():
 
 
 def prepare(folder):
-    """What the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin."""
+    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin."""
     model = os.path.join(folder, "model")
     os.mkdir(model)
     program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))

@@ -72,7 +72,7 @@ def still_running():
 
 
 def wrong_ends():
-    """What an ended flow must not leave: a program that holds the GPU."""
+    """Returns programs that hold the GPU, of which an ended flow must leave none."""
     deadline = time.monotonic() + END_S
     while still_running() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -142,7 +142,7 @@ def without_time_all_is_left():
 
 
 def missing():
-    """What has no result yet."""
+    """Returns the stages that have no result yet."""
     have = ended(document())
     return [(stage.name, command.name) for stage in stages(TINY, OUT) for command in stage.commands
             if (stage.name, command.name) not in have]

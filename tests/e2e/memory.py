@@ -18,7 +18,7 @@ from program import script_test
 MIB = 1 << 20
 BESIDE_BUDGETS_BYTES = 300 * MIB
 BUDGETS_BYTES = {"device": 200 * MIB, "host": 230 * MIB}
-# What the program reads of itself, of its libraries and of small files; the store is not among it.
+# Bytes that the program reads of itself, of its libraries and of small files; the store is not among them.
 CACHE_BESIDE_DATA_BYTES = 64 * MIB
 USED_SHARE = 0.9  # of each budget, at least
 STATE_TO_LIMIT = 1.8  # bytes of the store to the cgroup's limit, at least
@@ -85,7 +85,7 @@ class Group:
             path = os.path.dirname(path)
 
     def forbid_swap(self, limit_bytes):
-        """What is beyond the limit must not go unseen; a kernel without accounting of swap has no such file."""
+        """Limits swap too, so that memory beyond the limit is seen; a kernel without accounting of swap has no such file."""
         name, value = ("memory.swap.max", 0) if self.version == 2 else ("memory.memsw.limit_in_bytes", limit_bytes)
         try:
             program.write(os.path.join(self.folder, name), str(value))
@@ -146,7 +146,7 @@ def mib(count_bytes):
 
 
 def run_in_group(what, arguments, budgets, cache_bytes=0, beside_bytes=BESIDE_BUDGETS_BYTES):
-    """What is wrong with the memory of a run, or with its end, or with its page cache beyond some bytes."""
+    """Returns the problems with the memory of a run, with its end, or with its page cache beyond some bytes."""
     limit = sum(budgets.values()) + beside_bytes
     group = Group(limit)
     forget_data()

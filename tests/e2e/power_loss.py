@@ -1,4 +1,4 @@
-"""What recorder.c recorded of a program's calls below a folder, and the states of that folder that a failing power may
+"""The records that recorder.c made of a program's calls below a folder, and the states of that folder that a failing power may
 leave: those which a POSIX file system allows without further promises.
 
 Bytes that were not flushed are there, missing or torn between sectors, in any order. Names that were not flushed with
@@ -14,7 +14,7 @@ import struct
 HEAD = struct.Struct("<IIQQQ")
 SECTOR = 512
 KILLED, JOURNAL, STRICT = "killed", "journal", "strict"
-# Of a superblock (io/store/format.h).
+# The fields of a superblock (io/store/format.h).
 COMMIT_MAGIC, COMMIT_STEP = b"SWCOMMIT", struct.Struct("<56xq")
 STORE, STORE_ID = "store.spillway", slice(32, 48)
 
@@ -29,7 +29,7 @@ class Node:
 
 
 class Change:
-    """Of names: what is there under some, None for nothing."""
+    """A change of some of a folder's names: the node under each from then on, None for nothing."""
 
     def __init__(self, at, folder, names, drive):
         self.at, self.folder, self.names, self.drive = at, folder, names, drive
@@ -48,7 +48,7 @@ class Recording:
         open(log, "wb").close()
 
     def environment(self, library):
-        """Of the next command."""
+        """Returns the environment of the next command, and notes where its records begin."""
         self.begins.append(os.path.getsize(self.log))
         return {**os.environ, "LD_PRELOAD": library, "SW_RECORD_TO": self.log, "SW_RECORD_BELOW": self.root}
 
@@ -106,7 +106,7 @@ class Recording:
                 node.calls.append(now)
             if call:
                 begun[call] = now
-            # What an end is recorded of has ended only then.
+            # A call has ended only when its end is recorded.
             self.calls.append([kind, node, offset, payload, None if call else now])
             return
         self.calls.append([kind, None, 0, payload, now])
@@ -270,7 +270,7 @@ class Recording:
         return found
 
     def _steps_of(self, node, now, before):
-        """Of a store's file: its identity, the step that lasts (or None), all that it may show, and whether its last
+        """Returns, for a store's file: its identity, the step that lasts (or None), all that it may show, and whether its last
         commit is being taken back or has been (`--durability none`)."""
         lasting, steps = (None, []) if node.since >= 0 else (before[0], [step for step in before if step is not None])
         identity, withdrawn = node.content[STORE_ID] if node.since < 0 else None, False

@@ -54,7 +54,7 @@ def start(*arguments):
 
 
 def has_unnamed_file(process, where):
-    """Whether a process holds a file in the folder that has no name."""
+    """Tells whether a process holds a file in the folder that has no name."""
     fds = f"/proc/{process.pid}/fd"
     try:
         targets = [os.readlink(os.path.join(fds, fd)) for fd in os.listdir(fds)]
@@ -105,7 +105,7 @@ def steps_of(folder):
 
 
 def numbers_of(folder):
-    """What the arithmetic made of each step, as the log has it: equal texts are equal bits."""
+    """Returns the results of each step's arithmetic, as the log has them: equal texts are equal bits."""
     return {line["step"]: (line["loss"], line["grad_norm"], line["lr"]) for line in steps_of(folder)}
 
 
@@ -134,7 +134,7 @@ def wrong_refusal(what, ended, status, words, arguments):
     head = f"spillway {arguments[0]}: "
     if ended.code != status:
         problems.append(f"{what}: ended with {ended.code} instead of {status}")
-    # What is said before is no refusal: an ordinary user's limit of locked memory, fields without effect.
+    # Lines before the refusal are none: an ordinary user's limit of locked memory, fields without effect.
     lines = [line for line in ended.err.splitlines() if not line.startswith("io_uring did not register")
              and "these fields have no effect here:" not in line]
     if len(lines) != 1 or not lines[0].startswith(head) or not ended.err.endswith("\n"):

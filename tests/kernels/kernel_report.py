@@ -1,4 +1,4 @@
-"""What the compiler says of the CUDA kernels: none has a stack frame or spilled registers, and the tool that reads it
+"""The compiler's report on the CUDA kernels: none has a stack frame or spilled registers, and the tool that reads it
 finds one that has."""
 
 import json

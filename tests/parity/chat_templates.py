@@ -297,7 +297,7 @@ def plain(text):
 
 
 def said(name, messages):
-    """What the assistant says; for Qwen 3, without thoughts."""
+    """Returns the assistant's texts; for Qwen 3, without thoughts."""
     replies = [message["content"] for message in messages if message["role"] == "assistant"]
     return plain("".join(reply.split("</think>")[-1] if name == "qwen3" else reply for reply in replies))
 

@@ -160,7 +160,7 @@ def relative(found, wanted):
 
 
 def distance(found, wanted, scale):
-    """Of all tensors together, over the norm of `scale`."""
+    """Returns the distance of all tensors together, over the norm of `scale`."""
     squares = sum((found[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
     return (squares / sum(t.double().square().sum().item() for t in scale.values())) ** 0.5
 

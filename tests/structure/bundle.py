@@ -1,4 +1,4 @@
-"""What `./dev` makes of a build folder that a bundle carries: taken as it is where its program starts, else built."""
+"""A build folder that a bundle carries is taken by `./dev` as it is where its program starts, else built."""
 
 import json
 import os

@@ -88,7 +88,7 @@ def real_programs():
 
 
 def cpu_seconds():
-    """Those of a program and of the processes that it waited for; one that sleeps takes next to none."""
+    """Processor seconds are those of a program and of the processes that it waited for; one that sleeps takes next to none."""
     busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.3: pass'"
     found = []
     for command, least in ((f"{busy}; {busy}", 0.6), ("sleep 0.7", 0.0)):

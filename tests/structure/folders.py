@@ -49,14 +49,20 @@ def files_stay_small():
     return [f"{path} has {count} lines; {MAX_LINES} are the most" for path, count in counted if count > MAX_LINES]
 
 
-# Fragments without a subject, and pronouns without a noun.
-FRAGMENT = re.compile(r"(?:/\*|//) (Of|Those|What|Whether|Likewise|The same of)\b")
+# Fragments without a subject, and pronouns without a noun, at the beginning of a comment of C or of the scripts.
+BEGINNINGS = r"(Of|Those|What|Whether|Likewise|The same of)\b"
+FRAGMENT = re.compile(r"(?:/\*|//) " + BEGINNINGS)
+SCRIPT_FRAGMENT = re.compile(r'(?:^|\s)(?:# |""")' + BEGINNINGS)
 
 
 def comments_have_a_subject():
+    """Scripts are those of Python, the shell and Meson."""
+    scripts = [path for folder in (*dict.fromkeys(map(sources.top_of, sources.ROOMS)), "tools")
+               for path in sources.files_of(folder, (".py", ".sh", "meson.build"))]
+    looked_at = [(path, FRAGMENT) for path in sources.c_sources()] + [(path, SCRIPT_FRAGMENT) for path in scripts]
     return [f"{path}:{number}: a comment begins with '{found[1]}'; name its subject"
-            for path in sources.c_sources()
-            for number, line in enumerate(sources.lines_of(path), 1) if (found := FRAGMENT.search(line))]
+            for path, fragment in looked_at
+            for number, line in enumerate(sources.lines_of(path), 1) if (found := fragment.search(line))]
 
 
 # Calls that follow a path from the root or the current directory, and with it any link.

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# What the runner multiplies its own limits by: a sanitizer slows down what a check waits for, too.
+# The runner multiplies its own limits by this factor: a sanitizer slows down what a check waits for, too.
 TIME_FACTOR = float(os.environ.get("SW_TEST_TIME_FACTOR", 1))
 
 

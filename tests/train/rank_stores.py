@@ -17,7 +17,7 @@ COUNTS = [1, 2, 3, 4, 8]
 STEP = 5
 DEATHS = int(os.environ.get("SW_TEST_ROUNDS", 6))
 MOST_CALLS, MOST_NAMES = 90, 10
-# Of a start, which makes less.
+# A start makes fewer calls and names than a take-over.
 MOST_BEGIN_CALLS, MOST_BEGIN_NAMES = 16, 4
 LOST = "refused"
 
@@ -238,7 +238,7 @@ def write_run(path, run):
 
 
 def a_refused_change_is_taken_back():
-    """What it announced is no longer the run's to remove: another run may have its store there by then."""
+    """An announced store is no longer the run's to remove: another run may have its store there by then."""
     problems = []
     with folder() as top:
         path, other, drive = (os.path.join(top, name) for name in ("run", "other", "drive"))
