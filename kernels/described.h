@@ -6,6 +6,7 @@
 #define SW_KERNELS_DESCRIBED_H
 
 #include "kernels/device.h"
+#include "kernels/op_times.h"
 
 /* An op takes its arithmetic or its least bytes (every operand once), whichever lasts longer, and op_s besides: a
  * roofline (Williams et al., 2009) whose ceilings are what the device's kernels reach, rather than its data sheet. */
@@ -20,6 +21,8 @@ struct sw_device_description {
     double attention_forward_flops_per_s, attention_backward_flops_per_s;
     int64_t attention_tile_rows; /* Queries a tile, half of which the causal mask hides on the diagonal; 0: none. */
     double op_s;                 /* Seconds between the ends of two ops, where neither arithmetic nor bytes matter. */
+    bool host_memory;            /* Its memory is the host's, as a CPU's is. */
+    struct sw_op_times *times; /* Borrowed; what ops took on such a device, which then counts. NULL: the rates above. */
 };
 
 /* Copies the description. The caller closes it with sw_device_close. */

@@ -83,7 +83,9 @@ struct sw_device {
     struct sw_device_ops ops;
     struct sw_device_info info;
     struct sw_gemm_cache gemms;
-    void *backend; /* the device's own data; its close frees it */
+    void *backend;                /* the device's own data; its close frees it */
+    struct sw_op_times *times;    /* borrowed; where ops are timed (op_times.h); NULL: they are not */
+    struct sw_device_ops untimed; /* the device's own functions while ops are timed */
 };
 
 struct sw_stream {
