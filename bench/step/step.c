@@ -179,6 +179,7 @@ static sw_status check_trace(const struct sw_step_bench *b) {
 static sw_status plan(struct sw_step_bench *b) {
     struct sw_planned *planned = &b->planned;
     planned->ranks = &b->ranks;
+    planned->measures = true;
     SW_TRY(sw_agree_on_settings(&b->ranks, &planned->settings));
     SW_TRY(sw_bench_begin_ranks(&b->ranks, &planned->settings));
     SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_planned_open(planned)));

@@ -6,7 +6,7 @@
 
 struct doctor_options {
     struct sw_option_list nvme;
-    bool quick, json;
+    bool quick, measure, json;
 };
 
 #define AT(member) .offset = offsetof(struct doctor_options, member)
@@ -17,6 +17,10 @@ static const struct sw_option options[] = {
      .value = "DIR",
      .what = "folder whose drive is examined; repeat for several; default: the current folder"},
     {.name = "--quick", .kind = SW_OPTION_FLAG, AT(quick), .what = "leave out the measurements, which take seconds"},
+    {.name = "--measure",
+     .kind = SW_OPTION_FLAG,
+     AT(measure),
+     .what = "measure the profile by which plan predicts, again if there is one: up to a minute"},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "print one JSON object on standard output"},
 };
 static const struct sw_command_line line = {
@@ -24,7 +28,7 @@ static const struct sw_command_line line = {
     .summary = "Prints what this machine has, what limits training on it, and how to lift each limit.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .examples = {"spillway doctor", "spillway doctor --quick --json", "spillway doctor --nvme runs --nvme ."}};
+    .examples = {"spillway doctor", "spillway doctor --measure --nvme runs", "spillway doctor --quick --json"}};
 
 struct check {
     const char *what;
@@ -39,6 +43,7 @@ static const struct check of_machine[] = {
     {"device", sw_doctor_device, false},          {"gpu", sw_doctor_gpu, false},
     {"self-test", sw_doctor_self_test, false},    {"io_uring", sw_doctor_io_uring, false},
     {"memory rate", sw_doctor_memory_rate, true}, {"compute rate", sw_doctor_compute_rate, true},
+    {"profile", sw_doctor_profile, false},
 };
 static const struct check of_folder[] = {
     {"space", sw_doctor_space, false},          {"file system", sw_doctor_file_system, false},
@@ -73,6 +78,7 @@ static sw_status examine_and_print(const void *target) {
                                .folder_count = given->nvme.count > 0 ? given->nvme.count : 1,
                                .json = given->json,
                                .measures = !given->quick,
+                               .profiles = given->measure,
                                .findings = json_array()};
     examine(&doctor);
     sw_status status = SW_OK;

@@ -121,7 +121,7 @@ static void print_prediction(const struct sw_planned *p) {
     if (settings->machine != NULL)
         printf("predicted step of %s, by %s\n", p->described.device.name, settings->machine);
     else
-        printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "rates measured now");
+        printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "this machine's profile");
     print_simulation(p, "update under forward", &p->prediction.plain);
     if (p->may_save) {
         print_simulation(p, "with a save", &p->save.step);
@@ -275,10 +275,7 @@ static sw_status run(struct sw_planned *p) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
-    const bool here = p->settings.machine == NULL;
     SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
-    if (here && !p->settings.json && p->settings.rates == NULL)
-        sw_log_info("measuring this machine for the prediction; --rates FILE keeps what is measured");
     SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));

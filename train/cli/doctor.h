@@ -15,6 +15,7 @@ struct sw_doctor {
     int folder_count;
     bool json;
     bool measures; /* checks that take seconds may run */
+    bool profiles; /* the machine's profile is measured, again if there is one */
     bool machine_known;
     struct sw_machine machine;
     const char *what, *folder; /* name of the current check; folder NULL: it is about the machine */
@@ -57,5 +58,7 @@ void sw_doctor_write_cache(struct sw_doctor *doctor);
 void sw_doctor_drive_rate(struct sw_doctor *doctor);
 void sw_doctor_memory_rate(struct sw_doctor *doctor);
 void sw_doctor_compute_rate(struct sw_doctor *doctor);
+/* The profile, in up to a minute (train/plan/profile.h). */
+void sw_doctor_profile(struct sw_doctor *doctor);
 
 #endif

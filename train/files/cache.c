@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #define FILE_LIMIT_BYTES ((size_t)4 << 20)
-enum { PATH_CHARS = 4096, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
+enum { PATH_CHARS = SW_CACHE_PATH_CHARS, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
 
 /* Writes the folder for caches. Ignores a path that is not absolute, as the XDG base directory specification asks.
  * False: the user has no such folder. */
@@ -29,7 +29,7 @@ static bool folder_of(char out[PATH_CHARS]) {
     return base_of(base) && sw_path_join(out, PATH_CHARS, base, "spillway") == SW_OK;
 }
 
-static sw_status path_of(const char *kind, const char *key, char out[PATH_CHARS]) {
+sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
     char folder[PATH_CHARS], name[NAME_CHARS];
     if (!folder_of(folder))
         return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder");
@@ -40,7 +40,7 @@ static sw_status path_of(const char *kind, const char *key, char out[PATH_CHARS]
 json_t *sw_cache_read(const char *kind, const char *key) {
     char path[PATH_CHARS];
     json_t *root = NULL;
-    if (path_of(kind, key, path) != SW_OK || access(path, F_OK) != 0 ||
+    if (sw_cache_path(kind, key, path) != SW_OK || access(path, F_OK) != 0 ||
         sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_CORRUPT, &root) != SW_OK)
         root = NULL;
     sw_error_clear();
@@ -54,7 +54,7 @@ json_t *sw_cache_read(const char *kind, const char *key) {
 static sw_status make_folders(void) {
     char base[PATH_CHARS], folder[PATH_CHARS];
     if (!base_of(base) || !folder_of(folder))
-        return SW_OK; /* path_of reports it */
+        return SW_OK; /* sw_cache_path reports it */
     SW_TRY(sw_folder_make(base, PRIVATE_FOLDER));
     return sw_folder_make(folder, PRIVATE_FOLDER);
 }
@@ -75,7 +75,7 @@ static sw_status write_text(const char *path, const char *text) {
 
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     char path[PATH_CHARS];
-    SW_TRY(path_of(kind, key, path));
+    SW_TRY(sw_cache_path(kind, key, path));
     SW_TRY(make_folders());
     json_object_set_new(object, "key", json_string(key));
     char *text = json_dumps(object, JSON_INDENT(1));

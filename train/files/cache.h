@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { SW_CACHE_PATH_CHARS = 4096 };
+/* Writes the path of the entry of a kind for a key. Fails where the user has no folder for caches. */
+sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]);
 /* Returns the entry of a kind ("gpu", "products") for a key, or NULL if there is none. The caller releases it. */
 json_t *sw_cache_read(const char *kind, const char *key);
 /* Replaces the entry of a kind for a key. Adds the key to the object: it tells entries apart whose keys have the same

@@ -62,7 +62,7 @@ static sw_status from_json(const json_t *root, const char *path, struct sw_descr
     SW_TRY(sw_rates_refuse_unknown(json_object_get(root, "rates"), path));
     SW_TRY(read_device(json_object_get(root, "device"), path, &out->device));
     SW_TRY(read_bytes(root, "host_bytes", path, &out->host_bytes));
-    return sw_rates_from_json(json_object_get(root, "rates"), path, &out->rates);
+    return sw_rates_from_json(json_object_get(root, "rates"), SW_RATES_ALL, path, &out->rates);
 }
 
 sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out) {

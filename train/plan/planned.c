@@ -44,22 +44,34 @@ sw_status sw_planned_make(struct sw_planned *p) {
     return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
-/* Measures the rates. A plan with nothing on NVMe needs those of the drives only to predict what saves cost, so it does
- * without them if they cannot be measured. */
-static sw_status measure_rates(struct sw_planned *p, const struct sw_rates_target *target) {
+/* Measures this machine, or takes its profile. drives: with the rates of the drives. */
+static sw_status find_here(struct sw_planned *p, const struct sw_rates_target *target, bool drives) {
+    const struct sw_model_shape shape = shape_of(p);
+    struct sw_profile profile;
+    if (p->measures || sw_ranks_comm(p->ranks) != NULL)
+        return sw_rates_measure(target, drives, &p->rates);
+    SW_TRY(sw_profile_find(target, &(struct sw_profile_need){.drives = drives}, &profile));
+    const sw_status status = sw_profile_price(&profile, &p->devices, &p->config, &shape, &p->rates);
+    sw_profile_release(&profile);
+    return status;
+}
+
+/* A plan with nothing on NVMe needs the drives' rates only to predict what saves cost, so it does without them if they
+ * cannot be measured. */
+static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_target *target) {
     const bool uses = sw_plan_uses_nvme(p->plan), saves = sw_plan_saves(p->plan);
-    const sw_status status = sw_rates_measure(target, uses || saves, &p->rates);
-    if (status == SW_OK || uses || !saves)
+    const sw_status status = find_here(p, target, uses || saves);
+    if (status == SW_OK || status == SW_ERR_STOPPED || uses || !saves)
         return status;
     sw_log_warn("the time of a save is not predicted, as the drives cannot be measured: %s", sw_error_message(status));
     sw_error_clear();
-    return sw_rates_measure(target, false, &p->rates);
+    return find_here(p, target, false);
 }
 
 static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     if (p->settings.machine != NULL)
         return sw_rates_describe(&p->described.rates, p->model, p->devices.compute, &p->rates);
-    return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : measure_rates(p, target);
+    return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : find_rates_here(p, target);
 }
 
 /* Measures on all ranks at once, so that each measures its share of the cores, and gives all the rates of rank 0. */
@@ -90,6 +102,11 @@ sw_status sw_planned_keep_rates(const struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
     const bool keeps = p->settings.rates != NULL && sw_ranks_rank(p->ranks) == 0;
     return keeps ? sw_rates_keep(p->settings.rates, &target, &p->rates) : SW_OK;
+}
+
+sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile_need *need, struct sw_profile *out) {
+    const struct sw_rates_target target = target_of(p);
+    return sw_profile_find(&target, need, out);
 }
 
 sw_status sw_planned_predict(struct sw_planned *p) {

@@ -5,15 +5,17 @@
 #include "offload/simulate/simulate.h"
 #include "train/plan/described.h"
 #include "train/plan/plan_choice.h"
+#include "train/plan/profile.h"
 #include "train/plan/rates.h"
 #include "train/plan/settings_plan.h"
 #include "train/settings/places.h"
 #include "train/stores/writes.h"
 
 struct sw_planned {
-    struct sw_settings settings;           /* the caller fills them; sw_planned_open resolves them */
-    struct sw_ranks *ranks;                /* ranks that plan and measure together; NULL: this process alone */
-    struct sw_places places;               /* where the store would be: --nvme, or the current folder */
+    struct sw_settings settings; /* the caller fills them; sw_planned_open resolves them */
+    bool measures;               /* set by the caller: measure this machine now, rather than take its profile */
+    struct sw_ranks *ranks;      /* ranks that plan and measure together; NULL: this process alone */
+    struct sw_places places;     /* where the store would be: --nvme, or the current folder */
     struct sw_described_machine described; /* valid if settings.machine is not NULL */
     struct sw_model_config config;
     struct sw_devices devices;
@@ -32,9 +34,13 @@ sw_status sw_planned_open(struct sw_planned *planned);
 /* Does the same, and makes the outline of the plan. */
 sw_status sw_planned_make(struct sw_planned *planned);
 
-/* Measures the rates, or reads them from --rates; chooses by them what is open; completes the plan and predicts its
- * step. Several ranks measure at once, and all take the rates of rank 0. */
+/* Takes the rates of this machine's profile, of --rates, or of --machine, or measures them; chooses by them what is
+ * open; completes the plan and predicts its step. Several ranks measure at once, and all take the rates of rank 0. */
 sw_status sw_planned_predict(struct sw_planned *planned);
+
+/* Finds the profile of this machine, or measures it again. The plan was made, and the caller releases the profile. */
+sw_status sw_planned_profile(const struct sw_planned *planned, const struct sw_profile_need *need,
+                             struct sw_profile *out);
 
 /* Writes the file of --rates again, with the rates that were measured since. Does nothing without --rates. */
 sw_status sw_planned_keep_rates(const struct sw_planned *planned);

@@ -24,7 +24,7 @@ static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
                                      .ring_chunks = target->ring_chunks};
 }
 
-static sw_status measure_drives(const struct sw_rates_target *target, struct sw_rates *rates) {
+sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct sw_rates *rates) {
     const struct sw_measure_shape shape = chunks_of(target);
     struct sw_store_rates drives;
     SW_TRY(sw_measure_store(target->directories, target->directory_count, target->settings->allow_buffered,
@@ -48,7 +48,7 @@ static void keep_shorter(double *best_s, double found_s) {
 
 /* Measures memory, briefly. Called several times over the whole measurement, and the best counts, because other work on
  * the machine would spoil a single short one. */
-static sw_status measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
+sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
     const struct sw_measure_shape shape = chunks_of(target);
     struct sw_rate upload, download, update, update_on_device, finish, zero;
     double op_s, queued_op_s;
@@ -90,7 +90,7 @@ static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
 /* Assumes the rates of collectives between ranks that are not here: as fast as the slower direction of the device's
  * link, after a network's latency. */
 #define ASSUMED_COMM_LATENCY_S 20e-6
-static void assume_ranks(struct sw_rates *rates) {
+void sw_rates_assume_ranks(struct sw_rates *rates) {
     const bool down = rates->download.bytes_per_s < rates->upload.bytes_per_s;
     rates->gather = rates->reduce = down ? rates->download : rates->upload;
     rates->comm_latency_s = ASSUMED_COMM_LATENCY_S;
@@ -102,17 +102,17 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
         sw_long_work_begin("measuring this machine", target->settings->json ? SW_LONG_WORK_SILENT : 0);
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
-    SW_TRY(measure_memory(target, rates));
+    SW_TRY(sw_rates_measure_memory(target, rates));
     SW_TRY(sw_measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
                             &rates->compute_cores));
-    SW_TRY(measure_memory(target, rates));
+    SW_TRY(sw_rates_measure_memory(target, rates));
     SW_TRY(sw_long_work_at(&progress, 0));
     if (store)
-        SW_TRY(measure_drives(target, rates));
+        SW_TRY(sw_rates_measure_drives(target, rates));
     sw_ranks_tick(target->ranks);
     SW_TRY(sw_long_work_at(&progress, 0));
-    SW_TRY(measure_memory(target, rates));
-    assume_ranks(rates);
+    SW_TRY(sw_rates_measure_memory(target, rates));
+    sw_rates_assume_ranks(rates);
     sw_long_work_end(&progress);
     return SW_OK;
 }
@@ -195,7 +195,7 @@ static const char *const unit_arrays[SW_UNIT_SECONDS_ARRAYS] = {"forward_s", "ba
 
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
-    sw_rates_to_json(&rates->rates, root);
+    sw_rates_to_json(&rates->rates, SW_RATES_ALL, root);
     if (rates->products_flops_per_s > 0.0)
         json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
     for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++) {
@@ -235,7 +235,7 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
     if (strcmp(of, shape) != 0)
         return sw_fail(SW_ERR_ARG, "%s was measured for '%s', but this is '%s'; name a new file", path, of, shape);
     SW_TRY(allocate_units(units, out));
-    SW_TRY(sw_rates_from_json(root, path, &out->rates));
+    SW_TRY(sw_rates_from_json(root, SW_RATES_ALL, path, &out->rates));
     if (json_object_get(root, "products_flops_per_s") != NULL)
         SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
     for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)

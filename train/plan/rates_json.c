@@ -6,30 +6,41 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The names of the numbers of struct sw_rates in the file. */
+/* A number of struct sw_rates in the file: its name, and which set it belongs to. */
 struct number {
     const char *name;
     size_t offset;
+    sw_rate_set set;
 };
-#define NUMBER(member)                                                                                                 \
-    { #member, offsetof(struct sw_rates, member) }
-static const struct number numbers[] = {NUMBER(cores),        NUMBER(compute_cores), NUMBER(read_write_slowdown),
-                                        NUMBER(io_latency_s), NUMBER(commit_s),      NUMBER(op_s),
-                                        NUMBER(queued_op_s),  NUMBER(comm_latency_s)};
-static const struct number moves[] = {NUMBER(upload), NUMBER(download), NUMBER(update), NUMBER(update_on_device),
-                                      NUMBER(finish), NUMBER(zero),     NUMBER(read),   NUMBER(write),
-                                      NUMBER(gather), NUMBER(reduce)};
+#define MACHINE(member)                                                                                                \
+    { #member, offsetof(struct sw_rates, member), SW_RATES_OF_MACHINE }
+#define DRIVES(member)                                                                                                 \
+    { #member, offsetof(struct sw_rates, member), SW_RATES_OF_DRIVES }
+static const struct number numbers[] = {MACHINE(cores),       MACHINE(compute_cores), DRIVES(read_write_slowdown),
+                                        DRIVES(io_latency_s), DRIVES(commit_s),       MACHINE(op_s),
+                                        MACHINE(queued_op_s), MACHINE(comm_latency_s)};
+static const struct number moves[] = {MACHINE(upload), MACHINE(download), MACHINE(update), MACHINE(update_on_device),
+                                      MACHINE(finish), MACHINE(zero),     DRIVES(read),    DRIVES(write),
+                                      MACHINE(gather), MACHINE(reduce)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-void sw_rates_to_json(const struct sw_rates *rates, json_t *object) {
+static void add_number(const struct sw_rates *rates, const struct number *number, json_t *object) {
+    json_object_set_new(object, number->name, json_real(*(const double *)((const char *)rates + number->offset)));
+}
+
+static void add_move(const struct sw_rates *rates, const struct number *move, json_t *object) {
+    const struct sw_rate *rate = (const void *)((const char *)rates + move->offset);
+    json_object_set_new(object, move->name,
+                        json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
+}
+
+void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object) {
     for (size_t i = 0; i < COUNT(numbers); i++)
-        json_object_set_new(object, numbers[i].name,
-                            json_real(*(const double *)((const char *)rates + numbers[i].offset)));
-    for (size_t i = 0; i < COUNT(moves); i++) {
-        const struct sw_rate *rate = (const void *)((const char *)rates + moves[i].offset);
-        json_object_set_new(object, moves[i].name,
-                            json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
-    }
+        if ((numbers[i].set & set) != 0)
+            add_number(rates, &numbers[i], object);
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0)
+            add_move(rates, &moves[i], object);
 }
 
 static bool is_amount(const json_t *value, bool may_be_zero) {
@@ -58,18 +69,28 @@ sw_status sw_json_positive(const json_t *object, const char *name, const char *p
     return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
 }
 
-sw_status sw_rates_from_json(const json_t *object, const char *path, struct sw_rates *out) {
+static sw_status read_number(const json_t *object, const struct number *number, const char *path,
+                             struct sw_rates *out) {
+    return sw_json_positive(object, number->name, path, strcmp(number->name, "cores") != 0,
+                            (double *)((char *)out + number->offset));
+}
+
+static sw_status read_move(const json_t *object, const struct number *move, const char *path, struct sw_rates *out) {
+    struct sw_rate *rate = (void *)((char *)out + move->offset);
+    const json_t *value = json_object_get(object, move->name);
+    if (!json_is_object(value))
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, move->name);
+    SW_TRY(sw_json_positive(value, "bytes_per_s", path, false, &rate->bytes_per_s));
+    return sw_json_positive(value, "cores", path, true, &rate->cores);
+}
+
+sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out) {
     for (size_t i = 0; i < COUNT(numbers); i++)
-        SW_TRY(sw_json_positive(object, numbers[i].name, path, strcmp(numbers[i].name, "cores") != 0,
-                                (double *)((char *)out + numbers[i].offset)));
-    for (size_t i = 0; i < COUNT(moves); i++) {
-        struct sw_rate *rate = (void *)((char *)out + moves[i].offset);
-        const json_t *move = json_object_get(object, moves[i].name);
-        if (!json_is_object(move))
-            return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, moves[i].name);
-        SW_TRY(sw_json_positive(move, "bytes_per_s", path, false, &rate->bytes_per_s));
-        SW_TRY(sw_json_positive(move, "cores", path, true, &rate->cores));
-    }
+        if ((numbers[i].set & set) != 0)
+            SW_TRY(read_number(object, &numbers[i], path, out));
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0)
+            SW_TRY(read_move(object, &moves[i], path, out));
     return SW_OK;
 }
 

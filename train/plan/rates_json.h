@@ -8,10 +8,17 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Adds all rates but the units' seconds to the object. */
-void sw_rates_to_json(const struct sw_rates *rates, json_t *object);
-/* Reads all rates but the units' seconds. Errors name `path` and the rate that is missing or wrong. */
-sw_status sw_rates_from_json(const json_t *object, const char *path, struct sw_rates *out);
+/* Sets of rates, which may be joined by |. None has the units' seconds. */
+typedef enum {
+    SW_RATES_OF_MACHINE = 1,
+    SW_RATES_OF_DRIVES = 2,
+    SW_RATES_ALL = SW_RATES_OF_MACHINE | SW_RATES_OF_DRIVES
+} sw_rate_set;
+
+/* Adds a set of rates to the object. */
+void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object);
+/* Reads a set of rates, and leaves the others as they are. Errors name `path` and the rate that is missing or wrong. */
+sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out);
 /* Refuses an object with a field that sw_rates_from_json does not read. Errors name `path`. */
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path);
 

@@ -1,0 +1,87 @@
+/* The entries of the cache that are refused as a profile: those that lack a part, or say something absurd. */
+#include "tests/train/support.h"
+
+#include "train/plan/profile.h"
+#include "train/plan/rates_json.h"
+
+static json_t *whole_entry(void) {
+    const struct sw_rate rate = {.bytes_per_s = 1e9, .cores = 1.0};
+    const struct sw_rates rates = {.cores = 2.0,
+                                   .upload = rate,
+                                   .download = rate,
+                                   .update = rate,
+                                   .update_on_device = rate,
+                                   .finish = rate,
+                                   .zero = rate,
+                                   .gather = rate,
+                                   .reduce = rate};
+    json_t *entry = json_pack("{s:[{s:s, s:i, s:i, s:i, s:i, s:f, s:f}], s:{}}", "ops", "op", "product", "kind", 0, "m",
+                              64, "n", 64, "k", 64, "work", 524288.0, "seconds", 1e-4, "rates");
+    sw_rates_to_json(&rates, SW_RATES_OF_MACHINE, json_object_get(entry, "rates"));
+    return entry;
+}
+
+static sw_status read_entry(const json_t *entry, int64_t *out_count) {
+    struct sw_profile profile = {0};
+    assert_int_equal(sw_op_times_create(&profile.times), SW_OK);
+    const sw_status status = sw_profile_from_json(entry, &profile);
+    *out_count = sw_op_times_count(profile.times);
+    sw_profile_release(&profile);
+    return status;
+}
+
+static void a_whole_one(void **state) {
+    (void)state;
+    json_t *entry = whole_entry();
+    int64_t count;
+    assert_int_equal(read_entry(entry, &count), SW_OK);
+    assert_int_equal(count, 1);
+    json_decref(entry);
+}
+
+/* Changes one field of the only op. */
+struct change {
+    const char *field;
+    json_t *value; /* NULL: the field is left out */
+};
+
+static void refuse(struct change change) {
+    json_t *entry = whole_entry(), *op = json_array_get(json_object_get(entry, "ops"), 0);
+    int64_t count;
+    if (change.value == NULL)
+        json_object_del(op, change.field);
+    else
+        json_object_set_new(op, change.field, change.value);
+    if (read_entry(entry, &count) == SW_OK)
+        fail_msg("a profile with another '%s' was read", change.field);
+    sw_error_clear();
+    json_decref(entry);
+}
+
+static void ops_that_are_absurd(void **state) {
+    (void)state;
+    const struct change changes[] = {
+        {"op", json_string("magic")}, {"op", NULL},   {"m", json_integer(-1)},      {"k", json_string("64")},
+        {"work", json_real(0.0)},     {"work", NULL}, {"seconds", json_real(-1.0)}, {"seconds", json_real(0.0)}};
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++)
+        refuse(changes[i]);
+}
+
+static void parts_that_are_missing(void **state) {
+    (void)state;
+    static const char *const parts[] = {"ops", "rates"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        json_t *entry = whole_entry();
+        int64_t count;
+        json_object_del(entry, parts[i]);
+        assert_true(read_entry(entry, &count) != SW_OK);
+        sw_error_clear();
+        json_decref(entry);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_whole_one), cmocka_unit_test(ops_that_are_absurd),
+                                       cmocka_unit_test(parts_that_are_missing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,45 @@
+/* The profile of this machine: what its device, its memory and its drives reach, measured once in less than a minute
+ * and kept in the user's cache folder (train/files/cache.h). It prices any model without running it. A profile belongs
+ * to a processor or GPU, a driver, a number of threads, a precision and a version of the program; where one of these
+ * changes, it is measured again. The drives' rates are kept apart from it, for each set of folders. */
+#ifndef SW_TRAIN_PLAN_PROFILE_H
+#define SW_TRAIN_PLAN_PROFILE_H
+
+#include "kernels/op_times.h"
+#include "train/files/cache.h"
+#include "train/plan/rates.h"
+
+#include <jansson.h>
+
+struct sw_profile {
+    struct sw_rates rates;     /* without the units' seconds; those of the drives are 0 if they were not asked for */
+    struct sw_op_times *times; /* what ops take on the compute device */
+    bool measured;             /* measured now, rather than read */
+    char path[SW_CACHE_PATH_CHARS]; /* the file that keeps the device's and the memory's part; "": nothing keeps it */
+};
+
+/* Finds the profile for the target's devices, threads and precision, or measures it and keeps it. drives: with the
+ * rates of the target's directories. again: measures even where there is one. Warns if the profile cannot be kept. The
+ * caller releases it. */
+struct sw_profile_need {
+    bool drives, again;
+};
+sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                          struct sw_profile *out);
+/* Reads the device's and the memory's part from an entry of the cache; out->times was created. SW_ERR_CORRUPT or
+ * SW_ERR_ARG says what is wrong with the entry. */
+sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *out);
+void sw_profile_release(struct sw_profile *profile);
+
+/* Prices a model on these devices by the profile: counts the seconds of each unit's ops. The caller releases the
+ * rates. */
+sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_devices *devices,
+                           const struct sw_model_config *config, const struct sw_model_shape *shape,
+                           struct sw_machine_rates *out);
+
+/* Times the ops of small models of all kinds on the compute device, largest last, within some half a minute. Fills in
+ * the cores that are busy meanwhile. */
+sw_status sw_profile_time_ops(const struct sw_rates_target *target, struct sw_op_times *times,
+                              double *out_compute_cores);
+
+#endif
