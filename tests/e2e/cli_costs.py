@@ -110,7 +110,7 @@ def shares_of_the_rated_life():
     if any(unknown[name] is not None for name in ("endurance_tb", "share_per_1000_steps", "run_share")):
         problems.append(f"shares of what is not known: {unknown}")
     text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, "--place", MIXED,
-                        "--endurance", 600).out
+                        "--endurance", 600, "--explain").out
     problems += [f"the table lacks '{words}': {text}" for words in ("every thousand steps", "of the rated 600 TB", "more every "
                                                                     "100 steps", "a save costs") if words not in text]
     return problems + program.refused("a negative life", ["plan", "--model", "gpt2-tiny", "--endurance", "-1"],

@@ -63,7 +63,7 @@ def half_the_space():
     disk = program.json.loads(program.must(*placed, "--json").out)["disk_bytes"]
     if not disk <= whole <= disk + (1 << 20):
         problems.append(f"plan: {disk} bytes of disk needed, the store has {whole}")
-    said = program.must(*placed).out
+    said = program.must(*placed, "--explain").out
     if said.count("disk needed: ") != 1:
         problems.append(f"not one line of the disk that is needed: {said}")
     return problems

@@ -69,6 +69,11 @@ def arithmetic_is_counted():
             for precision in ("fp32", "tf32")]
     if abs(tf32[0] / tf32[1] - 4) > 0.2:
         problems.append(f"fp32 and tf32 take {tf32} s")
+    ranged = {"low": 5e8, "expected": 1e9, "high": 2e9, "why": "for the test"}
+    bounds = report(described("ranged", device={"bf16_flops_per_s": ranged, "attention_forward_flops_per_s": ranged,
+                                                   "attention_backward_flops_per_s": ranged}), *ON_DEVICE)["predicted"]["bounds"]
+    if abs(bounds["fast_s"] * 2 / found - 1) > 1e-6 or abs(bounds["slow_s"] / 2 / found - 1) > 1e-6:
+        problems.append(f"rates from half to twice make {bounds} of {found} s")
     assumed = {"low": 1, "expected": 1e9, "high": 1e30, "why": "for the test"}
     if step_s(described("assumed", device={"bf16_flops_per_s": assumed})) != found:
         problems.append("of an assumed number another than the expected one counts")
@@ -127,7 +132,7 @@ def planning_takes_little_memory():
     for more, code, expected in ((large, 0, "order by layer, 64 micro-batches"),
                                  ((*large, "--chunk-grains", 64), 1, "a larger --micro-batch"),
                                  ((*long, "--order", "layer"), 1, "a larger --micro-batch")):
-        command = program.command("plan", "--machine", machine, *more)
+        command = program.command("plan", "--explain", "--machine", machine, *more)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
             said = child.stdout.read()
             _, status, usage = os.wait4(child.pid, 0)
@@ -176,7 +181,7 @@ def budgets_are_its_own():
     small = described("small", device={"memory_bytes": 1 << 19})
     problems += program.refused("a GPU of 512 KiB", plan(small, *ON_DEVICE), "--device-memory", watched=[SCRATCH])
     text = program.must(*plan(described("large"))).out
-    if "predicted step of a GPU" not in text or "30.00 GiB" not in text or f"{0.8 * 64:.2f} GiB" not in text:
+    if "predicted for a machine with a GPU" not in " ".join(text.split()) or "30.00 GiB" not in text or f"{0.8 * 64:.2f} GiB" not in text:
         problems.append(f"its name and budgets are not said: {text}")
     return problems
 

@@ -3,6 +3,7 @@ speed is asserted."""
 
 import json
 import os
+import re
 
 import program
 from program import script_test
@@ -36,8 +37,8 @@ def measured_once():
         if any(ended.code != 0 or ended.err for ended in answers):
             problems.append(f"{arguments}: {answers[0].code}, {answers[0].err!r}")
         # Budgets follow the free memory of the moment, but the first lines tell the prediction alone.
-        predictions = [ended.out.split("order by layer")[0] for ended in answers]
-        if predictions[0] != predictions[1] or "by this machine's profile" not in predictions[0]:
+        predictions = [re.findall("a (?:step|run) .*takes .*", ended.out) for ended in answers]
+        if len(predictions[0]) != 2 or predictions[0] != predictions[1] or "by this machine's profile" not in answers[0].out:
             problems.append(f"{arguments}: {answers[0].out[:300]!r}")
     if content(machines[0]) != before or kept("machine") != machines:
         problems.append("a later plan changed the profile")

@@ -123,7 +123,7 @@ def auto_follows_the_prices():
         if abs(prices["chosen_s"] - step_s) > 1e-9 or prices["chosen_s"] > min(prices["host_s"], prices["device_s"]):
             problems.append(f"{what}: {prices} and a step of {step_s} s")
     text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, *PLACES["host"], "--nvme", SCRATCH, "--rates",
-                        path("both.json")).out
+                        path("both.json"), "--explain").out
     if "updates by predicted step" not in text or "updates run" not in text:
         problems.append(f"the plan does not say why:\n{text}")
     return problems

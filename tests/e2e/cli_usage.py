@@ -18,13 +18,13 @@ COMMANDS = {
         --endurance --time-limit
         --allow-buffered""",
     "plan": """--model --ranks --batch-tokens --seq --micro-batch --precision --durability --device --order --recompute
-        --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --json""",
+        --zero --device-memory --host-memory --update --place --nvme --steps --save-every --endurance --allow-buffered --rates --trace --explain --json""",
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "eval": "DIR|MODEL --data --seq --tokens --token-type --micro-batch --precision --threads --json",
     "export": "DIR|MODEL OUT --dtype --shard-size",
     "verify": "DIR --json",
     "report": "RUN --out --watch --port",
-    "doctor": "--nvme --quick --json",
+    "doctor": "--nvme --quick --measure --json",
 }
 # Their flags are those of their own tests.
 BENCHES = ("copy", "comm", "update", "gemm", "attention", "compute", "load", "step", "zero", "io")
@@ -120,8 +120,8 @@ def plans():
         problems.append(f"plan: predicts {sorted(plan['predicted'])}")
     for way, found in plan["predicted"].items():
         problems += wrong_fields(f"predicted {way}", found, SIMULATION_FIELDS)
-    readable = program.run("plan", "--model", "gpt2-124m", "--batch-tokens", 64, "--seq", 64)
-    if readable.code != 0 or "checked" not in readable.out or "predicted step" not in readable.out:
+    readable = program.run("plan", "--model", "gpt2-124m", "--batch-tokens", 64, "--seq", 64, "--explain")
+    if readable.code != 0 or "checked" not in readable.out or "a step takes" not in readable.out:
         problems.append(f"plan without --json: status {readable.code}, {readable.out!r}")
     return problems
 

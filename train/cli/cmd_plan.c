@@ -1,6 +1,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
+#include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trace_file.h"
@@ -24,129 +25,6 @@ static sw_status write_trace(struct sw_planned *p) {
         sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
     sw_trace_destroy(trace);
     return status;
-}
-
-enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4 };
-
-static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
-    char lanes[SENTENCE_CHARS] = "";
-    int length = 0;
-    for (int lane = 0; lane < SW_LANES; lane++)
-        if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
-            length += snprintf(lanes + length, sizeof lanes - (size_t)length, "%s %.0f%%, ",
-                               sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
-    printf("%*s%-26s%9.3f s%12.0f tokens/s\n%*s", INDENT, "", name, s->step_s,
-           (double)p->settings.batch_tokens / s->step_s, LANES_INDENT, "");
-    sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
-}
-
-/* Returns the time that saves add, as a share of the steps without one. */
-static double save_share(const struct sw_planned *p) {
-    return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
-}
-
-/* Prints how long recomputing takes in a step, and how long it would take if nothing were kept. */
-static void print_recompute_price(const struct sw_planned *p) {
-    const struct sw_rates *rates = &p->rates.rates;
-    const double micros = (double)p->plan->spec.micro_batches;
-    double again_s = 0.0, all_s = 0.0;
-    for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
-        const double level_s[SW_RECOMPUTES] = {
-            [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
-        again_s += micros * level_s[p->plan->recompute[u]];
-        all_s += micros * level_s[SW_RECOMPUTE_UNIT];
-    }
-    sw_command_print(0, INDENT, "computing intermediates again takes %.3f s of a step; all of them would take %.3f s",
-                     again_s, all_s);
-}
-
-static void print_writes(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
-    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
-    char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
-    printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
-    if (p->writes.save_every > 0)
-        printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
-               (long long)p->writes.save_every);
-    printf("\n  %s every thousand steps\n",
-           sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
-    printf("  %s in a run of %lld steps, with making its store\n",
-           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
-}
-
-/* Prints the predicted steps by which the order was chosen. */
-static void print_order_prices(const struct sw_planned *p) {
-    const struct sw_plan_prices *prices = &p->prices;
-    if (prices->orders == 0)
-        return;
-    puts("order by predicted step, with updates on the host:");
-    for (int i = 0; i < prices->orders; i++) {
-        printf("  groups of %-6lld ", (long long)prices->order[i].group);
-        if (isfinite(prices->order[i].bound_s))
-            printf("at least %.3f s\n", prices->order[i].bound_s);
-        else if (prices->order[i].too_long)
-            puts("too many operations");
-        else if (!isfinite(prices->order[i].step_s))
-            puts("does not fit");
-        else if (prices->order[i].chosen_s < prices->order[i].step_s)
-            printf("%.3f s (%.3f s with updates where they are cheapest)\n", prices->order[i].step_s,
-                   prices->order[i].chosen_s);
-        else
-            printf("%.3f s\n", prices->order[i].step_s);
-    }
-}
-
-/* Prints the predicted steps by which the places of updates were chosen. */
-static void print_update_prices(const struct sw_planned *p) {
-    const struct sw_update_prices *prices = &p->prices.update;
-    if (!prices->known)
-        return;
-    printf("updates by predicted step: %.3f s\n  all on the host   %.3f s\n", prices->chosen_s, prices->host_s);
-    if (isfinite(prices->device_s))
-        printf("  all on the device %.3f s\n", prices->device_s);
-    else
-        puts("  all on the device does not fit");
-}
-
-/* Prints the time of the whole run, with its saves. */
-static void print_run(const struct sw_planned *p) {
-    char text[SW_DURATION_CHARS];
-    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
-    const double run_s = (double)p->settings.steps * (p->prediction.plain.step_s + saves_s);
-    printf("  a run of %lld steps takes %s\n", (long long)p->settings.steps, sw_duration_to_text(run_s, text));
-}
-
-static void print_prediction(const struct sw_planned *p) {
-    const struct sw_settings *settings = &p->settings;
-    if (settings->machine != NULL)
-        printf("predicted step of %s, by %s\n", p->described.device.name, settings->machine);
-    else
-        printf("predicted step, by %s\n", settings->rates != NULL ? settings->rates : "this machine's profile");
-    print_simulation(p, "update under forward", &p->prediction.plain);
-    if (p->may_save) {
-        print_simulation(p, "with a save", &p->save.step);
-        printf("  a save costs %.3f s, slower steps beside it included: every %lld steps, %.1f%% more\n",
-               p->save.cost_s, (long long)p->writes.save_every, 100.0 * save_share(p));
-    }
-    if (p->prediction.may_speculate) {
-        print_simulation(p, "speculated in backward", &p->prediction.speculated);
-        print_simulation(p, "speculated and redone", &p->prediction.redone);
-    }
-    print_run(p);
-}
-
-/* Prints the answer first, how long a step and the run would take, and then where everything would live. */
-static void print_text(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
-    sw_command_print(0, INDENT, "%s: %lld parameters, %lld tokens a step in micro-batches of %lld x %lld, %s", s->model,
-                     (long long)sw_units_parameters(sw_model_get_units(p->model)), (long long)s->batch_tokens,
-                     (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s));
-    print_prediction(p);
-    sw_plan_print(p->plan, stdout);
-    print_recompute_price(p);
-    print_writes(p);
-    print_order_prices(p);
-    print_update_prices(p);
 }
 
 static json_t *lanes_json(const struct sw_plan *plan) {
@@ -203,6 +81,8 @@ static json_t *prediction_json(const struct sw_planned *p) {
         json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings.batch_tokens));
         json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings.batch_tokens));
     }
+    if (p->slow_s > 0.0)
+        json_object_set_new(object, "bounds", json_pack("{s:f, s:f}", "fast_s", p->fast_s, "slow_s", p->slow_s));
     if (p->may_save)
         json_object_set_new(object, "saving", simulation_json(&p->save.step, p->settings.batch_tokens));
     return object;
@@ -236,7 +116,7 @@ static json_t *saves_json(const struct sw_planned *p) {
     if (!p->may_save)
         return json_null();
     return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->writes.save_every, "cost_s", p->save.cost_s,
-                     "share", save_share(p));
+                     "share", sw_planned_save_share(p));
 }
 
 static json_t *writes_json(const struct sw_planned *p) {
@@ -271,7 +151,7 @@ static sw_status print_json(const struct sw_planned *p) {
     return sw_command_print_json(root);
 }
 
-static sw_status run(struct sw_planned *p) {
+static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
@@ -281,7 +161,9 @@ static sw_status run(struct sw_planned *p) {
         SW_TRY(write_trace(p));
     if (p->settings.json)
         return print_json(p);
-    print_text(p);
+    sw_plan_answer_print(p, argc, argv);
+    if (p->settings.explain)
+        sw_plan_explain(p);
     return SW_OK;
 }
 
@@ -289,7 +171,7 @@ int sw_command_plan(int argc, char **argv) {
     struct sw_planned p = {0};
     int code;
     if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
-        const sw_status status = run(&p);
+        const sw_status status = run(&p, argc, argv);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
         sw_planned_release(&p);
     }

@@ -65,11 +65,30 @@ static sw_status from_json(const json_t *root, const char *path, struct sw_descr
     return sw_rates_from_json(json_object_get(root, "rates"), SW_RATES_ALL, path, &out->rates);
 }
 
-sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out) {
+/* Replaces each assumed number below an object by its slow or its fast bound. Of seconds, the high ones are slow. */
+static void take_bounds(json_t *object, bool fast) {
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(object, next, name, value) {
+        const bool seconds = strcmp(name, "op_s") == 0;
+        json_t *bound = json_object_get(value, fast == seconds ? "low" : "high");
+        if (bound != NULL)
+            json_object_set(object, name, bound);
+        else
+            take_bounds(value, fast);
+    }
+}
+
+sw_status sw_described_machine_read(const char *path, sw_machine_bound bound, struct sw_described_machine *out) {
     *out = (struct sw_described_machine){0};
     json_t *root;
     SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
-    const sw_status status = from_json(root, path, out);
+    sw_status status = from_json(root, path, out);
+    if (status == SW_OK && bound != SW_MACHINE_EXPECTED) {
+        take_bounds(root, bound == SW_MACHINE_FAST);
+        status = from_json(root, path, out);
+    }
     json_decref(root);
     return status;
 }

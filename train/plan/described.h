@@ -12,8 +12,11 @@ struct sw_described_machine {
     struct sw_rates rates; /* the unit arrays are NULL: the described device counts them */
 };
 
+/* Which of its bounds an assumed number takes: SLOW and FAST make every part of the machine slow or fast. */
+typedef enum { SW_MACHINE_EXPECTED, SW_MACHINE_SLOW, SW_MACHINE_FAST } sw_machine_bound;
+
 /* Reads and checks a description; bench/machines has examples. */
-sw_status sw_described_machine_read(const char *path, struct sw_described_machine *out);
+sw_status sw_described_machine_read(const char *path, sw_machine_bound bound, struct sw_described_machine *out);
 
 /* Opens the described device, and this machine's CPU as the host device. Neither computes anything. The caller closes
  * both. */

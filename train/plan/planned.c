@@ -8,7 +8,7 @@
 static sw_status open_devices(struct sw_planned *p) {
     if (p->settings.machine == NULL)
         return sw_settings_open_devices(&p->settings, &p->devices);
-    SW_TRY(sw_described_machine_read(p->settings.machine, &p->described));
+    SW_TRY(sw_described_machine_read(p->settings.machine, SW_MACHINE_EXPECTED, &p->described));
     SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
     SW_TRY(sw_settings_prepare_device(&p->settings, p->devices.compute));
     const struct sw_device_info info = sw_devices_info(&p->devices);
@@ -104,9 +104,56 @@ sw_status sw_planned_keep_rates(const struct sw_planned *p) {
     return keeps ? sw_rates_keep(p->settings.rates, &target, &p->rates) : SW_OK;
 }
 
+double sw_planned_save_share(const struct sw_planned *p) {
+    return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
+}
+
 sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile_need *need, struct sw_profile *out) {
     const struct sw_rates_target target = target_of(p);
     return sw_profile_find(&target, need, out);
+}
+
+/* Predicts the plan's step on the described machine with all of its assumed numbers at one bound. */
+static sw_status predict_bound(const struct sw_planned *p, sw_machine_bound bound, double *out_step_s) {
+    const struct sw_model_shape shape = shape_of(p);
+    struct sw_described_machine machine;
+    struct sw_machine_rates rates = {0};
+    struct sw_simulation step;
+    struct sw_device *device = NULL;
+    struct sw_model *model = NULL;
+    SW_TRY(sw_described_machine_read(p->settings.machine, bound, &machine));
+    sw_status status = sw_device_open_described(&machine.device, &device);
+    if (status == SW_OK)
+        status = sw_settings_prepare_device(&p->settings, device);
+    if (status == SW_OK)
+        status = sw_model_create(&p->config, &shape, device, &model);
+    if (status == SW_OK)
+        status = sw_rates_describe(&machine.rates, model, device, &rates);
+    if (status == SW_OK)
+        status = sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, &rates.rates, NULL, &step);
+    if (status == SW_OK)
+        *out_step_s = step.step_s;
+    sw_rates_release(&rates);
+    sw_model_destroy(model);
+    sw_device_close(device);
+    return status;
+}
+
+/* A plan of more operations takes seconds to simulate, which the bounds are not worth. */
+#define MOST_BOUNDED_OPS 1000000
+
+static sw_status predict_bounds(struct sw_planned *p) {
+    if (p->settings.machine == NULL || p->plan->program[SW_PROGRAM_UPDATE].op_count > MOST_BOUNDED_OPS)
+        return SW_OK;
+    sw_status status = predict_bound(p, SW_MACHINE_FAST, &p->fast_s);
+    if (status == SW_OK)
+        status = predict_bound(p, SW_MACHINE_SLOW, &p->slow_s);
+    if (status != SW_ERR_ARG)
+        return status;
+    /* A bound so far off that no step can be timed says nothing, and the expected step stands alone. */
+    p->fast_s = p->slow_s = 0.0;
+    sw_error_clear();
+    return SW_OK;
 }
 
 sw_status sw_planned_predict(struct sw_planned *p) {
@@ -116,6 +163,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
+    SW_TRY(predict_bounds(p));
     p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
     return p->may_save ? sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save)

@@ -24,6 +24,7 @@ struct sw_planned {
     struct sw_machine_rates rates;
     struct sw_plan_prices prices; /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
+    double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
     struct sw_writes writes;
     bool may_save; /* save is valid: not every step commits, and the drives' rates are known */
     struct sw_save_price save;
@@ -37,6 +38,9 @@ sw_status sw_planned_make(struct sw_planned *planned);
 /* Takes the rates of this machine's profile, of --rates, or of --machine, or measures them; chooses by them what is
  * open; completes the plan and predicts its step. Several ranks measure at once, and all take the rates of rank 0. */
 sw_status sw_planned_predict(struct sw_planned *planned);
+
+/* Returns the time that saves add, as a share of the steps without one. may_save is set. */
+double sw_planned_save_share(const struct sw_planned *planned);
 
 /* Finds the profile of this machine, or measures it again. The plan was made, and the caller releases the profile. */
 sw_status sw_planned_profile(const struct sw_planned *planned, const struct sw_profile_need *need,

@@ -90,6 +90,9 @@ sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
                            bool *out_help);
 
+/* Tells whether the command has the flag of an argument, "--seq" or "--seq=1024". */
+bool sw_options_have(const struct sw_command_line *line, const char *argument);
+
 /* Releases the strings and lists of target. */
 void sw_options_release(const struct sw_command_line *line, void *target);
 

@@ -19,6 +19,10 @@ const struct sw_option *sw_option_find(const struct sw_command_line *line, const
     return NULL;
 }
 
+bool sw_options_have(const struct sw_command_line *line, const char *argument) {
+    return sw_option_find(line, argument, strcspn(argument, "=")) != NULL;
+}
+
 const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
     struct sw_nearest nearest = sw_nearest_begin(typed, length);
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)

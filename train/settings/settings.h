@@ -73,6 +73,7 @@ struct sw_settings {
     bool previous;  /* resume drops the last commit */
     int64_t rounds; /* bench step: how often it measures each kind of step */
     bool json;
+    bool explain; /* plan: print the plan behind the answer */
 };
 
 extern const struct sw_command_line sw_train_command;

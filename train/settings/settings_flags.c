@@ -212,7 +212,8 @@ static const struct sw_option options[] = {
      .what = "staging buffers of each kind; auto: 8, or up to 256 if host memory allows"},
 
     {.name = "--rates", TEXT(rates), .commands = PLAN | STEP, .group = PREDICTION, .value = "FILE",
-     .what = "file of measured rates to predict with, written if it does not exist; default: measure each time"},
+     .what = "file of measured rates to predict with, written if it does not exist; default: this machine's profile "
+             "(bench step: measure each time)"},
     {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "FILE",
      .what = "description of a machine with a GPU to plan for, instead of this one (see bench/machines)"},
 
@@ -220,6 +221,8 @@ static const struct sw_option options[] = {
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
     {.name = "--trace", TEXT(trace), .commands = PLAN, .group = OUTPUT, .value = "FILE",
      .what = "write the predicted timeline of a few steps, for Perfetto or chrome://tracing"},
+    {.name = "--explain", FLAG(explain), .commands = PLAN, .group = OUTPUT,
+     .what = "print the plan behind the answer: memory, placement, what moves, what was compared"},
     {.name = "--json", FLAG(json), .commands = PLAN | STEP, .group = OUTPUT,
      .what = "print one JSON object on standard output"},
 };

@@ -1,0 +1,219 @@
+#include "train/cli/plan_text.h"
+
+#include "core/size.h"
+#include "train/cli/commands.h"
+#include "train/run/steplog_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4 };
+
+static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
+    char lanes[SENTENCE_CHARS] = "";
+    int length = 0;
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
+            length += snprintf(lanes + length, sizeof lanes - (size_t)length, "%s %.0f%%, ",
+                               sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
+    printf("%*s%-26s%9.3f s%12.0f tokens/s\n%*s", INDENT, "", name, s->step_s,
+           (double)p->settings.batch_tokens / s->step_s, LANES_INDENT, "");
+    sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
+}
+
+/* Prints how long recomputing takes in a step, and how long it would take if nothing were kept. */
+static void print_recompute_price(const struct sw_planned *p) {
+    const struct sw_rates *rates = &p->rates.rates;
+    const double micros = (double)p->plan->spec.micro_batches;
+    double again_s = 0.0, all_s = 0.0;
+    for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
+        const double level_s[SW_RECOMPUTES] = {
+            [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
+        again_s += micros * level_s[p->plan->recompute[u]];
+        all_s += micros * level_s[SW_RECOMPUTE_UNIT];
+    }
+    sw_command_print(0, INDENT, "computing intermediates again takes %.3f s of a step; all of them would take %.3f s",
+                     again_s, all_s);
+}
+
+static void print_writes(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
+    printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
+    if (p->writes.save_every > 0)
+        printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
+               (long long)p->writes.save_every);
+    printf("\n  %s every thousand steps\n",
+           sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
+    printf("  %s in a run of %lld steps, with making its store\n",
+           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
+}
+
+/* Prints the predicted steps by which the order was chosen. */
+static void print_order_prices(const struct sw_planned *p) {
+    const struct sw_plan_prices *prices = &p->prices;
+    if (prices->orders == 0)
+        return;
+    puts("order by predicted step, with updates on the host:");
+    for (int i = 0; i < prices->orders; i++) {
+        printf("  groups of %-6lld ", (long long)prices->order[i].group);
+        if (isfinite(prices->order[i].bound_s))
+            printf("at least %.3f s\n", prices->order[i].bound_s);
+        else if (prices->order[i].too_long)
+            puts("too many operations");
+        else if (!isfinite(prices->order[i].step_s))
+            puts("does not fit");
+        else if (prices->order[i].chosen_s < prices->order[i].step_s)
+            printf("%.3f s (%.3f s with updates where they are cheapest)\n", prices->order[i].step_s,
+                   prices->order[i].chosen_s);
+        else
+            printf("%.3f s\n", prices->order[i].step_s);
+    }
+}
+
+/* Prints the predicted steps by which the places of updates were chosen. */
+static void print_update_prices(const struct sw_planned *p) {
+    const struct sw_update_prices *prices = &p->prices.update;
+    if (!prices->known)
+        return;
+    printf("updates by predicted step: %.3f s\n  all on the host   %.3f s\n", prices->chosen_s, prices->host_s);
+    if (isfinite(prices->device_s))
+        printf("  all on the device %.3f s\n", prices->device_s);
+    else
+        puts("  all on the device does not fit");
+}
+
+static void print_prediction(const struct sw_planned *p) {
+    puts("predicted step");
+    print_simulation(p, "update under forward", &p->prediction.plain);
+    if (p->may_save) {
+        print_simulation(p, "with a save", &p->save.step);
+        printf("  a save costs %.3f s, slower steps beside it included: every %lld steps, %.1f%% more\n",
+               p->save.cost_s, (long long)p->writes.save_every, 100.0 * sw_planned_save_share(p));
+    }
+    if (p->prediction.may_speculate) {
+        print_simulation(p, "speculated in backward", &p->prediction.speculated);
+        print_simulation(p, "speculated and redone", &p->prediction.redone);
+    }
+}
+
+void sw_plan_explain(const struct sw_planned *p) {
+    putchar('\n');
+    print_prediction(p);
+    sw_plan_print(p->plan, stdout);
+    print_recompute_price(p);
+    print_writes(p);
+    print_order_prices(p);
+    print_update_prices(p);
+}
+
+static void print_budget(const struct sw_planned *p, const char *what, sw_tier tier) {
+    char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
+    printf("%*s%-14s %s of %s\n", INDENT, "", what, sw_format_size(p->plan->tier_bytes[tier], peak),
+           sw_format_size(p->plan->spec.budget_bytes[tier], budget));
+}
+
+static void print_disk(const struct sw_planned *p) {
+    char disk[SW_SIZE_CHARS], optimizer[SW_SIZE_CHARS], run[SW_WRITES_SHARE_CHARS];
+    const struct sw_plan *plan = p->plan;
+    printf("%*s%-14s ", INDENT, "", "disk");
+    sw_command_print(INDENT + 15, INDENT + 15, "%s, of which %s are two generations of the optimizer",
+                     sw_format_size(sw_plan_disk_bytes(plan), disk),
+                     sw_format_size(sw_plan_store_bytes(plan), optimizer));
+    printf("%*s%-14s ", INDENT, "", "written");
+    sw_command_print(INDENT + 15, INDENT + 15, "%s in %lld steps",
+                     sw_writes_share_text(sw_writes_of_run(&p->writes, p->settings.steps), p->settings.endurance, run),
+                     (long long)p->settings.steps);
+}
+
+/* Writes seconds with three digits, and with all digits before the point. */
+static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
+    snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
+    return text;
+}
+
+/* Prints the time of a step, which most take, and of the whole run with its saves. */
+static void print_times(const struct sw_planned *p) {
+    const struct sw_simulation *step = &p->prediction.plain;
+    const double tokens = (double)p->settings.batch_tokens, share = 100.0 * step->bottleneck_share;
+    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
+    char range[SENTENCE_CHARS] = "", expected[SW_DURATION_CHARS], run[SW_DURATION_CHARS];
+    char fast[SW_DURATION_CHARS], slow[SW_DURATION_CHARS];
+    if (p->slow_s > 0.0)
+        snprintf(range, sizeof range, " (%s to %s)", seconds_to_text(p->fast_s, fast),
+                 seconds_to_text(p->slow_s, slow));
+    sw_command_print(0, INDENT, "a step takes %s s%s: %.0f tokens/s, limited by %s (busy %.0f%%)",
+                     seconds_to_text(step->step_s, expected), range, tokens / step->step_s, step->bottleneck, share);
+    sw_command_print(0, INDENT, "a run of %lld steps takes %s, its saves included", (long long)p->settings.steps,
+                     sw_duration_to_text((double)p->settings.steps * (step->step_s + saves_s), run));
+}
+
+static void print_source(const struct sw_planned *p) {
+    const struct sw_settings *settings = &p->settings;
+    if (settings->machine != NULL)
+        sw_command_print(0, INDENT, "predicted for a machine with %s, by %s", p->described.device.name,
+                         settings->machine);
+    else
+        sw_command_print(0, INDENT, "predicted by %s",
+                         settings->rates != NULL ? settings->rates
+                                                 : "this machine's profile; `spillway doctor --measure` renews it");
+}
+
+/* Prints an argument as a shell reads it. */
+static void print_argument(const char *argument) {
+    const size_t plain = strspn(argument, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=.,:/%+@");
+    putchar(' ');
+    if (argument[0] != '\0' && argument[plain] == '\0') {
+        fputs(argument, stdout);
+        return;
+    }
+    putchar('\'');
+    for (; *argument != '\0'; argument++)
+        if (*argument == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*argument);
+    putchar('\'');
+}
+
+/* A preset has no weights, so training it begins with random ones. */
+static bool is_preset(const char *model) {
+    for (int i = 0; sw_preset_at(i) != NULL; i++)
+        if (strcmp(sw_preset_at(i)->name, model) == 0)
+            return true;
+    return false;
+}
+
+/* Prints the command on one line, so that it can be copied. A flag's values follow it up to the next flag. */
+static void print_command(const struct sw_settings *settings, int argc, char *const *argv) {
+    bool kept = true;
+    if (settings->ranks > 1)
+        printf("%*smpirun -n %lld spillway train", INDENT, "", (long long)settings->ranks);
+    else
+        printf("%*sspillway train", INDENT, "");
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) == 0)
+            kept = sw_options_have(&sw_train_command, argv[i]);
+        if (kept)
+            print_argument(argv[i]);
+    }
+    printf("%s --data DATA --run RUN\n", is_preset(settings->model) ? " --init" : "");
+}
+
+void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
+    const struct sw_settings *s = &p->settings;
+    sw_command_print(0, INDENT, "%s fits: %.4g million parameters in %s, %lld tokens a step, %lld x %lld at once",
+                     s->model, (double)sw_units_parameters(sw_model_get_units(p->model)) * 1e-6,
+                     sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch,
+                     (long long)s->seq);
+    print_budget(p, "device memory", SW_DEVICE);
+    print_budget(p, "host memory", SW_HOST);
+    print_disk(p);
+    print_times(p);
+    print_source(p);
+    print_command(s, argc, argv);
+    if (!s->explain)
+        puts("--explain shows where everything lives, and what was compared");
+}

@@ -1,0 +1,14 @@
+/* The text of `plan`: the answer in ten lines, and with --explain the plan behind it. */
+#ifndef SW_TRAIN_CLI_PLAN_TEXT_H
+#define SW_TRAIN_CLI_PLAN_TEXT_H
+
+#include "train/plan/planned.h"
+
+/* Prints that the plan fits and with what, how long a step and the run take, what is written, and the command that
+ * trains so: the arguments of `plan` that `train` has, too. */
+void sw_plan_answer_print(const struct sw_planned *planned, int argc, char *const *argv);
+
+/* Prints where everything lives, what each lane moves, and what the choices were compared with. */
+void sw_plan_explain(const struct sw_planned *planned);
+
+#endif
