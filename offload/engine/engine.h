@@ -31,7 +31,8 @@ struct sw_unit_call {
     void *saved, *derived;  /* intermediates for the backward pass, and those that follow from them */
     sw_recompute recompute; /* block: which intermediates are computed again for the backward pass */
     void *grad;             /* gradient at the output, replaced by that at the input; the head writes it */
-    float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights */
+    float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
+                             * frozen and gets no gradient */
     void *work;             /* scratch of the compute lane */
     float loss_scale;       /* factor of every token's loss in the gradient */
     double *loss;           /* host memory: receives the sum of the micro-batch's token losses, unscaled */
@@ -161,8 +162,11 @@ void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text
  * only for grains that it keeps. */
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 
-/* Restores state and weights from the store's last commit. */
+/* Restores state and weights from the store's last commit. The store has nothing of frozen units: the caller also loads
+ * these. */
 sw_status sw_engine_restore(struct sw_engine *engine);
+/* Loads the weights of the plan's frozen units, if it has any. `load` is asked for no other units. */
+sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load);
 
 /* Returns the host memory for the tokens of one micro-batch of the next begun step: the plan's token_bytes, laid out as
  * the model likes. Valid until sw_engine_begin. */

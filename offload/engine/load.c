@@ -33,6 +33,7 @@ struct box {
 struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
+    int64_t end_unit; /* units [0, end_unit) are loaded */
     struct sw_team *team;
     struct sw_stream **stream; /* one per grain of a box */
     struct box box[BOXES];
@@ -246,10 +247,9 @@ static sw_status fill_box(struct loader *self, struct box *box) {
 }
 
 static sw_status load_units(struct loader *self) {
-    const struct sw_units *units = self->engine->plan->spec.units;
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = 0; u < self->end_unit; u++)
         self->total_grains += sw_plan_span(self->engine->plan, SW_WEIGHTS, u).grains;
-    for (int64_t u = 0; u < units->count; u++) {
+    for (int64_t u = 0; u < self->end_unit; u++) {
         const struct sw_span all = sw_plan_span(self->engine->plan, SW_WEIGHTS, u);
         for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
             struct box *box;
@@ -286,10 +286,11 @@ static void close_streams(struct loader *self) {
     free(self->stream);
 }
 
-sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
+/* Loads units [0, end_unit). */
+static sw_status load_first_units(struct sw_engine *engine, const struct sw_load *load, int64_t end_unit) {
     assert(engine->begun == engine->waited);
     const int threads = sw_device_info(engine->spec.host).threads;
-    struct loader self = {.engine = engine, .load = load};
+    struct loader self = {.engine = engine, .load = load, .end_unit = end_unit};
     sw_status status = make_boxes(&self, threads);
     if (status == SW_OK)
         status = open_streams(&self);
@@ -300,8 +301,18 @@ sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
     sw_team_close(self.team);
     close_streams(&self);
     free(self.status);
-    if (status != SW_OK || !engine->plan->spec.train)
-        return status;
+    return status;
+}
+
+sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load) {
+    const int64_t frozen = engine->plan->spec.frozen_units;
+    return frozen == 0 ? SW_OK : load_first_units(engine, load, frozen);
+}
+
+sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
+    SW_TRY(load_first_units(engine, load, engine->plan->spec.units->count));
+    if (!engine->plan->spec.train)
+        return SW_OK;
     engine->step = 0;
     engine->working_is_newer = true;
     return engine->spec.store == NULL ? SW_OK : sw_engine_commit(engine);

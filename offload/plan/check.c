@@ -60,8 +60,14 @@ static void merge(struct clock *into, const struct clock *from) {
             into->done[lane] = from->done[lane];
 }
 
+static bool is_frozen(const struct checker *c, sw_content content, int32_t unit) {
+    return content == SW_CONTENT_WEIGHTS && !sw_plan_trains(c->plan, unit);
+}
+
 /* Returns the step in which an access's content was made; -1, before the first, where no step makes it anew. */
 static int made_in(const struct checker *c, const struct sw_access *access, int step) {
+    if (is_frozen(c, access->content, access->unit))
+        return -1;
     return access->age > 0 && !c->remade[access->content] ? -1 : step - access->age;
 }
 
@@ -210,7 +216,8 @@ static int resident_made_in(const struct checker *c, int32_t slot) {
     const struct sw_slot *resident = &c->plan->slot[slot];
     const bool committed =
         resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->optimizer[resident->unit];
-    return !c->redoes && (resident->content == SW_CONTENT_WEIGHTS || committed) ? 0 : -1;
+    const bool remade = resident->content == SW_CONTENT_WEIGHTS && !is_frozen(c, resident->content, resident->unit);
+    return !c->redoes && (remade || committed) ? 0 : -1;
 }
 
 static void view_residents(struct checker *c) {

@@ -15,7 +15,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
 void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, SW_LANE_UPDATE, -1, -1);
-    for (int64_t u = 0; u < b->plan->spec.units->count; u++)
+    for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
         sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = u}, sums_of(b, u, shared));
     sw_build_write(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
@@ -64,7 +64,7 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
         sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
         read_committed(b);
     }
-    for (int64_t u = 0; sums && u < b->plan->spec.units->count; u++) {
+    for (int64_t u = b->plan->spec.frozen_units; sums && u < b->plan->spec.units->count; u++) {
         const struct sw_operand at = {.slot = b->index->square_sums_host, .piece = u};
         if (sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));

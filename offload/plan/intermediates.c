@@ -50,7 +50,7 @@ static void keep_better(struct change *best, const struct sw_plan *plan, int64_t
 /* Returns the best of all changes to levels that have not been tried in vain. */
 static struct change find_change(const struct sw_plan *plan, const sw_recompute *least) {
     struct change best = {.unit = -1};
-    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+    for (int64_t u = sw_max_i64(1, plan->spec.frozen_units); u + 1 < plan->spec.units->count; u++)
         for (int to = (int)least[u]; to < (int)plan->recompute[u]; to++)
             keep_better(&best, plan, u, (sw_recompute)to);
     return best;

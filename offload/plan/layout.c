@@ -128,10 +128,11 @@ static void lay_weights(struct layout *layout) {
         add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
     index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, INPUT_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
-    index->table_slot = sw_plan_fetches_table(plan)
-                            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
-                                       plan->commit_every_step ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
-                            : UNUSED;
+    index->table_slot =
+        sw_plan_fetches_table(plan)
+            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
+                       plan->commit_every_step && sw_plan_trains(plan, 0) ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
+            : UNUSED;
 }
 
 static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
@@ -169,13 +170,13 @@ static void lay_block_inputs(struct layout *layout) {
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the
- * other units share, which is returned. */
+ * other units share, frozen ones among them, which is returned. */
 static int32_t lay_intermediates(struct layout *layout, const char *name, const int64_t *bytes, sw_recompute most,
                                  int32_t *slots) {
     const struct sw_plan *plan = layout->plan;
     int64_t shared = 0;
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
-        if (plan->spec.train && plan->recompute[u] <= most)
+        if (plan->spec.train && sw_plan_trains(plan, u) && plan->recompute[u] <= most)
             slots[u] = add_if(layout, bytes[u] > 0, name, SW_DEVICE, bytes[u], sw_plan_group(plan));
         else
             shared = sw_max_i64(shared, bytes[u]);
@@ -221,7 +222,7 @@ static void lay_accumulators(struct layout *layout) {
     const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
     int64_t working = 0;
     bool nvme = false;
-    for (int64_t u = 0; u < units->count; u++) {
+    for (int64_t u = plan->spec.frozen_units; u < units->count; u++) {
         if (sharded)
             index->acc_shard[u] =
                 add_grains(layout, "accumulator", SW_DEVICE, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE);
@@ -239,9 +240,10 @@ static void lay_accumulators(struct layout *layout) {
         index->work_acc[k] = working > 0 && (groups || k == 0)
                                  ? add_unit(layout, "accumulator", SW_DEVICE, -1, working, grain_bytes, SW_CONTENT_NONE)
                                  : UNUSED;
-    index->table_acc = units->tied ? add_unit(layout, "table accumulator", SW_DEVICE, -1, units->unit[0].grains,
-                                              grain_bytes, SW_CONTENT_NONE)
-                                   : UNUSED;
+    index->table_acc =
+        units->tied && sw_plan_trains(plan, 0)
+            ? add_unit(layout, "table accumulator", SW_DEVICE, -1, units->unit[0].grains, grain_bytes, SW_CONTENT_NONE)
+            : UNUSED;
     const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
     index->acc_out = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
     index->acc_in = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
@@ -252,7 +254,7 @@ static void lay_sums(struct layout *layout) {
     const struct sw_units *units = layout->plan->spec.units;
     int64_t most_grains = 0;
     for (int64_t u = 0; u < units->count; u++)
-        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+        most_grains = sw_max_i64(most_grains, sw_plan_trained_grains(layout->plan, u));
     const int64_t bytes = most_grains * (int64_t)sizeof(double);
     index->square_sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
     index->square_sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
@@ -273,7 +275,7 @@ static void lay_exchange(struct layout *layout) {
     const int ranks = sw_plan_ranks(plan);
     const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     bool buckets = false;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
+    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
         buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
     index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
@@ -293,7 +295,7 @@ static struct traffic traffic_of(const struct layout *layout) {
     struct traffic t = {0};
     for (int64_t u = 0; u < layout->plan->spec.units->count; u++) {
         t.weights_in |= tier_of(layout, SW_WEIGHTS, u) == SW_NVME;
-        if (!layout->plan->spec.train)
+        if (!layout->plan->spec.train || !sw_plan_trains(layout->plan, u))
             continue;
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
         const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
@@ -353,7 +355,7 @@ static void lay_gradients(struct layout *layout) {
     struct sw_plan_index *index = layout->plan->index;
     const struct sw_units *units = layout->plan->spec.units;
     const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(layout->plan->spec.type);
-    for (int64_t u = 0; u < units->count; u++) {
+    for (int64_t u = layout->plan->spec.frozen_units; u < units->count; u++) {
         index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, typed_grain, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
@@ -370,7 +372,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
         plan->tier_bytes[t] = 0;
     SW_TRY(allocate_index(plan));
     plan->commit_every_step = plan->spec.train && !plan->spec.one_generation;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
+    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);
     lay_block_inputs(&layout);

@@ -236,9 +236,9 @@ static void accumulate(struct sw_builder *b, int64_t unit, struct accumulator *a
 }
 
 static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group) {
-    const bool tied = b->plan->spec.units->tied;
+    const bool tied = b->plan->spec.units->tied, trains_table = tied && sw_plan_trains(b->plan, 0);
     const int64_t head = head_of(b);
-    struct accumulator table = tied ? begin_acc(b, 0, group, 2) : (struct accumulator){0};
+    struct accumulator table = trains_table ? begin_acc(b, 0, group, 2) : (struct accumulator){0};
     struct accumulator own = begin_acc(b, head, group, 1);
     const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
     for (int64_t w = 0; w < group->count; w++) {
@@ -247,7 +247,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group
         read_head(b, group, w, weights, table_slot);
         sw_build_read_norm(b); /* it decides the loss scale */
         accumulate(b, head, &own);
-        if (tied)
+        if (trains_table)
             accumulate(b, 0, &table);
         sw_build_write(b, (struct sw_operand){.slot = b->index->output_grad, .piece = w},
                        (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, head - 1, group->first + w, 0, 0, 0});
@@ -298,13 +298,13 @@ static void emit_backward(struct sw_builder *b, const struct sw_group *group, in
 
 void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     struct accumulator table = emit_head(b, group);
-    for (int64_t u = head_of(b) - 1; u >= 0; u--) {
+    for (int64_t u = head_of(b) - 1; u >= b->plan->spec.frozen_units; u--) {
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
         struct accumulator acc = is_table(b, u) ? table : begin_acc(b, u, group, 1);
         for (int64_t w = 0; w < group->count; w++)
             emit_backward(b, group, u, w, weights, &acc);
         /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
-        if (u > 1)
+        if (u > 1 && sw_plan_trains(b->plan, u - 1))
             sw_build_fetch(b, u - 1);
         end_acc(b, u, group, acc);
     }

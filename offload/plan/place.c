@@ -11,28 +11,44 @@ enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN
 /* The most kinds of units remembered as not fitting: a model has few, each in a few placements. */
 enum { MOST_KINDS = 32 };
 
-/* Returns the size of a unit's state by which shares are counted. */
+/* Returns the size of a unit's state by which shares are counted; 0: the unit has no such state. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     if (state == SW_ACTS)
         return sw_plan_keeps_input(plan, unit) ? plan->spec.output_bytes[unit - 1] : 0;
-    return plan->spec.units->unit[unit].grains;
+    return state == SW_WEIGHTS ? plan->spec.units->unit[unit].grains : sw_plan_trained_grains(plan, unit);
+}
+
+/* A unit's state among that of all units, by the sizes of state_bytes. */
+struct portion {
+    int64_t before_bytes, bytes, total_bytes;
+};
+
+/* Returns the tier of a state as the request says, or, where that leaves the choice, `automatic`. Gradients and
+ * optimizer state that a frozen unit does not have count as on the device, so that nothing moves them. */
+static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, const struct portion *portion,
+                              sw_tier automatic) {
+    const struct sw_placement_request *request = &plan->spec.place;
+    if (portion->bytes == 0 && (state == SW_GRADS || state == SW_OPTIMIZER))
+        return SW_DEVICE;
+    if (request->automatic[state])
+        return automatic;
+    return portion->total_bytes == 0
+               ? SW_DEVICE
+               : sw_placement_of(request->share[state], portion->before_bytes, portion->bytes, portion->total_bytes);
 }
 
 /* Places a state as the request says, or, where that leaves the choice, all on one tier. */
 static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic) {
-    const struct sw_placement_request *request = &plan->spec.place;
-    int64_t total = 0, before = 0;
+    struct portion portion = {0};
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        total += state_bytes(plan, state, u);
+        portion.total_bytes += state_bytes(plan, state, u);
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const int64_t bytes = state_bytes(plan, state, u);
-        const sw_tier tier = request->automatic[state] ? automatic
-                             : total == 0              ? SW_DEVICE
-                                                       : sw_placement_of(request->share[state], before, bytes, total);
+        portion.bytes = state_bytes(plan, state, u);
+        const sw_tier tier = requested_tier(plan, state, &portion, automatic);
         plan->placement[u].tier[state] = tier;
         if (state == SW_GRADS)
             plan->placement[u].accumulator = tier;
-        before += bytes;
+        portion.before_bytes += portion.bytes;
     }
 }
 
@@ -42,7 +58,7 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
     for (int state = 0; state < SW_STATES; state++)
         place_state(plan, (sw_state)state, automatic[state]);
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
-        plan->recompute[u] = recompute;
+        plan->recompute[u] = sw_plan_trains(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
     SW_TRY(sw_plan_layout(plan));
     *out_fits = sw_plan_fits(plan);
     return SW_OK;
@@ -279,11 +295,12 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
     return refuse_budget(plan, &least);
 }
 
-/* Returns the most useful length of host rings. The forward pass waits for the updates of the embedding and the first
- * block, whose gradients came last: with rings as long as these units, their optimizer state is read under the backward
- * pass, and written when the forward pass has begun. */
+/* Returns the most useful length of host rings. The forward pass waits for the updates of the first two trained units,
+ * whose gradients came last: with rings as long as these units, their optimizer state is read under the backward pass,
+ * and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t awaited = sw_plan_buckets(plan, 0) + sw_plan_buckets(plan, 1);
+    const int64_t first = sw_min_i64(plan->spec.frozen_units, plan->spec.units->count - 2);
+    const int64_t awaited = sw_plan_buckets(plan, first) + sw_plan_buckets(plan, first + 1);
     int64_t all = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         all += sw_plan_buckets(plan, u);

@@ -154,6 +154,9 @@ static sw_status make_arrays(struct sw_plan *plan) {
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
+    assert(spec->frozen_units >= 0 && spec->frozen_units < spec->units->count &&
+           (spec->train || spec->frozen_units == 0));
+    assert(spec->shares_input == NULL || !spec->shares_input[spec->frozen_units]);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)

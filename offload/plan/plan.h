@@ -263,7 +263,10 @@ struct sw_plan_spec {
     int zero;                     /* ZeRO stage, SW_ZERO_* */
     sw_dtype type;                /* compute precision */
     bool train;                   /* false: weights only, programs loss and logits */
-    bool scratch_store;           /* without training: weights may live on NVMe, in a store that holds nothing else */
+    /* Units [0, frozen_units) keep the weights that they were loaded with: they have no gradients, optimizer state or
+     * updates, and the backward pass ends above them. 0: every unit is trained. The head always is. */
+    int64_t frozen_units;
+    bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
     int64_t token_bytes; /* inputs, targets and masks of one micro-batch */
@@ -334,6 +337,8 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* Returns the number of ranks, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
+/* Tells whether training changes a unit's weights: the unit is not frozen. */
+bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
 /* Returns the micro-batches of the largest group, and the number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
@@ -383,7 +388,8 @@ int64_t sw_plan_staging_bytes(int ranks);
 /* Returns the bytes of grains in the compute type. */
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
 
-/* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. */
+/* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. A frozen
+ * unit has no grains of gradients and optimizer state. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);

@@ -57,6 +57,8 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 
 /* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains of a unit's gradients and optimizer state on all ranks: none of a frozen unit. */
+int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each rank has but a shard of a state. */
 bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
 /* Returns the number of chunks of a whole unit. */

@@ -20,6 +20,10 @@ int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }
 
+bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
+    return unit >= plan->spec.frozen_units;
+}
+
 int64_t sw_plan_group(const struct sw_plan *plan) {
     return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
 }
@@ -62,18 +66,19 @@ bool sw_plan_gathers_rows(const struct sw_plan *plan) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t whole_bytes = spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
     const sw_tier *tier = plan->placement[0].tier;
-    const bool made_on_device = spec->train && tier[SW_OPTIMIZER] == SW_DEVICE;
+    const bool made_on_device = spec->train && sw_plan_trains(plan, 0) && tier[SW_OPTIMIZER] == SW_DEVICE;
     return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
            tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit];
+    return sw_plan_trains(plan, unit) &&
+           (plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit]);
 }
 
 bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE && plan->spec.update_on_device[unit];
+    return sw_plan_updates_on_device(plan, unit) && plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
 }
 
 bool sw_plan_saves(const struct sw_plan *plan) {
@@ -104,7 +109,7 @@ bool sw_program_repeats(sw_program_kind kind) {
 
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
     const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
-    return inner && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+    return inner && sw_plan_trains(plan, unit) && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
 }
 
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
@@ -147,7 +152,8 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
     if (a == 0 || b == 0 || a == head || b == head)
         return false;
     const bool kept = sw_plan_keeps_input(plan, a);
-    return spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
+    return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
+           spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
            spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
            plan->recompute[a] == plan->recompute[b] && spec->update_on_device[a] == spec->update_on_device[b] &&

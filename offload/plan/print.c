@@ -60,7 +60,8 @@ static void print_memory(const struct sw_plan *plan, FILE *out) {
 static void print_placement(const struct sw_plan *plan, FILE *out) {
     for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         int64_t units[SW_TIERS] = {0};
-        for (int64_t u = 0; u < plan->spec.units->count; u++)
+        const bool of_trained = state == SW_GRADS || state == SW_OPTIMIZER;
+        for (int64_t u = of_trained ? plan->spec.frozen_units : 0; u < plan->spec.units->count; u++)
             units[plan->placement[u].tier[state]]++;
         fprintf(out, "  %-18s", sw_state_name((sw_state)state));
         for (int t = 0; t < SW_TIERS; t++)
@@ -75,7 +76,7 @@ static void print_updates(const struct sw_plan *plan, FILE *out) {
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         on_device += sw_plan_updates_on_device(plan, u);
     fprintf(out, "  %-18s%8lld units%8lld units\n", "updates run", (long long)on_device,
-            (long long)(plan->spec.units->count - on_device));
+            (long long)(plan->spec.units->count - plan->spec.frozen_units - on_device));
 }
 
 const char *sw_plan_commits(const struct sw_plan *plan) {
@@ -136,7 +137,7 @@ static const char *reason_to_keep(const struct sw_plan *plan, bool all) {
 
 static void print_recompute(const struct sw_plan *plan, FILE *out) {
     int64_t units[SW_RECOMPUTES] = {0};
-    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+    for (int64_t u = sw_max_i64(1, plan->spec.frozen_units); u + 1 < plan->spec.units->count; u++)
         units[plan->recompute[u]]++;
     const bool keeps_all = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
     fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld,\n  all of %lld; %s\n",

@@ -36,7 +36,8 @@ static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, s
     int64_t updated = 0;
     for (int64_t u = 0; u <= head_of(b); u++) {
         for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
-            emit_update(b, group, updated, waiting);
+            if (sw_plan_trains(b->plan, updated))
+                emit_update(b, group, updated, waiting);
             if (updated < head_of(b))
                 sw_build_fetch(b, updated); /* before the next unit takes a slot */
         }
@@ -70,7 +71,7 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
 }
 
 static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
-    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+    for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++) {
         struct sw_unit_update update = sw_build_update_begin(b, u, waiting, false);
         sw_build_update_to(b, &update, update.chunks);
         sw_build_update_end(b, &update);

@@ -14,6 +14,10 @@ static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].grains;
 }
 
+int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) ? unit_grains(plan, unit) : 0;
+}
+
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
 }
@@ -27,13 +31,16 @@ struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
 }
 
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    if ((state == SW_GRADS || state == SW_OPTIMIZER) && !sw_plan_trains(plan, unit))
+        return (struct sw_span){0};
     return sw_plan_is_sharded(plan, state) ? sw_plan_shard(plan, unit)
                                            : (struct sw_span){.grains = unit_grains(plan, unit)};
 }
 
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
     const bool before_reduction = state == SW_GRADS && tier == SW_DEVICE && plan->spec.zero < SW_ZERO_GRADS;
-    return before_reduction ? (struct sw_span){.grains = unit_grains(plan, unit)} : sw_plan_span(plan, state, unit);
+    return before_reduction ? (struct sw_span){.grains = sw_plan_trained_grains(plan, unit)}
+                            : sw_plan_span(plan, state, unit);
 }
 
 /* Returns a chunk of a span, which has no grains where the span ends before. */
@@ -68,12 +75,13 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 }
 
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(sw_shard_most_grains(unit_grains(plan, unit), sw_plan_ranks(plan)), plan->spec.chunk_grains);
+    return sw_div_up(sw_shard_most_grains(sw_plan_trained_grains(plan, unit), sw_plan_ranks(plan)),
+                     plan->spec.chunk_grains);
 }
 
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
-        doubles += sw_shard_most_grains(unit_grains(plan, u), sw_plan_ranks(plan));
+        doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_ranks(plan));
     return doubles * (int64_t)sizeof(double);
 }

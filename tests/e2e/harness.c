@@ -83,6 +83,7 @@ static sw_status open_plan(struct harness *h) {
         .rank = rank_of(h),
         .zero = h->spec.zero,
         .train = true,
+        .frozen_units = h->spec.frozen_units,
         .micro_batches = h->spec.micro_batches,
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
         .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,
@@ -175,14 +176,16 @@ static sw_status open_engine(struct harness *h) {
         h->first_step = commit->step;
     }
     SW_TRY(sw_engine_open(&spec, &h->engine));
-    if (h->spec.resume)
-        return sw_engine_restore(h->engine);
     h->init =
         (struct sw_model_init){.config = h->spec.config, .units = sw_model_get_units(h->model), .seed = h->spec.seed};
     const bool own = h->spec.fill != NULL;
     const struct sw_load load = {.fill = own ? h->spec.fill : sw_model_fill_random,
                                  .prepare = h->spec.prepare,
                                  .context = own ? h->spec.fill_context : &h->init};
+    if (h->spec.resume) {
+        SW_TRY(sw_engine_restore(h->engine));
+        return sw_engine_load_frozen(h->engine, &load);
+    }
     describe(h, &(struct sw_step_result){0});
     return sw_engine_load(h->engine, &load);
 }

@@ -11,6 +11,7 @@ struct harness_spec {
     int64_t micro_batches; /* of a rank */
     struct sw_comm *comm;  /* of several ranks, each of which has a store of its own; NULL: alone */
     int zero;              /* stage */
+    int64_t frozen_units;  /* leading units that are not trained */
     const char *place;
     sw_recompute recompute;
     int64_t

@@ -18,6 +18,7 @@ struct job {
     struct sw_comm *comm;
     const char *directory; /* of this rank */
     sw_dtype type;
+    int64_t frozen_units;
     int runs;
     char wrong[WRONG_CHARS]; /* empty: nothing */
 };
@@ -29,6 +30,7 @@ static int ranks_of(const struct job *job) {
 static struct harness_spec spec_of(const struct job *job, bool alone) {
     struct harness_spec spec = same_spec(job->type);
     spec.comm = alone ? NULL : job->comm;
+    spec.frozen_units = job->frozen_units;
     spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
     spec.compute_threads = spec.update_threads = 1;
     return spec;
@@ -157,12 +159,13 @@ static int judge(struct job *job, sw_status status) {
 int main(int count, char **argument) {
     struct job job = {.type = SW_F32};
     char directory[PATH_CHARS];
-    if (count != 4 || sw_comm_open(&job.comm) != SW_OK)
+    if (count != 5 || sw_comm_open(&job.comm) != SW_OK)
         return 3;
     const int rank = sw_comm_identity(job.comm)->rank;
     snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
     job.directory = directory;
     job.type = strcmp(argument[2], "bf16") == 0 ? SW_BF16 : SW_F32;
+    job.frozen_units = atoi(argument[4]);
     const int exit = judge(&job, run(&job, atoi(argument[3])));
     sw_comm_close(job.comm);
     return exit;

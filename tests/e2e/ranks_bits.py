@@ -10,11 +10,11 @@ import jobs  # noqa: E402
 PROGRAM = os.environ["SW_RANKS_BITS_PROGRAM"]
 
 
-def same_bits(ranks, precision, variants):
+def same_bits(ranks, precision, variants, frozen_units=0):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
             os.mkdir(os.path.join(folder, str(rank)))
-        return jobs.passed(ranks, folder, precision, variants, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
+        return jobs.passed(ranks, folder, precision, variants, frozen_units, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
 
 
 def two_ranks_give_the_same_bits_in_fp32():
@@ -34,5 +34,11 @@ def ranks_without_a_grain_keep_step():
     return same_bits(6, "fp32", 2)
 
 
+def frozen_units_are_the_same_on_all_ranks():
+    """The tied embedding and two blocks are not trained."""
+    return same_bits(2, "bf16", 9, frozen_units=3)
+
+
 jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_same_bits_in_bf16,
-                     four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step)
+                     four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step,
+                     frozen_units_are_the_same_on_all_ranks)

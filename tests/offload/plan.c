@@ -101,9 +101,9 @@ static bool is_on_device(const struct need *need, int64_t unit) {
  * device makes the whole. */
 static bool gathers(const struct need *need) {
     const struct sw_plan_spec *spec = &need->plan->spec;
+    const bool made_on_device = spec->frozen_units == 0 && tier_of(need, SW_OPTIMIZER, 0) == SW_DEVICE;
     const int64_t all_bytes = spec->micro_batches * spec->gathered_bytes;
-    return all_bytes > 0 && !spec->units->tied && tier_of(need, SW_WEIGHTS, 0) != SW_DEVICE &&
-           tier_of(need, SW_OPTIMIZER, 0) != SW_DEVICE &&
+    return all_bytes > 0 && !spec->units->tied && tier_of(need, SW_WEIGHTS, 0) != SW_DEVICE && !made_on_device &&
            all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
 }
 
@@ -185,13 +185,13 @@ static void need_boundaries(struct need *need, int64_t unit) {
 static void need_group(struct need *need, bool updates) {
     const int64_t head = need->plan->spec.units->count - 1;
     for (int64_t u = 0; u <= head; u++) {
-        if (updates)
+        if (updates && u >= need->plan->spec.frozen_units)
             need_update(need, u);
         need_weights(need, u);
     }
     if (need->plan->spec.units->tied)
         need_weights(need, 0);
-    for (int64_t u = head - 1; u > 0; u--)
+    for (int64_t u = head - 1; u > 0 && u >= need->plan->spec.frozen_units; u--)
         need_weights(need, u);
 }
 
@@ -203,7 +203,7 @@ static struct work needed_work(const struct sw_plan *plan) {
     memset(need.slot, -1, sizeof need.slot);
     for (int64_t g = 0; g < groups; g++)
         need_group(&need, g == 0);
-    for (int64_t u = 0; u < units; u++) {
+    for (int64_t u = plan->spec.frozen_units; u < units; u++) {
         need_gradients(&need, u, groups);
         if (u > 0 && u + 1 < units)
             need_boundaries(&need, u);
@@ -213,7 +213,7 @@ static struct work needed_work(const struct sw_plan *plan) {
     add_work(&need.work, SW_OP_UPLOAD, SW_CONTENT_ROWS, need.rows * micros,
              need.rows * micros * plan->spec.gathered_bytes);
     add_work(&need.work, SW_OP_FORWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
-    add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
+    add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1 - plan->spec.frozen_units) * micros, 0);
     add_work(&need.work, SW_OP_FORWARD_BACKWARD_HEAD, SW_CONTENT_NONE, micros, 0);
     add_work(&need.work, SW_OP_COMPUTE_NORM, SW_CONTENT_NONE, 1, 0);
     add_work(&need.work, SW_OP_COMMIT, SW_CONTENT_NONE, commits, 0);
@@ -235,7 +235,7 @@ static void check_work(const struct sw_plan *plan, uint64_t seed) {
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
-    for (int64_t u = 0; u < units->count; u++) {
+    for (int64_t u = state == SW_WEIGHTS ? 0 : plan->spec.frozen_units; u < units->count; u++) {
         const bool kept = u > 0 && u + 1 < units->count && !plan->spec.shares_input[u];
         const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.output_bytes[u - 1] : 0;
         before += u < unit ? size : 0;
@@ -245,20 +245,20 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     return sw_placement_of(plan->spec.place.share[state], before, own, total);
 }
 
-/* The plan does what the user asked for. */
+/* The plan does what the user asked for. Frozen units have nothing to be placed but weights. */
 static void check_request(const struct sw_plan *plan, uint64_t seed) {
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
-        for (int s = 0; s < SW_STATES; s++)
+        for (int s = 0; s < (u < plan->spec.frozen_units ? SW_GRADS : SW_STATES); s++)
             if (!plan->spec.place.automatic[s] && plan->placement[u].tier[s] != requested_tier(plan, (sw_state)s, u))
                 fail_msg("seed %llu: unit %lld has its %s elsewhere", (unsigned long long)seed, (long long)u,
                          sw_state_name((sw_state)s));
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++) {
         const sw_tier grads = plan->placement[u].tier[SW_GRADS], between = plan->placement[u].accumulator;
         if (between > grads || (between < grads && !plan->spec.place.automatic[SW_GRADS]))
             fail_msg("seed %llu: unit %lld has its accumulator elsewhere", (unsigned long long)seed, (long long)u);
     }
     for (int64_t u = 1; !plan->spec.recompute_auto && u + 1 < plan->spec.units->count; u++)
-        if (plan->recompute[u] != plan->spec.recompute)
+        if (u >= plan->spec.frozen_units && plan->recompute[u] != plan->spec.recompute)
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
 }
 

@@ -69,6 +69,15 @@ static const bool *draw_streams(struct plans_random *random, int64_t units) {
     return choice < 2 ? random->update_on_device : NULL;
 }
 
+/* In an eighth of the plans some leading units are frozen. */
+static void draw_frozen(struct plans_random *random, struct sw_plan_spec *spec) {
+    if (!spec->train || plans_draw(random, 0, 7) > 0)
+        return;
+    spec->frozen_units = plans_draw(random, 1, spec->units->count - 1);
+    while (spec->shares_input[spec->frozen_units])
+        spec->frozen_units--;
+}
+
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     if (most_units > PLANS_MOST_UNITS)
@@ -118,6 +127,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     }
     spec.one_generation = plans_draw(random, 0, 7) == 0;
     spec.update_on_device = draw_streams(random, units->count);
+    draw_frozen(random, &spec);
     return spec;
 }
 

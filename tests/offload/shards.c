@@ -69,8 +69,9 @@ static void check_same_decisions(struct sw_plan *const *plan, int ranks, uint64_
 /* How often the ranks update each grain of a unit, in a step. */
 static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
-    const int expected = plan[0]->spec.zero == SW_ZERO_NONE ? ranks : 1;
+    const int all = plan[0]->spec.zero == SW_ZERO_NONE ? ranks : 1;
     for (int64_t u = 0; u < units->count; u++) {
+        const int expected = u < plan[0]->spec.frozen_units ? 0 : all;
         int times[MOST_GRAINS * 4] = {0};
         assert_true(units->unit[u].grains <= MOST_GRAINS * 4);
         for (int r = 0; r < ranks; r++) {
@@ -89,8 +90,8 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
-/* Every unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes, and as
- * much again where something whole comes of it. */
+/* Every trained unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes,
+ * and as much again where something whole comes of it. Only frozen weights that are sharded travel. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
     const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
@@ -105,9 +106,12 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
             }
         }
         const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
-        const int64_t times = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
+        const bool trained = u >= plan[0]->spec.frozen_units;
+        const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
+        const int64_t times = trained ? groups : 0;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != times * once || (whole ? gathered != once : gathered % once != 0 || gathered == 0))
+        if (reduced != times * once ||
+            (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
     }

@@ -149,13 +149,15 @@ static sw_status tile_logits(const struct sw_model *model, const struct sw_unit_
     return sw_gemm(call->stream, &products.logits, t->hidden, t->table + offset, NULL, t->logits, t->scratch);
 }
 
-/* Computes the gradients of the tile's columns of the table and of its hidden rows from the gradient of its logits. */
+/* Computes the gradients of the tile's columns of the table, unless it is frozen, and of its hidden rows from the
+ * gradient of its logits. */
 static sw_status tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
                                 const struct head_tile *t, int64_t col, int64_t cols) {
     const struct head_products products = sw_head_products(model, t->rows, cols);
     const int64_t at = col * model->config.hidden;
-    SW_TRY(sw_gemm(call->stream, &products.table_gradient, t->logits_grad, t->hidden, NULL, t->table_acc + at,
-                   t->scratch));
+    if (t->table_acc != NULL)
+        SW_TRY(sw_gemm(call->stream, &products.table_gradient, t->logits_grad, t->hidden, NULL, t->table_acc + at,
+                       t->scratch));
     return sw_gemm(call->stream, &products.input_gradient, t->logits_grad,
                    t->table + at * sw_dtype_bytes(model->shape.type), NULL,
                    model->head.cut ? (void *)t->hidden_grad : t->norm_grad, t->scratch);
