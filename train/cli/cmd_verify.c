@@ -2,6 +2,7 @@
 #include "io/store/store.h"
 #include "train/cli/commands.h"
 #include "train/cli/read_options.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_stores.h"
 
 #include <jansson.h>
@@ -13,7 +14,11 @@ enum { ADVICE_CHARS = 128 };
 struct verification {
     const struct sw_read_options *given;
     struct sw_store_set stores;
-    int64_t grains, bad;
+    struct sw_units *units;   /* of the run's model */
+    struct sw_frozen *frozen; /* NULL: every unit is trained */
+    const char *state;        /* what is being read: "optimizer", or "weights" of frozen units */
+    int64_t grains, bad;      /* of the stores */
+    int64_t frozen_grains, frozen_bad;
     json_t *bad_grains;
 };
 
@@ -26,16 +31,20 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
     if (v->given->json)
         json_array_append_new(v->bad_grains,
                               json_pack("{s:I, s:I, s:s, s:s, s:I, s:s}", "unit", (json_int_t)bad->unit, "grain",
-                                        (json_int_t)bad->grain, "state", "optimizer", "file", bad->path, "offset",
+                                        (json_int_t)bad->grain, "state", v->state, "file", bad->path, "offset",
                                         (json_int_t)bad->offset_bytes, "reason", reason(bad)));
     else
-        printf("grain %lld of unit %lld (optimizer) at offset %lld of %s: %s\n", (long long)bad->grain,
-               (long long)bad->unit, (long long)bad->offset_bytes, bad->path, reason(bad));
+        printf("grain %lld of unit %lld (%s) at offset %lld of %s: %s\n", (long long)bad->grain, (long long)bad->unit,
+               v->state, (long long)bad->offset_bytes, bad->path, reason(bad));
 }
 
 static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
-    const sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
+    sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
+    if (status == SW_OK)
+        status = sw_model_units(&run.config, run.settings.tiles, &v->units);
+    if (status == SW_OK)
+        status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
     sw_run_release(&run);
     return status;
 }
@@ -65,8 +74,9 @@ static sw_status print_json(const struct verification *v, long long step, int64_
     json_t *bad_records = json_array();
     for (int s = 0; s < v->stores.count; s++)
         describe_bad_records(v->stores.store[s], bad_records);
-    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains", (json_int_t)v->grains,
-                             "bytes", (json_int_t)bytes, "bad", v->bad_grains, "bad_records", bad_records);
+    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains",
+                             (json_int_t)(v->grains + v->frozen_grains), "bytes", (json_int_t)bytes, "bad",
+                             v->bad_grains, "bad_records", bad_records);
     return sw_command_print_json(root);
 }
 
@@ -84,14 +94,24 @@ static sw_status report_bad(const struct verification *v, long long step) {
                    (long long)v->bad, (long long)v->grains, step, previous);
 }
 
+/* Frozen weights never change, so any whole copy of their file is theirs. */
+static sw_status report_bad_frozen(const struct verification *v) {
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%lld of the %lld grains of frozen weights are bad: restore %s/" SW_FROZEN_NAME
+                   " from any copy of the run",
+                   (long long)v->frozen_bad, (long long)v->frozen_grains, v->given->from);
+}
+
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
-    const int64_t bytes = v->grains * (int64_t)SW_OPTIMIZER_GRAIN_BYTES;
+    const int64_t bytes = v->grains * (int64_t)SW_OPTIMIZER_GRAIN_BYTES + sw_frozen_bytes(v->frozen);
     char size[SW_SIZE_CHARS];
     if (v->given->json)
         SW_TRY(print_json(v, step, bytes));
     if (v->bad > 0)
         return report_bad(v, step);
+    if (v->frozen_bad > 0)
+        return report_bad_frozen(v);
     int lost = 0;
     for (int s = 0; s < v->stores.count; s++)
         lost += count_lost(v->stores.store[s]);
@@ -101,8 +121,8 @@ static sw_status report(const struct verification *v) {
                        "damaged: resume goes on from step %lld",
                        (long long)v->grains, step, step);
     if (!v->given->json)
-        printf("step %lld: all %lld grains (%s) are as they were written\n", step, (long long)v->grains,
-               sw_format_size(bytes, size));
+        printf("step %lld: all %lld grains (%s) are as they were written\n", step,
+               (long long)(v->grains + v->frozen_grains), sw_format_size(bytes, size));
     return SW_OK;
 }
 
@@ -110,19 +130,25 @@ static sw_status read_stores(void *context) {
     struct verification *v = context;
     const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
     SW_TRY(open_stores(v));
+    v->state = sw_state_name(SW_OPTIMIZER);
     for (int s = 0; s < v->stores.count; s++) {
         int64_t grains, bad;
         SW_TRY(sw_store_verify(v->stores.store[s], &verifier, &grains, &bad));
         v->grains += grains;
         v->bad += bad;
     }
-    return SW_OK;
+    v->state = sw_state_name(SW_WEIGHTS);
+    return sw_frozen_verify(v->frozen, &verifier, &v->frozen_grains, &v->frozen_bad);
 }
 
 static void end_reading(void *context) {
     struct verification *v = context;
     sw_store_set_close(&v->stores);
-    v->grains = v->bad = 0;
+    sw_frozen_close(v->frozen);
+    sw_units_destroy(v->units);
+    v->frozen = NULL;
+    v->units = NULL;
+    v->grains = v->bad = v->frozen_grains = v->frozen_bad = 0;
     json_array_clear(v->bad_grains);
 }
 

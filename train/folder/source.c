@@ -1,6 +1,7 @@
 #include "train/folder/source.h"
 
 #include "train/files/files.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/checkpoint.h"
@@ -21,6 +22,7 @@ struct sw_source {
     struct sw_model_init init;        /* context of a random start */
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
     struct sw_store_reader *reader;   /* NULL: the source is no run */
+    struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
 };
 
 static sw_status make(struct sw_source **out) {
@@ -86,6 +88,13 @@ static sw_status open_reader(struct sw_source *source, const char *folder, struc
     return SW_OK;
 }
 
+/* Adds the weights of units that the run does not train, which no store has. */
+static sw_status add_frozen(struct sw_source *source, const char *folder, const struct sw_run *run) {
+    SW_TRY(sw_frozen_open(folder, run, source->units, &source->frozen));
+    source->load = sw_frozen_load(source->frozen, &source->load);
+    return SW_OK;
+}
+
 /* Lists the folders of the run's first store, wherever it is now. */
 static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_run *run,
                              const struct sw_option_list *nvme) {
@@ -111,6 +120,8 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     else
         sw_store_set_close(&stores);
     if (status == SW_OK)
+        status = add_frozen(source, folder, &run);
+    if (status == SW_OK)
         status = list_drives(source, folder, &run, nvme);
     /* Tokenizer files are in the folder that the run's model came from, if it still exists. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
@@ -134,6 +145,7 @@ void sw_source_close(struct sw_source *source) {
         return;
     sw_checkpoint_close(source->checkpoint);
     sw_store_reader_close(source->reader);
+    sw_frozen_close(source->frozen);
     sw_units_destroy(source->units);
     sw_option_list_release(&source->drives);
     free(source->folder);

@@ -87,6 +87,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
+    SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
     return outline_plan(&spec, settings, pricing, out);
 }

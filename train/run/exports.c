@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/files/json_file.h"
+#include "train/folder/frozen.h"
 #include "train/hf/checkpoint.h"
 #include "train/run/gathered_masters.h"
 
@@ -179,7 +180,8 @@ static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_ma
     struct reader reader = {.masters = masters, .units = sw_model_get_units(trainer->model), .unit = -1};
     const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    const struct sw_load from = {.fill = fill, .context = &reader};
+    const struct sw_load trained = {.fill = fill, .context = &reader};
+    const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
     return sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "train/folder/frozen.h"
 #include "train/run/progress.h"
 #include "train/stores/writes.h"
 
@@ -39,7 +40,8 @@ sw_status sw_loading_run(struct sw_trainer *trainer) {
         .trainer = trainer,
         .progress = sw_progress_begin("loading the weights", stderr, isatty(STDERR_FILENO) == 1, start_ns),
         .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->plan)};
-    struct sw_load load = sw_source_load(trainer->source);
+    const struct sw_load source = sw_source_load(trainer->source);
+    struct sw_load load = sw_frozen_load(trainer->frozen, &source);
     load.progress = show_progress;
     load.progress_context = &loading;
     const sw_status status = sw_engine_load(trainer->engine, &load);

@@ -7,6 +7,7 @@
 #include "train/devices/algorithms.h"
 #include "train/devices/gpu_verdict.h"
 #include "train/files/files.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_starts.h"
 #include "train/plan/plan_advice.h"
 #include "train/plan/plan_choice.h"
@@ -195,6 +196,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
         sw_devices_close(&trainer->devices);
     sw_source_close(trainer->source);
+    sw_frozen_close(trainer->frozen);
     json_decref(trainer->given);
     sw_run_release(&trainer->run);
     if (trainer->lock >= 0)

@@ -22,6 +22,7 @@ struct sw_trainer {
     struct sw_ranks *ranks;
     struct sw_run run;
     json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
+    struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is */
     struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
     struct sw_devices devices;
     struct sw_model *model;

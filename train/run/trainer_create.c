@@ -2,7 +2,9 @@
 #include "core/clock.h"
 #include "core/confine.h"
 #include "core/long_work.h"
+#include "core/size.h"
 #include "train/files/files.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/run/agreement.h"
 #include "train/run/commit_text.h"
@@ -99,6 +101,38 @@ static sw_status begin_run(struct sw_trainer *trainer) {
     return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
 }
 
+static sw_status on_frozen(void *context, int64_t done_grains, int64_t total_grains) {
+    const int64_t bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    return on_progress(context, done_grains * bytes, total_grains * bytes)
+               ? SW_OK
+               : sw_fail(SW_ERR_STOPPED, "stopped before the first commit, so nothing is left of the run");
+}
+
+static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units *units) {
+    struct making making = {
+        .progress = sw_progress_begin("writing the frozen weights", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
+        .ranks = trainer->ranks,
+        .stop = trainer->stop};
+    struct sw_load from = sw_source_load(trainer->source);
+    from.progress = on_frozen;
+    from.progress_context = &making;
+    sw_ranks_enter(trainer->ranks, "writing the frozen weights", 0);
+    const sw_status status = sw_frozen_write(trainer->folder, units, trainer->plan->spec.frozen_units, &from);
+    sw_ranks_leave(trainer->ranks);
+    sw_progress_break(&making.progress);
+    return status;
+}
+
+/* Puts the weights of units that are not trained into a file of the run, from which all ranks load them. */
+static sw_status keep_frozen(struct sw_trainer *trainer) {
+    const struct sw_units *units = sw_model_get_units(trainer->model);
+    if (trainer->plan->spec.frozen_units == 0)
+        return SW_OK;
+    SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
+    return sw_ranks_agree_on_error(trainer->ranks,
+                                   sw_frozen_open(trainer->folder, &trainer->run, units, &trainer->frozen));
+}
+
 /* Checks that the store has room: in the folders of --nvme, else in what is there of the path to the run's folder. */
 static sw_status check_places(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
@@ -139,6 +173,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_trainer_add_start(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(keep_frozen(trainer));
     SW_TRY(sw_trainer_open_engine(trainer));
     SW_TRY(sw_commit_text_begin(trainer));
     SW_TRY(sw_loading_run(trainer));

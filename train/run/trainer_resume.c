@@ -1,6 +1,7 @@
 /* Continues a run from its last commit. */
 #include "core/confine.h"
 #include "core/long_work.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_stores.h"
 #include "train/run/trace_file.h"
@@ -83,6 +84,8 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(sw_trainer_choose_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(
+        ranks, sw_frozen_open(trainer->folder, &trainer->run, sw_model_get_units(trainer->model), &trainer->frozen)));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
     SW_TRY(sw_trainer_add_start(trainer));
@@ -90,7 +93,9 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
     sw_ranks_keep(ranks);
     SW_TRY(sw_trainer_open_engine(trainer));
-    return sw_engine_restore(trainer->engine);
+    SW_TRY(sw_engine_restore(trainer->engine));
+    const struct sw_load frozen = sw_frozen_load(trainer->frozen, &(struct sw_load){0});
+    return sw_engine_load_frozen(trainer->engine, &frozen);
 }
 
 sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,

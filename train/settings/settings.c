@@ -4,6 +4,7 @@
 #include "offload/plan/placement.h"
 #include "train/devices/devices.h"
 #include "train/hf/config.h"
+#include "train/settings/freeze.h"
 #include "train/settings/places.h"
 
 #include <stdlib.h>
@@ -41,6 +42,8 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
         SW_TRY(parse_order(settings->order, 1, &group));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
+    struct sw_freeze freeze;
+    SW_TRY(sw_freeze_parse(settings->freeze, &freeze));
     double percent;
     const char *file;
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
@@ -87,6 +90,11 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
     if (sw_settings_order_is_auto(settings) && settings->group > 0)
         *out = sw_min_i64(*out, settings->group);
     return SW_OK;
+}
+
+sw_status sw_settings_frozen_units(const struct sw_settings *settings, const struct sw_model_config *config,
+                                   int64_t *out) {
+    return sw_freeze_units(settings->freeze, config->layers, settings->tiles == 1 ? 1 : 2 * settings->tiles, out);
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {

@@ -61,6 +61,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
+    char *freeze;                           /* --freeze (freeze.h); NULL: every unit is trained */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
     int64_t time_limit, rank_timeout;       /* seconds */
     struct sw_option_every save_every;
@@ -114,6 +115,9 @@ int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 bool sw_settings_order_is_auto(const struct sw_settings *settings);
 /* Returns the group size: the micro-batches that pass through a unit before the next unit is fetched. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
+/* Returns the leading units of a model that --freeze names. */
+sw_status sw_settings_frozen_units(const struct sw_settings *settings, const struct sw_model_config *config,
+                                   int64_t *out);
 /* Returns which rank of which job a store belongs to (places.h). */
 struct sw_store_owner;
 struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);

@@ -89,6 +89,8 @@ static const struct sw_option options[] = {
      .int_min = 1, .int_max = 1 << 20, .allow_auto = true,
      .what = "sequences that each rank computes at once; auto: as many as hold 4096 tokens"},
 
+    {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "UNITS",
+     .what = "do not train the embedding, or it and the first blocks, counted from 0: embedding,blocks:0-11"},
     {.name = "--lr", REAL(lr), .commands = RUNS, .group = LEARNING, .initial = "3e-4", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .what = "learning rate after the warm-up, the highest of the schedule"},
     {.name = "--warmup", INT(warmup), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "STEPS",

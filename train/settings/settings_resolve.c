@@ -130,6 +130,8 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
 
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
+    int64_t frozen_units;
+    SW_TRY(sw_settings_frozen_units(s, config, &frozen_units));
     resolve_shape(s, config);
     if (s->regrouped)
         fit_micro_batch(s);

@@ -3,6 +3,7 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "train/files/files.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/stores/rank_store_private.h"
 #include "train/stores/start_left.h"
@@ -40,8 +41,8 @@ bool sw_start_is_unfinished(const char *folder) {
 /* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
  * file that cannot be removed, or NULL. */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
-    static const char *const names[] = {"run.json.partial", "run.json", (SW_RECIPE_NAME ".partial"), SW_RECIPE_NAME,
-                                        SW_START_FILE_NAME};
+    static const char *const names[] = {"run.json.partial", "run.json",     (SW_RECIPE_NAME ".partial"),
+                                        SW_RECIPE_NAME,     SW_FROZEN_NAME, SW_START_FILE_NAME};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
         if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK ||
