@@ -1,0 +1,193 @@
+"""--freeze as a user has it: frozen weights stay exactly as they were, in every export, over resumes and changes of
+ranks, and what would break them is refused."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import hf_folder
+import program
+from program import script_test
+from ranks_jobs import mpirun
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 30000))
+STEPS, HALF = 6, 3
+FROZEN_FILE = "frozen.spillway"
+PAGE_BYTES = 4096
+FROZEN = ("--freeze", "embedding,blocks:0-0")
+EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+FOLDER = hf_folder.make(path("folder"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3)))
+TIED, UNTIED = (FOLDER,), ("llama-tiny", "--init")
+
+
+def train(run, *more, model=TIED, steps=STEPS, place="optimizer=nvme", rate="1e-2"):
+    return ["train", "--model", *model, "--data", DATA, "--run", path(run), "--steps", steps, "--schedule-steps",
+            STEPS, "--warmup", 1, "--lr", rate, *program.SHAPE, "--place", place, *more]
+
+
+def tensors_of(file):
+    with open(file, "rb") as content:
+        header, data = hf_folder.split(content.read())
+    return {name: data[slice(*tensor["data_offsets"])] for name, tensor in header.items() if name != "__metadata__"}
+
+
+def exported(run, *more):
+    shutil.rmtree(path("out"), ignore_errors=True)
+    program.must("export", path(run), path("out"), *more)
+    return tensors_of(path("out", "model.safetensors"))
+
+
+def is_frozen(name):
+    return any(part in name for part in ("wte.", "wpe.", "h.0.", "embed_tokens", "layers.0."))
+
+
+def wrong_changes(what, before, after):
+    """Every frozen tensor keeps its bytes, and no other one does."""
+    problems = [] if before.keys() == after.keys() else [f"{what}: other tensors"]
+    return problems + [f"{what}: {name} {'changed' if is_frozen(name) else 'was not trained'}"
+                       for name in before if (before[name] != after.get(name)) == is_frozen(name)]
+
+
+def start_of(model, name):
+    """The weights that a run begins with."""
+    program.must(*train(name, model=model, steps=1, rate=0))
+    return exported(name)
+
+
+def exports_hold_frozen_weights_as_they_were_loaded():
+    """In fp32 although bf16 computes, while the run goes on and at its end."""
+    problems = []
+    for name, model in (("tied", TIED), ("untied", UNTIED)):
+        before = start_of(model, name + "-start")
+        program.must(*train(name, *FROZEN, "--export-every", HALF, "--precision", "bf16", model=model))
+        problems += wrong_changes(name, before, exported(name))
+        problems += wrong_changes(name + " on the way", before,
+                                  tensors_of(path(name, "exports", f"step-{HALF}", "model.safetensors")))
+    with open(os.path.join(FOLDER, "model.safetensors"), "rb") as file:
+        header, data = hf_folder.split(file.read())
+    wte = data[slice(*header["transformer.wte.weight"]["data_offsets"])]
+    found = [content for name, content in exported("tied").items() if name.endswith("wte.weight")]
+    return problems + ([] if found == [wte] else ["the table is not that of the folder"])
+
+
+def a_resumed_run_has_the_same_bits():
+    problems = []
+    for name, model in (("whole", TIED), ("untied-whole", UNTIED)):
+        program.must(*train(name, *FROZEN, model=model))
+        parts = name + "-in-parts"
+        program.must(*train(parts, *FROZEN, model=model, steps=HALF, place=EVERYTHING_AWAY))
+        program.must("resume", path(parts), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
+        if program.numbers_of(path(name)) != program.numbers_of(path(parts)):
+            problems.append(f"{name}: other numbers")
+        if exported(name) != exported(parts):
+            problems.append(f"{name}: other weights")
+    return problems
+
+
+def other_commands_read_frozen_weights():
+    program.must(*train("read", *FROZEN))
+    exported("read")
+    say = ("--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
+    texts = [program.must("generate", path(source), *say).out for source in ("read", "out")]
+    losses = [json.loads(program.must("eval", path(source), "--data", DATA, "--precision", "fp32", "--json").out)["loss"]
+              for source in ("read", "out")]
+    problems = [] if texts[0] == texts[1] else [f"{texts[0]!r} and {texts[1]!r}"]
+    return problems + ([] if losses[0] == losses[1] else [f"losses {losses}"])
+
+
+def ranks_share_frozen_weights():
+    """Every stage of two ranks has the numbers of stage 0, and one rank goes on with a run of two."""
+    before, problems, expected = start_of(TIED, "ranks-start"), [], None
+    for stage in range(4):
+        run = f"stage-{stage}"
+        arguments = program.command(*train(run, *FROZEN, "--zero", stage, steps=HALF))
+        done = subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=program.LIMIT_S, check=False)
+        if done.returncode != 0:
+            return [f"stage {stage}: {done.stderr[-500:]}"]
+        expected = expected or program.numbers_of(path(run))
+        if program.numbers_of(path(run)) != expected:
+            problems.append(f"stage {stage}: other numbers")
+        program.must("resume", path(run), "--steps", STEPS)
+        problems += wrong_changes(f"stage {stage}", before, exported(run))
+    return problems
+
+
+def flip(file, offset):
+    with open(file, "r+b") as opened:
+        opened.seek(offset)
+        byte = opened.read(1)[0]
+        opened.seek(offset)
+        opened.write(bytes([byte ^ 1]))
+
+
+def damage_is_found_and_refused():
+    program.must(*train("damaged", *FROZEN, steps=HALF))
+    whole = json.loads(program.must("verify", path("damaged"), "--json").out)
+    file = path("damaged", FROZEN_FILE)
+    flip(file, PAGE_BYTES + 12345)
+    report = program.run("verify", path("damaged"), "--json")
+    bad = json.loads(report.out)["bad"]
+    problems = [] if whole["bad"] == [] and report.code == 1 else [f"verify: {whole['bad']}, status {report.code}"]
+    if [(grain["unit"], grain["grain"], grain["state"]) for grain in bad] != [(0, 0, "weights")]:
+        problems.append(f"verify names {bad}")
+    if program.run("verify", path("damaged")).err.count(FROZEN_FILE) != 1:
+        problems.append("verify does not say what to restore")
+    resume = ["resume", path("damaged"), "--steps", STEPS]
+    ended = program.run(*resume)
+    if ended.code != 1 or FROZEN_FILE not in ended.err or "damaged" not in ended.err:
+        problems.append(f"resume: status {ended.code}: {ended.err[-300:]}")
+    problems += program.refused("export", ["export", path("damaged"), path("none")], FROZEN_FILE, "damaged")
+    flip(file, PAGE_BYTES + 12345)
+    flip(file, os.path.getsize(file) - 1)
+    problems += program.refused("its sums", ["export", path("damaged"), path("none")], FROZEN_FILE, "damaged")
+    os.truncate(file, os.path.getsize(file) - 1)
+    problems += program.refused("cut off", ["export", path("damaged"), path("none")], FROZEN_FILE, "cut off")
+    os.remove(file)
+    return problems + program.refused("no file", ["export", path("damaged"), path("none")], FROZEN_FILE)
+
+
+def what_cannot_be_frozen_is_refused():
+    table = [("another name", "attention", 2, "neither embedding nor blocks"),
+             ("a part of a unit", "h.0.attn", 2, "whole units"),
+             ("blocks alone", "blocks:0-1", 2, "embedding,blocks:0-1"),
+             ("a gap", "embedding,blocks:1-1", 2, "embedding,blocks:0-1"),
+             ("no range", "embedding,blocks:1-0", 2, "FIRST-LAST"),
+             ("twice", "embedding,embedding", 2, "twice"),
+             ("blocks that are not there", "embedding,blocks:0-2", 1, "block 2", "blocks 0 to 1")]
+    problems = []
+    for what, units, status, *words in table:
+        problems += program.refused(what, train("none", "--freeze", units), *words, status=status, watched=[SCRATCH])
+    program.must(*train("fixed", *FROZEN, steps=1))
+    return problems + program.refused("another one at a resume", ["resume", path("fixed"), *FROZEN], "--freeze",
+                                      status=2, watched=[path("fixed")])
+
+
+def runs_of_before_go_on():
+    """Their run.json does not have the setting."""
+    program.must(*train("old", steps=HALF))
+    run = program.read_json(path("old", "run.json"))
+    del run["settings"]["freeze"]
+    program.write(path("old", "run.json"), json.dumps(run))
+    program.must("resume", path("old"), "--steps", STEPS)
+    program.must(*train("new"))
+    return [] if program.numbers_of(path("old")) == program.numbers_of(path("new")) else ["other numbers"]
+
+
+def a_recipe_repeats_it():
+    program.must(*train("first", *FROZEN))
+    program.must("train", "--recipe", path("first", "recipe.yaml"), "--run", path("again"))
+    return [] if program.numbers_of(path("first")) == program.numbers_of(path("again")) else ["other numbers"]
+
+
+script_test.run(exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
+                other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
+                what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it)
