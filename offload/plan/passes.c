@@ -243,7 +243,7 @@ static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group
     const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
     for (int64_t w = 0; w < group->count; w++) {
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, SW_LANE_COMPUTE, head, group->first + w);
-        op->flops = (1 + BACKWARD_FLOPS) * forward_flops(b, head);
+        op->flops = (1 + BACKWARD_FLOPS - (tied && !trains_table ? 1 : 0)) * forward_flops(b, head);
         read_head(b, group, w, weights, table_slot);
         sw_build_read_norm(b); /* it decides the loss scale */
         accumulate(b, head, &own);

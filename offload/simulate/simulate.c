@@ -109,6 +109,14 @@ static struct price of_backward(const struct simulator *s, const struct sw_op *o
     return of_compute(r, r->backward_s[op->unit] + again_s[s->plan->recompute[op->unit]]);
 }
 
+/* Returns the time of the head, forward and backward. Beyond the forward pass it has two products of equal size, of
+ * which a tied table that is frozen needs one. */
+static double head_s(const struct sw_plan *plan, const struct sw_rates *rates) {
+    const int64_t head = plan->spec.units->count - 1;
+    const bool no_table_gradient = plan->spec.units->tied && !sw_plan_trains(plan, 0);
+    return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
+}
+
 static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
@@ -135,7 +143,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_FORWARD:
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
-    case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, r->backward_s[op->unit]);
+    case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, head_s(s->plan, r));
     case SW_OP_BACKWARD: return of_backward(s, op);
     case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
     default: return (struct price){0}; /* the norm is only a sum over grains */

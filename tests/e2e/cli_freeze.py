@@ -188,6 +188,36 @@ def a_recipe_repeats_it():
     return [] if program.numbers_of(path("first")) == program.numbers_of(path("again")) else ["other numbers"]
 
 
+def a_plan_shows_what_freezing_saves():
+    """Beside the same plan without it; frozen units have no gradients, optimizer state or updates to be placed."""
+    plan = ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", "optimizer=nvme", "--nvme", SCRATCH, "--rates",
+            path("rates.json")]
+    whole = json.loads(program.must(*plan, "--json").out)
+    some = json.loads(program.must(*plan, *FROZEN, "--json").out)
+    without, problems = some["frozen"]["without"], []
+    if whole["frozen"] is not None:
+        problems.append("a plan without --freeze has frozen units")
+    for name, before, after in (
+            ("peak_bytes", whole["peak_bytes"]["device"], some["peak_bytes"]["device"]),
+            ("disk_bytes", whole["disk_bytes"], some["disk_bytes"]),
+            ("step_bytes", whole["writes"]["step_bytes"], some["writes"]["step_bytes"])):
+        found = without["peak_bytes"]["device"] if name == "peak_bytes" else without[name]
+        if not after < before == found:
+            problems.append(f"{name}: {after} with --freeze, {before} without, said to be {found}")
+    if some["predicted"]["plain"]["step_s"] >= without["step_s"]:
+        problems.append(f"a step takes {some['predicted']['plain']['step_s']} s instead of {without['step_s']} s")
+    for name, tiers in (*some["placement"].items(), ("updates", some["updates"])):
+        missing = [tier is None for tier in tiers]
+        if missing != [name in ("grads", "optimizer", "updates")] * 2 + [False] * (len(tiers) - 2):
+            problems.append(f"{name}: {tiers}")
+    if some["frozen"]["units"] != 2 or not 0 < 4 * some["frozen"]["parameters"] <= some["frozen"]["bytes"]:
+        problems.append(f"{some['frozen']}")
+    shown = program.must(*plan, *FROZEN).out
+    return problems + [f"no line '{line}'" for line in ("frozen: 2 of 4 units", "with --freeze", "without")
+                       if line not in shown]
+
+
 script_test.run(exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
                 other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
-                what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it)
+                what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
+                a_plan_shows_what_freezing_saves)

@@ -112,6 +112,8 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
         s = 4.0 * (double)plan->spec.units->unit[op->unit].elems / r->zero.bytes_per_s;
     else if (op->kind == SW_OP_FORWARD)
         s = r->forward_s[op->unit];
+    else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD && plan->spec.units->tied && plan->spec.frozen_units > 0)
+        s = 0.5 * r->forward_s[op->unit] + 0.5 * r->backward_s[op->unit]; /* without the table's gradient */
     else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD)
         s = r->backward_s[op->unit];
     else if (op->kind == SW_OP_BACKWARD)

@@ -40,12 +40,19 @@ static json_t *lanes_json(const struct sw_plan *plan) {
     return lanes;
 }
 
+/* Frozen units have neither gradients nor optimizer state. */
+static bool has_state(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return sw_plan_trains(plan, unit) || (state != SW_GRADS && state != SW_OPTIMIZER);
+}
+
 static json_t *placement_json(const struct sw_plan *plan) {
     json_t *placement = json_object();
     for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         json_t *tiers = json_array();
         for (int64_t u = 0; u < plan->spec.units->count; u++)
-            json_array_append_new(tiers, json_string(sw_tier_name(plan->placement[u].tier[state])));
+            json_array_append_new(tiers, has_state(plan, (sw_state)state, u)
+                                             ? json_string(sw_tier_name(plan->placement[u].tier[state]))
+                                             : json_null());
         json_object_set_new(placement, sw_state_name((sw_state)state), tiers);
     }
     return placement;
@@ -53,9 +60,10 @@ static json_t *placement_json(const struct sw_plan *plan) {
 
 static json_t *updates_json(const struct sw_plan *plan) {
     json_t *sides = json_array();
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        json_array_append_new(sides,
-                              json_string(sw_tier_name(sw_plan_updates_on_device(plan, u) ? SW_DEVICE : SW_HOST)));
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const sw_tier side = sw_plan_updates_on_device(plan, u) ? SW_DEVICE : SW_HOST;
+        json_array_append_new(sides, sw_plan_trains(plan, u) ? json_string(sw_tier_name(side)) : json_null());
+    }
     return sides;
 }
 
@@ -91,6 +99,22 @@ static json_t *prediction_json(const struct sw_planned *p) {
 /* Returns null for a number that is not finite. */
 static json_t *real_or_null(double value) {
     return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *unfrozen_json(const struct sw_unfrozen *u) {
+    if (!u->fits)
+        return json_null();
+    return json_pack("{s:o, s:{s:I, s:I}, s:I, s:I}", "step_s", real_or_null(u->step_s), "peak_bytes", "device",
+                     (json_int_t)u->peak_bytes[SW_DEVICE], "host", (json_int_t)u->peak_bytes[SW_HOST], "disk_bytes",
+                     (json_int_t)u->disk_bytes, "step_bytes", (json_int_t)u->step_write_bytes);
+}
+
+static json_t *frozen_json(const struct sw_planned *p) {
+    if (p->plan->spec.frozen_units == 0)
+        return json_null();
+    return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)p->plan->spec.frozen_units, "parameters",
+                     (json_int_t)sw_plan_frozen_parameters(p->plan), "bytes", (json_int_t)sw_plan_frozen_bytes(p->plan),
+                     "without", unfrozen_json(&p->unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_planned *p) {
@@ -148,6 +172,7 @@ static sw_status print_json(const struct sw_planned *p) {
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
+    json_object_set_new(root, "frozen", frozen_json(p));
     return sw_command_print_json(root);
 }
 

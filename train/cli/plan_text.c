@@ -109,6 +109,57 @@ void sw_plan_explain(const struct sw_planned *p) {
     print_update_prices(p);
 }
 
+int64_t sw_plan_frozen_parameters(const struct sw_plan *plan) {
+    int64_t parameters = 0;
+    for (int64_t u = 0; u < plan->spec.frozen_units; u++)
+        for (int64_t t = 0; t < plan->spec.units->unit[u].tensor_count; t++)
+            parameters += plan->spec.units->unit[u].tensor[t].elems;
+    return parameters;
+}
+
+int64_t sw_plan_frozen_bytes(const struct sw_plan *plan) {
+    int64_t elems = 0;
+    for (int64_t u = 0; u < plan->spec.frozen_units; u++)
+        elems += plan->spec.units->unit[u].elems;
+    return elems * (int64_t)sizeof(float);
+}
+
+static struct sw_unfrozen row_of(const struct sw_planned *p) {
+    return (struct sw_unfrozen){
+        .step_s = p->prediction.plain.step_s,
+        .peak_bytes = {[SW_DEVICE] = p->plan->tier_bytes[SW_DEVICE], [SW_HOST] = p->plan->tier_bytes[SW_HOST]},
+        .disk_bytes = sw_plan_disk_bytes(p->plan) + sw_plan_frozen_bytes(p->plan),
+        .step_write_bytes = p->writes.step_bytes};
+}
+
+static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
+    char time[SW_DURATION_CHARS] = "?", device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    char written[SW_WRITES_CHARS];
+    if (isfinite(row->step_s))
+        snprintf(time, sizeof time, "%.3f s", row->step_s);
+    printf("  %-14s%10s%13s%13s%13s%12s\n", name, time, sw_format_size(row->peak_bytes[SW_DEVICE], device),
+           sw_format_size(row->peak_bytes[SW_HOST], host), sw_format_size(row->disk_bytes, disk),
+           sw_writes_text((double)row->step_write_bytes, written));
+}
+
+/* Prints what --freeze saves, as the two plans side by side. */
+static void print_frozen(const struct sw_planned *p) {
+    const struct sw_unfrozen with = row_of(p);
+    char size[SW_SIZE_CHARS];
+    if (p->plan->spec.frozen_units == 0)
+        return;
+    sw_command_print(0, INDENT, "frozen: %lld of %lld units, %lld of the parameters, kept once in %s of disk",
+                     (long long)p->plan->spec.frozen_units, (long long)p->plan->spec.units->count,
+                     (long long)sw_plan_frozen_parameters(p->plan),
+                     sw_format_size(sw_plan_frozen_bytes(p->plan), size));
+    printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
+    print_frozen_row("with --freeze", &with);
+    if (p->unfrozen.fits)
+        print_frozen_row("without", &p->unfrozen);
+    else
+        puts("  without it the model does not fit");
+}
+
 static void print_budget(const struct sw_planned *p, const char *what, sw_tier tier) {
     char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
     printf("%*s%-14s %s of %s\n", INDENT, "", what, sw_format_size(p->plan->tier_bytes[tier], peak),
@@ -211,6 +262,7 @@ void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *arg
     print_budget(p, "device memory", SW_DEVICE);
     print_budget(p, "host memory", SW_HOST);
     print_disk(p);
+    print_frozen(p);
     print_times(p);
     print_source(p);
     print_command(s, argc, argv);

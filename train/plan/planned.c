@@ -4,6 +4,8 @@
 #include "train/devices/algorithms.h"
 #include "train/plan/plan_advice.h"
 
+#include <math.h>
+
 /* Opens this machine's devices, or the described ones with their memory. */
 static sw_status open_devices(struct sw_planned *p) {
     if (p->settings.machine == NULL)
@@ -156,6 +158,44 @@ static sw_status predict_bounds(struct sw_planned *p) {
     return SW_OK;
 }
 
+static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *settings, struct sw_plan **plan) {
+    struct sw_unfrozen *out = &p->unfrozen;
+    struct sw_plan_prices prices;
+    struct sw_prediction prediction;
+    if (sw_plan_choice_is_open(settings, &p->devices, *plan))
+        SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
+    SW_TRY(sw_settings_complete_plan(*plan));
+    const bool drives_known = p->rates.rates.read.bytes_per_s > 0.0 && p->rates.rates.write.bytes_per_s > 0.0;
+    out->step_s = NAN;
+    if (drives_known || !sw_plan_uses_nvme(*plan)) {
+        SW_TRY(sw_predict(*plan, &p->rates.rates, &prediction));
+        out->step_s = prediction.plain.step_s;
+    }
+    out->fits = true;
+    for (int tier = SW_DEVICE; tier < SW_NVME; tier++)
+        out->peak_bytes[tier] = (*plan)->tier_bytes[tier];
+    out->disk_bytes = sw_plan_disk_bytes(*plan);
+    out->step_write_bytes = sw_writes_of(*plan, 0).step_bytes;
+    return SW_OK;
+}
+
+/* Plans the same training with every unit trained, to show what --freeze saves. */
+static sw_status compare_with_unfrozen(struct sw_planned *p) {
+    struct sw_settings settings = p->settings; /* only borrows its texts */
+    struct sw_plan *plan = NULL;
+    if (p->plan->spec.frozen_units == 0)
+        return SW_OK;
+    settings.freeze = NULL;
+    sw_status status = sw_settings_outline(&settings, p->model, NULL, &plan);
+    if (status == SW_OK)
+        status = predict_unfrozen(p, &settings, &plan);
+    sw_plan_destroy(plan);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    sw_error_clear();
+    return SW_OK;
+}
+
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
@@ -166,8 +206,9 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     SW_TRY(predict_bounds(p));
     p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
-    return p->may_save ? sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save)
-                       : SW_OK;
+    if (p->may_save)
+        SW_TRY(sw_predict_save(p->plan, &p->rates.rates, p->writes.save_every, &p->prediction.plain, &p->save));
+    return compare_with_unfrozen(p);
 }
 
 void sw_planned_release(struct sw_planned *p) {

@@ -11,6 +11,14 @@
 #include "train/settings/places.h"
 #include "train/stores/writes.h"
 
+/* The plan of the same settings without --freeze. */
+struct sw_unfrozen {
+    bool fits;                    /* false: nothing below is known */
+    double step_s;                /* predicted; NAN where the rates of the drives are not known */
+    int64_t peak_bytes[SW_TIERS]; /* of device and host */
+    int64_t disk_bytes, step_write_bytes;
+};
+
 struct sw_planned {
     struct sw_settings settings; /* the caller fills them; sw_planned_open resolves them */
     bool measures;               /* set by the caller: measure this machine now, rather than take its profile */
@@ -28,6 +36,7 @@ struct sw_planned {
     struct sw_writes writes;
     bool may_save; /* save is valid: not every step commits, and the drives' rates are known */
     struct sw_save_price save;
+    struct sw_unfrozen unfrozen; /* valid if the plan has frozen units */
 };
 
 /* Resolves the settings, and opens the device and the model. */
