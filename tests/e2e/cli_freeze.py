@@ -182,6 +182,21 @@ def runs_of_before_go_on():
     return [] if program.numbers_of(path("old")) == program.numbers_of(path("new")) else ["other numbers"]
 
 
+def a_start_that_was_cut_off_is_begun_again():
+    """As where a kill came when the frozen weights were written and the store had no commit."""
+    problems = []
+    for run, gone in (("cut", ("store.spillway", "log.jsonl")), ("cut-early", ("store.spillway", "log.jsonl", "run.json"))):
+        program.must(*train(run, *FROZEN, steps=1))
+        stores = program.read_json(path(run, "run.json"))["stores"]
+        for name in gone:
+            os.remove(path(run, name))
+        program.write(path(run, "starting.json"),
+                      json.dumps({"spillway_start": 1, "ranks": 1, "whole": False, "stores": stores}))
+        begun = program.run(*train(run, *FROZEN, steps=1))
+        problems += [] if begun.code == 0 else [f"{run}: {begun.err[-300:]}"]
+    return problems
+
+
 def a_recipe_repeats_it():
     program.must(*train("first", *FROZEN))
     program.must("train", "--recipe", path("first", "recipe.yaml"), "--run", path("again"))
@@ -220,4 +235,5 @@ def a_plan_shows_what_freezing_saves():
 script_test.run(exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
                 other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
                 what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
+                a_start_that_was_cut_off_is_begun_again,
                 a_plan_shows_what_freezing_saves)

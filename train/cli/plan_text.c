@@ -128,7 +128,7 @@ static struct sw_unfrozen row_of(const struct sw_planned *p) {
     return (struct sw_unfrozen){
         .step_s = p->prediction.plain.step_s,
         .peak_bytes = {[SW_DEVICE] = p->plan->tier_bytes[SW_DEVICE], [SW_HOST] = p->plan->tier_bytes[SW_HOST]},
-        .disk_bytes = sw_plan_disk_bytes(p->plan) + sw_plan_frozen_bytes(p->plan),
+        .disk_bytes = sw_plan_disk_bytes(p->plan),
         .step_write_bytes = p->writes.step_bytes};
 }
 
@@ -148,7 +148,7 @@ static void print_frozen(const struct sw_planned *p) {
     char size[SW_SIZE_CHARS];
     if (p->plan->spec.frozen_units == 0)
         return;
-    sw_command_print(0, INDENT, "frozen: %lld of %lld units, %lld of the parameters, kept once in %s of disk",
+    sw_command_print(0, INDENT, "frozen: %lld of %lld units, %lld of the parameters, whose file takes %s",
                      (long long)p->plan->spec.frozen_units, (long long)p->plan->spec.units->count,
                      (long long)sw_plan_frozen_parameters(p->plan),
                      sw_format_size(sw_plan_frozen_bytes(p->plan), size));

@@ -3,6 +3,7 @@
 #include "core/confine.h"
 #include "io/store/block.h"
 #include "train/files/files.h"
+#include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_stores.h"
 
@@ -129,8 +130,15 @@ static sw_status check_names(const char *folder, const char *const *names, const
 
 sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left) {
     static const char *const alone[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, NULL};
-    static const char *const made[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, SW_STORE_FILE_NAME,          "run.json",
-                                       "run.json.partial", SW_RECIPE_NAME,   (SW_RECIPE_NAME ".partial"), NULL};
+    static const char *const made[] = {SW_START_FILE_NAME,
+                                       SW_RUN_LOCK_NAME,
+                                       SW_STORE_FILE_NAME,
+                                       SW_FROZEN_NAME,
+                                       "run.json",
+                                       "run.json.partial",
+                                       SW_RECIPE_NAME,
+                                       (SW_RECIPE_NAME ".partial"),
+                                       NULL};
     return left->whole ? check_names(folder, made, &left->run) : check_names(folder, alone, NULL);
 }
 
