@@ -23,7 +23,7 @@ struct sw_frozen;
 sw_status sw_frozen_write(const char *folder, const struct sw_units *units, int64_t frozen_units,
                           const struct sw_load *from);
 
-/* Opens the file of a run that has frozen units; else *out is NULL. `units` is borrowed: it must outlive the result. */
+/* Opens the file of a run that has frozen units; else *out is NULL. */
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out);
 void sw_frozen_close(struct sw_frozen *self);
