@@ -359,6 +359,71 @@ def trains_on_chats():
     return problems
 
 
+def cached(environment):
+    """Names of the token files in a cache."""
+    folder = os.path.join(environment["XDG_CACHE_HOME"], "spillway")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(name for name in names if name.startswith("tokens-") and name.endswith(".bin"))
+
+
+def cache_of_its_own(name):
+    os.makedirs(path(name), exist_ok=True)
+    return {**os.environ, "XDG_CACHE_HOME": path(name)}
+
+
+def train_takes_loss_and_format():
+    """--loss and --chat-format of train choose other tokens, are kept by the run, and make the same tokens again."""
+    problems, unknown = [], chat_folder("unknown-template", "{{ messages }}", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    data = program.write(path("loss.jsonl"), lines(*(chat(f"What is {i}?", f"{i} it is.") for i in range(40))))
+    environment = cache_of_its_own("loss-cache")
+    shared = ("train", "--model", unknown, "--init", *program.SHAPE, "--data", data, "--steps", 1)
+    ended = program.run(*shared, "--run", path("loss-0"), env=environment)
+    expect(problems, "an unknown template", (ended.code, "--chat-format" in ended.err), (1, True))
+    cases = (("loss-1", ("--chat-format", "chatml"), 1), ("loss-2", ("--chat-format", "chatml", "--loss", "all"), 2),
+             ("loss-3", ("--chat-format", "qwen2", "--loss", "all"), 3))
+    for run, flags, files in cases:
+        ended = program.run(*shared, "--run", path(run), *flags, "--dry-run", env=environment)
+        expect(problems, f"dry run {flags}", (ended.code, "% of them with a loss" in ended.err), (0, True))
+        ended = program.run(*shared, "--run", path(run), *flags, env=environment)
+        expect(problems, f"{flags} ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+        expect(problems, f"token files with {flags}", len(cached(environment)), files)
+    settings = program.read_json(path("loss-2", "run.json"))["settings"]
+    expect(problems, "run.json", (settings["loss"], settings["chat_format"]), ("all", "chatml"))
+    with open(path("loss-2", "recipe.yaml"), encoding="utf-8") as file:
+        text = file.read()
+    expect(problems, f"recipe {text}", 'loss: "all"' in text and 'chat-format: "chatml"' in text, True)
+    ended = program.run("train", "--recipe", path("loss-2", "recipe.yaml"), "--run", path("loss-4"), env=environment)
+    expect(problems, "the recipe ends", (ended.code, "in the cache" in ended.err), (0, True))
+    for name in cached(environment):
+        os.unlink(path("loss-cache", "spillway", name))
+    ended = program.run("resume", path("loss-2"), "--steps", 2, "--data", data, env=environment)
+    expect(problems, "resume ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    ended = program.run("eval", path("loss-2"), "--data", data, "--loss", "all", "--chat-format", "chatml", "--json",
+                        "--seq", program.SEQ, env=environment)
+    expect(problems, "eval ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    expect(problems, "eval takes the tokens of the run", len(cached(environment)), 1)
+    return problems
+
+
+def refuses_flags_without_text():
+    """What chats need is refused for token files, and said where the text has no chats."""
+    problems, environment = [], cache_of_its_own("flags-cache")
+    model = chat_folder("flags", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    program.write(path("flags", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1, vocab=300)))
+    tokenize(model, {"flags.txt": TEXT}, out="flags.bin")
+    shared = ("train", "--model", model, "--init", *program.SHAPE, "--run", path("flags-run"), "--steps", 1)
+    for flags in (("--chat-format", "chatml"), ("--loss", "all")):
+        problems += program.refused(f"train {flags}", (*shared, "--data", path("flags.bin"), *flags), "flags.bin",
+                                    "--chat-format", "tokens already")
+        problems += program.refused(f"eval {flags}", ("eval", model, "--data", path("flags.bin"), *flags), "tokens already")
+    problems += program.refused("an unknown format", (*shared, "--data", path("flags.txt"), "--chat-format", "alpaca"),
+                                "alpaca", "chatml, qwen2", status=2)
+    ended = program.run(*shared, "--data", path("flags.txt"), "--chat-format", "chatml", env=environment)
+    expect(problems, "text without chats", (ended.code, "has no chats" in ended.err), (0, True))
+    return problems
+
+
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
-                inspects, validation_has_whole_documents, trains_on_chats)
+                inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
+                refuses_flags_without_text)

@@ -6,6 +6,7 @@
 #include "train/cli/read_options.h"
 #include "train/data/data.h"
 #include "train/data/text_data.h"
+#include "train/documents/text_reader.h"
 #include "train/run/eval.h"
 #include "train/run/inference.h"
 #include "train/text/model_text.h"
@@ -50,11 +51,15 @@ static sw_status open_data(struct evaluator *e) {
         SW_TRY(sw_model_text_open(folder, &e->text));
     if (e->text.tokenizer != NULL && sw_text_data_is(data, sw_source_config(e->source)->vocab)) {
         const struct sw_text_data_spec text = {.model = folder,
+                                               .chat_format = e->given->chat_format,
+                                               .all_loss = e->given->loss == SW_LOSS_ALL,
                                                .seq = e->seq,
                                                .threads = threads > 0 ? (int)threads : sw_machine_cores(),
                                                .may_make = true};
         SW_TRY(sw_text_data_find(&text, &data, 1, made));
         data = made;
+    } else {
+        SW_TRY(sw_text_data_refuse_flags(data, e->given->loss, e->given->chat_format));
     }
     const struct sw_data_spec spec = {.format = {.type = e->given->token_type, .flag = "--token-type"},
                                       .vocab = sw_source_config(e->source)->vocab,

@@ -11,16 +11,13 @@
 
 struct inspect_options {
     char *data, *model, *chat_format;
-    int loss; /* index in completions, all */
+    int loss; /* SW_LOSS_... */
     int64_t examples, most_tokens;
 };
 
 #define AT(member) .offset = offsetof(struct inspect_options, member)
 #define INPUT "Input"
 #define OUTPUT SW_OPTION_OUTPUT
-
-/* The choices of --loss. */
-enum { LOSS_COMPLETIONS, LOSS_ALL };
 
 /* One member a line would hide the table. */
 /* clang-format off */
@@ -32,7 +29,7 @@ static const struct sw_option options[] = {
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
      .value = "NAME", .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
-     .choices = "completions|all", .what = "tokens of chats and prompts that have a loss, as tokenize has it"},
+     .choices = SW_LOSS_CHOICES, .what = "tokens of chats and prompts that have a loss, as tokenize has it"},
     {.name = "--examples", .kind = SW_OPTION_INT, AT(examples), .group = OUTPUT, .initial = "3", .value = "N",
      .int_min = 1, .int_max = 1 << 20, .what = "documents to print"},
     {.name = "--max-tokens", .kind = SW_OPTION_INT, AT(most_tokens), .group = OUTPUT, .initial = "500", .value = "N",
@@ -105,7 +102,7 @@ static sw_status inspect_text(struct inspection *i) {
                                         .tokenizer = i->model.tokenizer,
                                         .model = given->model,
                                         .chat_format = given->chat_format,
-                                        .all_loss = given->loss == LOSS_ALL};
+                                        .all_loss = given->loss == SW_LOSS_ALL};
     SW_TRY(sw_text_inputs_expand((const char *const[]){given->data}, 1, &i->inputs));
     SW_TRY(sw_text_reader_open((const char *const *)i->inputs.path, i->inputs.count, &rules, &i->reader));
     SW_TRY(sw_text_encoder_create(i->model.tokenizer, &i->encoder));

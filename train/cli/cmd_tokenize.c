@@ -6,14 +6,11 @@
 
 #include <string.h>
 
-/* The choices of --loss. */
-enum { LOSS_COMPLETIONS, LOSS_ALL };
-
 struct tokenize_options {
     char *model, *out, *separator, *field, *end, *chat_format;
     struct sw_option_list data;
     bool lines, joined, parse_special, skip_bad;
-    int loss; /* index in completions, all */
+    int loss; /* SW_LOSS_... */
     int64_t threads, pack;
 };
 
@@ -41,7 +38,7 @@ static const struct sw_option options[] = {
      .what = "how chats are written: chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral "
              "or mistral-spaced; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
-     .choices = "completions|all",
+     .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
      .what = "leave out .jsonl lines that are wrong, count them and go on"},
@@ -69,6 +66,7 @@ static sw_status check(const void *target) {
     const size_t chars = strlen(given->out);
     if (given->pack > 0 && given->joined)
         return sw_fail(SW_ERR_ARG, "give either --pack or --joined");
+    SW_TRY(sw_chat_format_check(given->chat_format));
     if (given->lines && given->separator != NULL)
         return sw_fail(SW_ERR_ARG, "give either --lines or --separator");
     if (chars < 5 || strcmp(given->out + chars - 4, ".bin") != 0)
@@ -96,7 +94,7 @@ static sw_status run(const void *target) {
                   .lines = given->lines,
                   .field = given->field,
                   .chat_format = given->chat_format,
-                  .all_loss = given->loss == LOSS_ALL,
+                  .all_loss = given->loss == SW_LOSS_ALL,
                   .skip_bad = given->skip_bad},
         .end = given->end,
         .out = given->out,

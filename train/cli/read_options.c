@@ -1,5 +1,7 @@
 #include "train/cli/read_options.h"
 
+#include "train/documents/text_reader.h"
+
 enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE, MAX_NEW_TOKENS = 1 << 20 };
 
 /* Headings in --help. */
@@ -24,6 +26,8 @@ static const struct sw_option options[] = {
     {.name = "--token-type", .kind = SW_OPTION_CHOICE, AT(token_type), .commands = EVAL, .group = INPUT,
      .initial = "auto", .choices = "auto|u16|u32",
      .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},
+    {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .commands = EVAL, .group = INPUT, .initial = "completions",
+     .choices = SW_LOSS_CHOICES, .what = "tokens of chats and prompts that are predicted, as tokenize has it"},
     {.name = "--tokens", .kind = SW_OPTION_INT, AT(most_tokens), .commands = EVAL, .group = INPUT, .initial = "auto",
      .value = "N", .int_min = 1, .allow_auto = true, .what = "predict only the first N tokens; auto: all"},
     {.name = "--seq", .kind = SW_OPTION_INT, AT(seq), .commands = EVAL, .group = INPUT, .initial = "auto", .value = "N",
@@ -38,9 +42,9 @@ static const struct sw_option options[] = {
      .what = "talk to the model: each line of standard input is a turn, which it answers; --prompt is the first"},
     {.name = "--system", .kind = SW_OPTION_STRING, AT(system), .commands = GENERATE, .group = INPUT, .value = "TEXT",
      .what = "system turn that a chat begins with"},
-    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .commands = GENERATE, .group = INPUT,
+    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .commands = PASSES, .group = INPUT,
      .initial = "auto", .value = "NAME",
-     .what = "how a chat is written, as tokenize has it; auto: as the model's chat template does"},
+     .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--tokens", .kind = SW_OPTION_STRING, AT(token_file), .commands = GENERATE, .group = INPUT,
      .value = "FILE", .what = "file to continue instead: tokens (.bin), or text (.txt) of which each byte is a token"},
     {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,

@@ -14,11 +14,13 @@ struct sw_read_options {
     /* eval */
     char *data;
     int64_t seq, most_tokens, micro_batch;
-    int token_type; /* SW_TOKENS_... */
+    int token_type;    /* SW_TOKENS_... */
+    int loss;          /* SW_LOSS_... */
+    char *chat_format; /* of eval and generate */
     /* generate: one of prompt, prompt_file and token_file is given, or chat */
     char *prompt, *prompt_file, *token_file;
     bool chat;
-    char *system, *chat_format;
+    char *system;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p, repetition_penalty;
     /* export */

@@ -93,6 +93,8 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const char *con
     XXH3_64bits_reset(hash);
     hash_text(hash, RULES_VERSION);
     XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
+    hash_text(hash, spec->all_loss ? "all" : "completions");
+    hash_text(hash, spec->chat_format);
     sw_status status = hash_model(hash, spec->model);
     if (status == SW_OK)
         status = hash_inputs(hash, names, count);
@@ -122,7 +124,7 @@ static sw_status make(const struct sw_text_data_spec *spec, const char *const *n
         .model = spec->model,
         .names = names,
         .name_count = count,
-        .rules = {.field = "text", .chat_format = "auto"},
+        .rules = {.field = "text", .chat_format = spec->chat_format, .all_loss = spec->all_loss},
         .end = "auto",
         .out = made,
         .threads = spec->threads,
@@ -157,10 +159,32 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
 static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool may_make) {
     return (struct sw_text_data_spec){
         .model = settings->model,
+        .chat_format = settings->chat_format,
+        .all_loss = settings->loss == SW_LOSS_ALL,
         .seq = settings->seq,
         .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
         .may_make = may_make,
     };
+}
+
+sw_status sw_text_data_refuse_flags(const char *file, int loss, const char *chat_format) {
+    if (loss == SW_LOSS_COMPLETIONS && strcmp(chat_format, "auto") == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "--loss and --chat-format say how chats become tokens, but %s is read as tokens already; give them "
+                   "to spillway tokenize when it makes the file",
+                   file);
+}
+
+sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) {
+    const bool has_tokenizer = sw_model_text_is_there(settings->model);
+    const char *file;
+    double percent;
+    SW_TRY(sw_settings_validation(settings, &percent, &file));
+    bool has_text = has_tokenizer && file != NULL && sw_text_data_is(file, vocab);
+    for (int i = 0; i < settings->data.count; i++)
+        has_text |= has_tokenizer && sw_text_data_is(settings->data.items[i], vocab);
+    return has_text ? SW_OK : sw_text_data_refuse_flags(settings->data.items[0], settings->loss, settings->chat_format);
 }
 
 static sw_status prepare_data(struct sw_settings *settings, int64_t vocab, bool may_make) {

@@ -8,8 +8,10 @@
 
 /* How text becomes tokens. */
 struct sw_text_data_spec {
-    const char *model; /* folder with a tokenizer.json */
-    int64_t seq;       /* tokens of a sequence, into which documents are packed */
+    const char *model;       /* folder with a tokenizer.json */
+    const char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
+    bool all_loss;           /* chats and completions have a loss as a whole, not only what the model is to write */
+    int64_t seq;             /* tokens of a sequence, into which documents are packed */
     int threads;
     bool may_make; /* else a token file that is not there is an error */
 };
@@ -22,6 +24,11 @@ bool sw_text_data_is(const char *name, int64_t vocab);
  * tokenizer and the settings, and makes it where it is not there. */
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]);
+
+/* Refuses --loss and --chat-format for a file that is read as tokens already. */
+sw_status sw_text_data_refuse_flags(const char *file, int loss, const char *chat_format);
+/* Refuses these flags where neither --data nor --val has text that becomes tokens. */
+sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab);
 
 /* Replaces text in --data and --val by token files. `may_make` is for one process of a job alone; the others refuse
  * files that they do not see. Without a tokenizer.json, nothing is replaced. --seq is resolved. */

@@ -76,6 +76,12 @@ const char *sw_chat_format_names(void) {
     return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced";
 }
 
+sw_status sw_chat_format_check(const char *name) {
+    if (strcmp(name, "auto") == 0 || sw_chat_format_find(name) != NULL)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "there is no chat format '%s'; the formats are %s", name, sw_chat_format_names());
+}
+
 const char *sw_chat_end_of_turn(const struct sw_chat_style *style) {
     switch (style->format->shape) {
     case CHATML: return "<|im_end|>";

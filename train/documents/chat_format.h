@@ -22,6 +22,8 @@ struct sw_chat_style {
 /* Returns a format by its name, or NULL. */
 const struct sw_chat_format *sw_chat_format_find(const char *name);
 const char *sw_chat_format_name(const struct sw_chat_format *format);
+/* Refuses a name that is neither a format's nor "auto", and lists the formats. */
+sw_status sw_chat_format_check(const char *name);
 /* The names of all formats, for messages: "chatml, qwen2, ...". */
 const char *sw_chat_format_names(void);
 

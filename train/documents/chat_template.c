@@ -321,9 +321,7 @@ static sw_status choose(const char *folder, const char *name, const json_t *conf
     const json_t *given = template_of(config);
     if (strcmp(name, "auto") != 0) {
         style->format = sw_chat_format_find(name);
-        return style->format != NULL ? SW_OK
-                                     : sw_fail(SW_ERR_ARG, "there is no chat format '%s'; the formats are %s", name,
-                                               sw_chat_format_names());
+        return sw_chat_format_check(name);
     }
     if (jinja == NULL && given == NULL)
         return sw_fail(SW_ERR_ARG, "%s has no chat template; name the format with --chat-format: %s", folder,

@@ -9,6 +9,10 @@
 
 struct sw_text_reader;
 
+/* The choices of --loss: which tokens of chats and completions have a loss. */
+#define SW_LOSS_CHOICES "completions|all"
+enum { SW_LOSS_COMPLETIONS, SW_LOSS_ALL };
+
 /* How files become documents. A .txt or .md file is one document, unless a separator or `lines` divides it; each line
  * of a .jsonl file is one. Each may be packed (.gz, .zst). */
 struct sw_text_rules {

@@ -126,6 +126,8 @@ static sw_status encode_all(struct work *w) {
         SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
     }
     sw_long_work_end(&progress);
+    if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
+        sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
     if (w->put == 0)
         return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
     if (w->packer != NULL)

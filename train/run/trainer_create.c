@@ -3,6 +3,7 @@
 #include "core/confine.h"
 #include "core/long_work.h"
 #include "core/size.h"
+#include "train/data/text_data.h"
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
@@ -157,6 +158,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
     SW_TRY(sw_trainer_prepare(trainer));
     if (settings->dry_run)
         return sw_ranks_agree_on_error(ranks, check_places(trainer));

@@ -40,8 +40,10 @@ struct sw_settings {
     bool min_lr_at_last; /* not a flag: run.json of older runs says that the last step has min_lr (schedule.h) */
     double weight_decay, beta1, beta2, eps, clip;
     int64_t seed;
-    int tokens;    /* type of the tokens in .bin files: SW_TOKENS_... */
-    int precision; /* SW_PRECISION_... */
+    int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */
+    int loss;          /* tokens of chats and completions that have a loss: SW_LOSS_... */
+    char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
+    int precision;     /* SW_PRECISION_... */
     bool init;
     int device;                        /* sw_device_choice */
     int recompute, durability, update; /* SW_OPTION_RECOMPUTE_..., SW_DURABILITY_..., SW_UPDATE_... */

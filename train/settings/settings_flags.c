@@ -1,5 +1,6 @@
 /* The flags of train, resume, plan and bench step: one table, from which parsing, --help, run.json, the man page and
  * the completions follow. */
+#include "train/documents/text_reader.h"
 #include "train/hf/config.h"
 #include "train/settings/settings.h"
 
@@ -53,6 +54,11 @@ static const struct sw_option options[] = {
      .what = "where the training data is now, if it moved; it must hold the same tokens"},
     {.name = "--tokens", CHOICE(tokens), .commands = RUNS, .group = RUN, .initial = "auto", .choices = "auto|u16|u32",
      .what = "type of the tokens in .bin files; auto: u16 for vocabularies up to 65,536, else u32"},
+    {.name = "--loss", CHOICE(loss), .commands = TRAIN, .group = RUN, .initial = "completions",
+     .choices = SW_LOSS_CHOICES,
+     .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
+    {.name = "--chat-format", TEXT(chat_format), .commands = TRAIN, .group = RUN, .initial = "auto", .value = "NAME",
+     .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--val", TEXT(val), .commands = TRAIN, .group = RUN, .initial = "0%", .value = "P%|FILE",
      .what = "validation data: the last P percent of the training data, or a file"},
     {.name = "--val", TEXT(val), .commands = RESUME, .group = RUN, .value = "FILE",
@@ -239,6 +245,7 @@ static sw_status check_train(const void *target) {
     const struct sw_settings *settings = target;
     if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
+    SW_TRY(sw_chat_format_check(settings->chat_format));
     return sw_settings_check(settings);
 }
 
