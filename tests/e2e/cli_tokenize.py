@@ -405,6 +405,35 @@ def train_takes_loss_and_format():
     return problems
 
 
+def reads_files_of_llmc():
+    """A header of llm.c says the type of the tokens, for train, eval and inspect; a wrong one is refused by all."""
+    problems, environment = [], cache_of_its_own("llmc-cache")
+    model = chat_folder("llmc", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    program.write(path("llmc", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1, vocab=300)))
+    content = [*TEXT.encode()]
+    plain = program.write(path("plain.bin"), array.array("H", content).tobytes())
+    found = []
+    for magic, version, width in ((20240520, 1, "H"), (20240801, 7, "I")):
+        header = array.array("i", [magic, version, len(content), *[0] * 253]).tobytes()
+        file = program.write(path(f"llmc-{width}.bin"), header + array.array(width, content).tobytes())
+        for name in (plain, file):
+            ended = program.run("inspect", name, "--model", model, "--max-tokens", 50, "--examples", 2)
+            expect(problems, f"inspect {name}", (ended.code, ended.err), (0, ""))
+            found.append(ended.out)
+            ended = program.run("eval", model, "--data", name, "--json", "--tokens", 500, env=environment)
+            expect(problems, f"eval {name}", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+            found.append(json.loads(ended.out)["loss"] if ended.code == 0 else ended.err)
+        ended = program.run("train", "--model", model, "--data", file, "--run", path(f"llmc-run-{width}"), "--steps", 1,
+                            *program.SHAPE)
+        expect(problems, "train", (ended.code, f"data: {len(content)} tokens" in ended.err), (0, True))
+    expect(problems, "what is read", found, found[:2] * 4)
+    cut = program.write(path("cut.bin"), header + b"\0\0")
+    for command in (("inspect", cut, "--model", model), ("eval", model, "--data", cut),
+                    ("train", "--model", model, "--data", cut, "--run", path("llmc-cut"))):
+        problems += program.refused(f"{command[0]} of a cut file", command, "cut.bin", "cut off")
+    return problems
+
+
 def refuses_flags_without_text():
     """What chats need is refused for token files, and said where the text has no chats."""
     problems, environment = [], cache_of_its_own("flags-cache")
@@ -426,4 +455,4 @@ def refuses_flags_without_text():
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
-                refuses_flags_without_text)
+                reads_files_of_llmc, refuses_flags_without_text)

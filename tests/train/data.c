@@ -319,6 +319,54 @@ static void test_wide_tokens_of_a_small_vocabulary(void **state) {
     }
 }
 
+enum { LLMC_INTS = 256, LLMC_TOKENS = 9 };
+
+/* A file of llm.c: its header, and tokens that count from 0. */
+static size_t make_llmc(int32_t magic, int32_t version, int32_t count, int width, unsigned char *out) {
+    const int32_t header[LLMC_INTS] = {magic, version, count};
+    memcpy(out, header, sizeof header);
+    for (uint32_t i = 0; i < LLMC_TOKENS; i++)
+        memcpy(out + sizeof header + i * (uint32_t)width, &i, (size_t)width);
+    return sizeof header + (size_t)(LLMC_TOKENS * width);
+}
+
+static void test_llmc_headers(void **state) {
+    const struct {
+        int32_t magic, version;
+        int width;
+        int64_t vocab;
+    } cases[] = {{20240520, 1, 2, 50257}, {20240520, 1, 2, 70000}, {20240801, 7, 4, 128256}, {20240801, 7, 4, 300}};
+    unsigned char content[LLMC_INTS * 4 + LLMC_TOKENS * 4 + 4] = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fixture fixture = {.spec = {.vocab = cases[i].vocab, .seq = LLMC_TOKENS - 1}};
+        const size_t bytes = make_llmc(cases[i].magic, cases[i].version, LLMC_TOKENS, cases[i].width, content);
+        add_file(state, &fixture, "llmc.bin", content, bytes);
+        struct sw_data *data = open_or_fail(&fixture);
+        assert_int_equal(sw_data_train_tokens(data), LLMC_TOKENS);
+        int32_t inputs[LLMC_TOKENS], targets[LLMC_TOKENS];
+        support_expect_ok(sw_data_train_window(data, 0, support_window(inputs, targets)), "llm.c");
+        assert_int_equal(window_index(inputs, targets, LLMC_TOKENS - 1), 0);
+        sw_data_close(data);
+        fixture.spec.format =
+            (struct sw_token_format){.type = cases[i].width == 2 ? SW_TOKENS_U32 : SW_TOKENS_U16, .flag = "--tokens"};
+        expect_refused(&fixture, SW_ERR_ARG, "leave out --tokens");
+    }
+    size_t bytes = make_llmc(20240520, 1, LLMC_TOKENS, 2, content);
+    refuse_content(state, 50257, "cut.bin", content, bytes - 2, "cut off");
+    refuse_content(state, 50257, "longer.bin", content, bytes + 2, "says 9 tokens");
+    refuse_content(state, 50257, "header.bin", content, 12, "cut off");
+    bytes = make_llmc(20240520, 1, -1, 2, content);
+    refuse_content(state, 50257, "negative.bin", content, bytes, "says -1 tokens");
+    struct fixture fixture = {.spec = {.vocab = 128256, .seq = 4}};
+    bytes = make_llmc(20240801, 1, LLMC_TOKENS, 4, content);
+    add_file(state, &fixture, "version.bin", content, bytes);
+    expect_refused(&fixture, SW_ERR_UNSUPPORTED, "reads version 7");
+    make_llmc(20240522, 1, LLMC_TOKENS, 2, content);
+    fixture.spec.file_count = 0;
+    add_file(state, &fixture, "eval.bin", content, bytes);
+    expect_refused(&fixture, SW_ERR_UNSUPPORTED, "questions");
+}
+
 static void test_bad_spec(void **state) {
     /* In the second file, the place counts from that file's start. */
     const uint16_t bad[] = {1, 2, 300};
@@ -402,6 +450,7 @@ int main(void) {
         IN_FOLDER(test_byte_order_marks),
         IN_FOLDER(test_bad_files),
         IN_FOLDER(test_wide_tokens_of_a_small_vocabulary),
+        IN_FOLDER(test_llmc_headers),
         IN_FOLDER(test_bad_spec),
         IN_FOLDER(test_file_that_shrinks),
         IN_FOLDER(test_baselines),

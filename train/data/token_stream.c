@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/data/documents.h"
+#include "train/data/llmc_header.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct source {
     struct sw_data_file file, mask;
     struct sw_documents documents;
     int width_bytes;
-    int64_t mark_bytes; /* of a byte order mark, ahead of the tokens */
+    int64_t head_bytes; /* of a byte order mark or a header, ahead of the tokens */
     int64_t first;      /* in the stream */
     int64_t tokens;
 };
@@ -89,7 +90,7 @@ static sw_status look_at_text(struct source *source) {
         return sw_fail(SW_ERR_ARG, "%s is UTF-16 text; make it UTF-8 (`iconv -f utf-16 -t utf-8 %s`)", source->path,
                        source->path);
     if (bytes >= MARK_BYTES && memcmp(head, "\xef\xbb\xbf", MARK_BYTES) == 0)
-        source->mark_bytes = MARK_BYTES;
+        source->head_bytes = MARK_BYTES;
     if (memmem(head, (size_t)bytes, "\r\n", 2) != NULL)
         sw_log_info("%s has lines that end in CR LF, and both are learnt; `sed -i 's/\\r$//' %s` removes the CR",
                     source->path, source->path);
@@ -136,6 +137,20 @@ static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, 
                    source->path, (long long)vocab, flag, flag);
 }
 
+/* A header says how wide the tokens are; --tokens may only say the same. */
+static sw_status look_at_header(struct source *source, struct sw_token_format format) {
+    struct sw_llmc_header header;
+    SW_TRY(sw_llmc_header_read(&source->file, &header));
+    if (header.bytes == 0)
+        return SW_OK;
+    if (format.type != SW_TOKENS_AUTO && (format.type == SW_TOKENS_U32) != (header.width_bytes == 4))
+        return sw_fail(SW_ERR_ARG, "the data file %s holds uint%d tokens, as its header says; leave out %s",
+                       source->path, header.width_bytes * 8, format.flag);
+    source->head_bytes = header.bytes;
+    source->width_bytes = header.width_bytes;
+    return SW_OK;
+}
+
 static sw_status open_source(const char *path, int64_t vocab, struct sw_token_format format, struct source *out) {
     SW_TRY(width_of(path, vocab, format.type, &out->width_bytes));
     assert(out->width_bytes > 0);
@@ -143,9 +158,8 @@ static sw_status open_source(const char *path, int64_t vocab, struct sw_token_fo
     if (out->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     SW_TRY(sw_data_file_open(out->path, "", &out->file));
-    if (is_text(path))
-        SW_TRY(look_at_text(out));
-    if (out->file.bytes == out->mark_bytes)
+    SW_TRY(is_text(path) ? look_at_text(out) : look_at_header(out, format));
+    if (out->file.bytes == out->head_bytes)
         return sw_fail(SW_ERR_ARG, "the data file %s is empty; give one that holds text or tokens", path);
     if (out->file.bytes % out->width_bytes != 0)
         return sw_fail(
@@ -153,9 +167,9 @@ static sw_status open_source(const char *path, int64_t vocab, struct sw_token_fo
             "the data file %s has %lld bytes, which is not a whole number of %d-byte tokens (the width for a "
             "vocabulary of %lld); it is cut off or was made for another vocabulary",
             path, (long long)out->file.bytes, out->width_bytes, (long long)vocab);
-    if (out->width_bytes == 2 && format.type == SW_TOKENS_AUTO)
+    if (out->width_bytes == 2 && format.type == SW_TOKENS_AUTO && out->head_bytes == 0)
         SW_TRY(refuse_wide_tokens(out, vocab, format.flag));
-    out->tokens = (out->file.bytes - out->mark_bytes) / out->width_bytes;
+    out->tokens = (out->file.bytes - out->head_bytes) / out->width_bytes;
     SW_TRY(open_mask(out));
     return sw_documents_open(out->path, out->tokens, &out->documents);
 }
@@ -259,7 +273,7 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
         const struct source *source = source_of(stream, first);
         const int64_t index = first - source->first;
         const int64_t piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES / source->width_bytes);
-        SW_TRY(sw_data_file_read(&source->file, source->mark_bytes + index * source->width_bytes,
+        SW_TRY(sw_data_file_read(&source->file, source->head_bytes + index * source->width_bytes,
                                  piece * source->width_bytes, stream->bounce));
         widen(stream->bounce, source->width_bytes, piece, out);
         SW_TRY(check_vocabulary(stream, source, index, out, piece));

@@ -18,7 +18,7 @@ struct sw_token_format {
     const char *flag; /* that names it, for messages; NULL: there is none */
 };
 
-/* Opens .txt files (a byte is a token) and .bin files. Where the type is auto, a file is refused that would be read as
+/* Opens .txt files (a byte is a token) and .bin files, also with llm.c's header, which says the type. Where the type is auto, a file is refused that would be read as
  * uint16 and holds uint32: of the tokens at its beginning every second one would be 0, and the others differ. None may
  * be empty or end within a token. F.mask beside a file F has a byte for each of its tokens, F.doc the starts of its
  * documents (documents.h). The caller closes the stream. */
