@@ -1,10 +1,14 @@
 """spillway tokenize and generate with a tokenizer: documents, their ends, widths, bad input, and nothing half-written."""
 
 import array
+import contextlib
+import fcntl
 import gzip
 import json
 import os
 import random
+import struct
+import time
 
 import hf_folder
 import program
@@ -340,11 +344,20 @@ def trains_on_chats():
     for name in os.listdir(path("cache", "spillway")):
         if name.startswith("tokens-"):
             os.unlink(path("cache", "spillway", name))
-    again = ("resume", path("first"), "--steps", 4)
+    ended = program.run("resume", path("first"), "--steps", 4, env=environment)
+    expect(problems, "resume without its tokens", (ended.code, "made again" in ended.err), (0, True))
+    for name in cached(environment):
+        os.unlink(path("cache", "spillway", name))
+    os.rename(path("chat.jsonl"), path("moved.jsonl"))
+    again = ("resume", path("first"), "--steps", 5)
     ended = program.run(*again, env=environment)
-    expect(problems, "resume without its tokens", (ended.code, "--data" in ended.err), (1, True))
-    ended = program.run(*again, "--data", path("chat.jsonl"), env=environment)
+    expect(problems, "resume without its chats", (ended.code, "--data" in ended.err and "chat.jsonl" in ended.err), (1, True))
+    program.write(path("chat.jsonl"), lines(*(chat("other", "chats") for i in range(100))))
+    ended = program.run(*again, env=environment)
+    expect(problems, "resume on other chats", (ended.code, "not those that the run began with" in ended.err), (1, True))
+    ended = program.run(*again, "--data", path("moved.jsonl"), env=environment)
     expect(problems, "resume from the chats", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    os.rename(path("moved.jsonl"), path("chat.jsonl"))
     ended = program.run("eval", path("first"), "--data", path("chat.jsonl"), "--seq", program.SEQ, "--json", env=environment)
     found, replies = json.loads(ended.out), [f"{i} it is." for i in range(40)]
     expect(problems, "tokens of the replies", found["tokens"], sum(len(reply) + 1 for reply in replies))
@@ -405,6 +418,72 @@ def train_takes_loss_and_format():
     return problems
 
 
+def bounded(name, files):
+    """Makes tokens where a cache has these files, of so many days since their last use and so many bytes. The one named 5
+    is open. Returns the program's end, and which are left."""
+    environment, folder = cache_of_its_own(name), path(name, "spillway")
+    model = chat_folder("bounded", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    os.makedirs(folder)
+    for digit, (days, size) in files.items():
+        for suffix in ("", ".doc", ".mask", ".partial"):
+            file = program.write(os.path.join(folder, f"tokens-{digit * 16}.bin{suffix}"), "")
+            os.truncate(file, 10 if suffix else size)
+            os.utime(file, (time.time() - days * 86400 - 60, time.time() - days * 86400 - 60))
+    for other in ("gpu-0123456789abcdef.json", "tokens-notes.txt"):
+        program.write(os.path.join(folder, other), "")
+    data = program.write(path("bounded.jsonl"), lines(chat("q", "a" * 100), chat("q", "b" * 100)))
+    with open(os.path.join(folder, "tokens-5555555555555555.bin"), "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        ended = program.run("train", "--model", model, "--init", *program.SHAPE, "--data", data, "--run", path(name, "run"),
+                            "--steps", 1, env=environment)
+    left = os.listdir(folder)
+    found = {digit: sum(file.startswith(f"tokens-{digit * 16}") for file in left) for digit in files}
+    others = sorted(file for file in left if ".bin" not in file)
+    problems = [] if others == ["gpu-0123456789abcdef.json", "tokens-notes.txt"] else [f"other files: {others}"]
+    return ended, found, problems
+
+
+def bounds_the_cache():
+    """Old tokens go when new ones are made: those unused for 30 days, and the oldest beyond a share of the disk; never
+    what was just used, or is open."""
+    large = 1 << 43
+    ended, found, problems = bounded("few-bytes", {"0": (31, 10), "1": (29, 10), "2": (400, 10), "5": (40, 10)})
+    expect(problems, "ends", (ended.code, "removed 2 token files (80 B)" in ended.err, ended.err), (0, True, ended.err))
+    expect(problems, "left of few bytes", found, {"0": 0, "1": 4, "2": 0, "5": 4})
+    ended, found, more = bounded("many-bytes", {"0": (3, large), "1": (2, large), "2": (0, large), "3": (0, 10), "5": (4, 10)})
+    expect(problems, "ends", (ended.code, "removed 2 token files" in ended.err, ended.err), (0, True, ended.err))
+    expect(problems, "left of many bytes", found, {"0": 0, "1": 0, "2": 4, "3": 4, "5": 4})
+    return problems + more
+
+
+def no_time_by_the_kernel(file):
+    """Sets the file's attribute A, where its file system has it: a read then leaves the time of the last access."""
+    get_flags, set_flags, no_access_time = 0x80086601, 0x40086602, 0x80
+    with open(file, "rb") as handle, contextlib.suppress(OSError):
+        flags, = struct.unpack("i", fcntl.ioctl(handle, get_flags, bytes(4)))
+        fcntl.ioctl(handle, set_flags, struct.pack("i", flags | no_access_time))
+
+
+def use_keeps_tokens_in_the_cache():
+    """A run that finds its tokens in the cache, or is resumed, counts as a use."""
+    problems, environment = [], cache_of_its_own("used-cache")
+    model = chat_folder("used", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    data = program.write(path("used.jsonl"), lines(*(chat("q", "a" * 100) for i in range(20))))
+    train = ("train", "--model", model, "--init", *program.SHAPE, "--data", data, "--steps", 1, "--run")
+    ended = program.run(*train, path("used-1"), env=environment)
+    expect(problems, "train ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    file = path("used-cache", "spillway", cached(environment)[0])
+    written = os.stat(file).st_mtime
+    no_time_by_the_kernel(file)
+    for command in ((*train, path("used-2")), ("resume", path("used-1"), "--steps", 2),
+                    ("train", "--model", model, "--init", *program.SHAPE, "--data", data, "--run", path("used-3"), "--dry-run")):
+        os.utime(file, (0, written))
+        ended = program.run(*command, env=environment)
+        expect(problems, f"{command[0]} ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+        expect(problems, f"last use after {command[0]}", time.time() - os.stat(file).st_atime < 600, True)
+    return problems
+
+
 def reads_files_of_llmc():
     """A header of llm.c says the type of the tokens, for train, eval and inspect; a wrong one is refused by all."""
     problems, environment = [], cache_of_its_own("llmc-cache")
@@ -455,4 +534,4 @@ def refuses_flags_without_text():
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
-                reads_files_of_llmc, refuses_flags_without_text)
+                bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, refuses_flags_without_text)

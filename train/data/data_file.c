@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ sw_status sw_data_file_open(const char *path, const char *suffix, struct sw_data
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "the data file %s%s is not a regular file; give one", path, suffix);
     take(&info, out);
+    (void)flock(out->fd, LOCK_SH | LOCK_NB);
     return SW_OK;
 }
 

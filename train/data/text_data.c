@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "train/data/token_cache.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/tokenize_files.h"
 #include "train/files/cache.h"
@@ -145,6 +146,7 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
     SW_TRY(digest_of(spec, names, count, &digest));
     SW_TRY(sw_cache_file("tokens", digest, "bin", path, PATH_MAX));
     if (access(path, F_OK) == 0) {
+        sw_token_cache_note_use(path);
         sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
         return SW_OK;
     }
@@ -153,6 +155,7 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
                        "%s, which rank 0 has made, is not to be seen here; give all ranks the same XDG_CACHE_HOME, or "
                        "token files (spillway tokenize)",
                        path);
+    sw_token_cache_make_room(path);
     return make(spec, names, count, path);
 }
 
@@ -187,43 +190,86 @@ sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) 
     return has_text ? SW_OK : sw_text_data_refuse_flags(settings->data.items[0], settings->loss, settings->chat_format);
 }
 
-static sw_status prepare_data(struct sw_settings *settings, int64_t vocab, bool may_make) {
-    struct sw_option_list *data = &settings->data;
+/* Appends an absolute path. A pattern names no file, so it only gets the current folder before it. */
+static sw_status add_absolute(struct sw_option_list *list, const char *name) {
+    char path[PATH_MAX], here[PATH_MAX];
+    if (realpath(name, path) != NULL)
+        return sw_option_list_add(list, path);
+    if (name[0] == '/' || getcwd(here, sizeof here) == NULL)
+        return sw_option_list_add(list, name);
+    SW_TRY(sw_path_join(path, sizeof path, here, name));
+    return sw_option_list_add(list, path);
+}
+
+/* Notes text in *sources and makes it tokens. */
+static sw_status note_and_find(const struct sw_text_data_spec *spec, const struct sw_option_list *texts,
+                               struct sw_option_list *sources, char path[PATH_MAX]) {
+    struct sw_option_list noted = {0};
+    sw_status status = sw_text_data_find(spec, (const char *const *)texts->items, texts->count, path);
+    for (int i = 0; status == SW_OK && i < texts->count; i++)
+        status = add_absolute(&noted, texts->items[i]);
+    sw_option_list_release(sources);
+    *sources = noted;
+    return status;
+}
+
+/* Replaces token files by those of the sources, if they are gone; *out_path is empty where they are there. */
+static sw_status find_again(const struct sw_text_data_spec *spec, const char *tokens, struct sw_option_list *sources,
+                            char out_path[PATH_MAX]) {
+    out_path[0] = '\0';
+    if (sources->count == 0)
+        return SW_OK;
+    if (access(tokens, F_OK) == 0) {
+        sw_token_cache_note_use(tokens);
+        return SW_OK;
+    }
+    sw_log_info("%s is gone and is made again of %s", tokens, sources->items[0]);
+    return sw_fail_while(sw_text_data_find(spec, (const char *const *)sources->items, sources->count, out_path),
+                         "making the tokens of this run again; if its text was moved, --data (or --val) says where it "
+                         "is now");
+}
+
+static sw_status prepare_data(const struct sw_text_data_spec *spec, struct sw_option_list *data, int64_t vocab,
+                              struct sw_option_list *sources) {
     int texts = 0;
     char path[PATH_MAX];
     for (int i = 0; i < data->count; i++)
         texts += sw_text_data_is(data->items[i], vocab);
-    if (texts == 0)
-        return SW_OK;
-    if (texts < data->count)
+    if (texts > 0 && texts < data->count)
         return sw_fail(SW_ERR_ARG, "--data has both token files and text; give one kind, or make tokens of the text "
                                    "with spillway tokenize");
-    const struct sw_text_data_spec spec = spec_of(settings, may_make);
-    SW_TRY(sw_text_data_find(&spec, (const char *const *)data->items, data->count, path));
+    SW_TRY(texts > 0 ? note_and_find(spec, data, sources, path) : find_again(spec, data->items[0], sources, path));
+    if (path[0] == '\0')
+        return SW_OK;
     sw_option_list_release(data);
     return sw_option_list_add(data, path);
 }
 
-static sw_status prepare_validation(struct sw_settings *settings, int64_t vocab, bool may_make) {
+static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct sw_settings *settings, int64_t vocab,
+                                    struct sw_option_list *sources) {
     double percent;
     const char *file;
-    char path[PATH_MAX];
     SW_TRY(sw_settings_validation(settings, &percent, &file));
-    if (file == NULL || !sw_text_data_is(file, vocab))
+    if (file == NULL)
         return SW_OK;
-    const struct sw_text_data_spec spec = spec_of(settings, may_make);
-    SW_TRY(sw_text_data_find(&spec, &file, 1, path));
-    char *copy = strdup(path);
-    if (copy == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the name of the validation file");
-    free(settings->val);
-    settings->val = copy;
-    return SW_OK;
+    struct sw_option_list data = {0};
+    sw_status status = sw_option_list_add(&data, file);
+    if (status == SW_OK)
+        status = prepare_data(spec, &data, vocab, sources);
+    if (status == SW_OK) {
+        free(settings->val);
+        settings->val = strdup(data.items[0]);
+        status = settings->val != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the name of the validation file");
+    }
+    sw_option_list_release(&data);
+    return status;
 }
 
-sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make) {
+sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make,
+                               struct sw_text_sources *sources) {
+    const struct sw_text_data_spec spec = spec_of(settings, may_make);
     if (!sw_model_text_is_there(settings->model))
         return SW_OK;
-    SW_TRY(prepare_data(settings, vocab, may_make));
-    return prepare_validation(settings, vocab, may_make);
+    SW_TRY(prepare_data(&spec, &settings->data, vocab, &sources->data));
+    return prepare_validation(&spec, settings, vocab, &sources->val);
 }

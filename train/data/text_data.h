@@ -30,8 +30,16 @@ sw_status sw_text_data_refuse_flags(const char *file, int loss, const char *chat
 /* Refuses these flags where neither --data nor --val has text that becomes tokens. */
 sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab);
 
-/* Replaces text in --data and --val by token files. `may_make` is for one process of a job alone; the others refuse
- * files that they do not see. Without a tokenizer.json, nothing is replaced. --seq is resolved. */
-sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make);
+/* The text that --data and --val of a run named, as absolute paths; empty where they named tokens. A zeroed struct is
+ * empty; its user releases the lists. */
+struct sw_text_sources {
+    struct sw_option_list data, val; /* val has one entry at most */
+};
+
+/* Replaces text in --data and --val by token files, and notes the text in `sources`. A token file that is gone is made
+ * again of the sources. `may_make` is for one process of a job alone; the others refuse files that they do not see.
+ * Without a tokenizer.json, nothing is replaced. --seq is resolved. */
+sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make,
+                               struct sw_text_sources *sources);
 
 #endif

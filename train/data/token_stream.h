@@ -18,10 +18,10 @@ struct sw_token_format {
     const char *flag; /* that names it, for messages; NULL: there is none */
 };
 
-/* Opens .txt files (a byte is a token) and .bin files, also with llm.c's header, which says the type. Where the type is auto, a file is refused that would be read as
- * uint16 and holds uint32: of the tokens at its beginning every second one would be 0, and the others differ. None may
- * be empty or end within a token. F.mask beside a file F has a byte for each of its tokens, F.doc the starts of its
- * documents (documents.h). The caller closes the stream. */
+/* Opens .txt files (a byte is a token) and .bin files, also with llm.c's header, which says the type. Where the type is
+ * auto, a file is refused that would be read as uint16 and holds uint32: of the tokens at its beginning every second
+ * one would be 0, and the others differ. None may be empty or end within a token. F.mask beside a file F has a byte for
+ * each of its tokens, F.doc the starts of its documents (documents.h). The caller closes the stream. */
 sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_format format,
                                struct sw_token_stream **out);
 void sw_token_stream_close(struct sw_token_stream *stream);

@@ -32,11 +32,12 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     SW_TRY(sw_config_to_json(&run->config, &config));
     const sw_status status = sw_options_to_json(&sw_train_command, &run->settings, &settings);
     json_t *root = json_pack(
-        "{s:i, s:s, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
+        "{s:i, s:s, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
         SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings", settings,
         "config", json_loads(config, 0, NULL), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
         run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left", sw_run_left_to_json(run), "starts",
-        sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside));
+        sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
+        sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
     free(config);
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
@@ -55,18 +56,6 @@ static sw_status read_config(const json_t *object, const char *path, struct sw_m
     return status;
 }
 
-static sw_status read_beside(const json_t *root, const char *path, struct sw_run *run) {
-    const json_t *list = json_object_get(root, "beside");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *names = json_string_value(json_array_get(list, i));
-        if (names == NULL)
-            return sw_fail(SW_ERR_CORRUPT,
-                           "%s: the list of files beside the data is not a list of strings; restore the file", path);
-        SW_TRY(sw_option_list_add(&run->beside, names));
-    }
-    return SW_OK;
-}
-
 static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
@@ -83,7 +72,9 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)
         SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
-    SW_TRY(read_beside(root, path, run));
+    SW_TRY(sw_run_list_from_json(root, "beside", path, &run->beside));
+    SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
+    SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
     SW_TRY(sw_run_stores_from_json(root, path, run));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
     return read_config(config, path, &run->config);
@@ -114,6 +105,8 @@ void sw_run_release(struct sw_run *run) {
     sw_run_stores_release(run->store, run->ranks);
     sw_option_list_release(&run->nvme);
     sw_option_list_release(&run->beside);
+    sw_option_list_release(&run->texts.data);
+    sw_option_list_release(&run->texts.val);
     sw_run_stores_release(run->left, run->left_count);
     sw_option_list_release(&run->starts);
     sw_algorithm_record_release(&run->products);

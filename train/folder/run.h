@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "io/store/store.h"
 #include "offload/engine/engine.h"
+#include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
 #include "train/hf/config.h"
 #include "train/settings/options.h"
@@ -28,11 +29,12 @@ struct sw_run {
     struct sw_model_config config;
     uint64_t data_digest;
     struct sw_option_list
-        beside;    /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
-    int64_t ranks; /* number of the run's stores, one for each rank */
-    bool whole;    /* each store holds the whole optimizer (--zero 0) */
-    struct sw_run_store *store; /* `ranks` entries; NULL before the stores are made */
-    struct sw_option_list nvme; /* --nvme in run.json, which the settings may have changed since */
+        beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
+    struct sw_text_sources texts; /* of which the data are tokens */
+    int64_t ranks;                /* number of the run's stores, one for each rank */
+    bool whole;                   /* each store holds the whole optimizer (--zero 0) */
+    struct sw_run_store *store;   /* `ranks` entries; NULL before the stores are made */
+    struct sw_option_list nvme;   /* --nvme in run.json, which the settings may have changed since */
     /* Stores that are no longer the run's, or not yet. A resume removes them by their ids, once the run's own are open.
      * Their places are relative to the folder of the run if they lie in it. */
     struct sw_run_store *left;

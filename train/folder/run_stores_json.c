@@ -31,14 +31,13 @@ json_t *sw_run_left_to_json(const struct sw_run *run) {
     return array;
 }
 
-static sw_status list_from_json(const json_t *array, const char *path, struct sw_option_list *out) {
-    size_t i;
-    const json_t *item;
-    json_array_foreach((json_t *)array, i, item) {
-        if (!json_is_string(item))
-            return sw_fail(SW_ERR_CORRUPT,
-                           "%s has a place of a store, or a start, that is not a string; restore the file", path);
-        SW_TRY(sw_option_list_add(out, json_string_value(item)));
+sw_status sw_run_list_from_json(const json_t *object, const char *name, const char *path, struct sw_option_list *out) {
+    const json_t *list = json_object_get(object, name);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+        if (item == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s: '%s' is not a list of strings; restore the file", path, name);
+        SW_TRY(sw_option_list_add(out, item));
     }
     return SW_OK;
 }
@@ -51,7 +50,7 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
                        path);
     snprintf(out->id, sizeof out->id, "%s", id);
     out->local_rank = json_integer_value(local_rank);
-    return list_from_json(places, path, &out->places);
+    return sw_run_list_from_json(entry, "places", path, &out->places);
 }
 
 /* Reads the list of stores that are left behind. Old versions wrote only a path, where another run's store may be now.
@@ -77,7 +76,7 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
         struct sw_run_store *left = &run->left[run->left_count++];
         memcpy(left->id, id, SW_STORE_ID_CHARS);
         left->last_step = json_integer_value(last_step);
-        SW_TRY(list_from_json(places, path, &left->places));
+        SW_TRY(sw_run_list_from_json(entry, "places", path, &left->places));
     }
     return SW_OK;
 }
@@ -118,7 +117,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     run->whole = json_is_true(json_object_get(root, "whole"));
     for (int64_t rank = 0; rank < ranks; rank++)
         SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
-    SW_TRY(list_from_json(json_object_get(root, "starts"), path, &run->starts));
+    SW_TRY(sw_run_list_from_json(root, "starts", path, &run->starts));
     return left_from_json(json_object_get(root, "left"), path, run);
 }
 

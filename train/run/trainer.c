@@ -83,10 +83,11 @@ static sw_status open_windows(struct sw_trainer *trainer) {
 static sw_status open_tokens(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_ranks *ranks = trainer->ranks;
+    struct sw_text_sources *sources = &trainer->run.texts;
     const int64_t vocab = trainer->run.config.vocab;
-    SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, vocab, true)));
+    SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, vocab, true, sources)));
     if (sw_ranks_count(ranks) > 1)
-        SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_prepare(settings, vocab, false)));
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_prepare(settings, vocab, false, sources)));
     return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
