@@ -7,7 +7,9 @@ import gzip
 import json
 import os
 import random
+import signal
 import struct
+import subprocess
 import time
 
 import hf_folder
@@ -418,6 +420,110 @@ def train_takes_loss_and_format():
     return problems
 
 
+def long_chats(name, first=0):
+    """Chats in several files, also packed ones, that take more than a second."""
+    draw = random.Random(first)
+    chats = "".join(hf_folder.chat("q" * draw.randrange(1, 200), "ab c" * draw.randrange(1, 100)) for _ in range(5000))
+    bad = lines({"text": 5}) * 7
+    files = {f"{name}-0.jsonl": chats + bad, f"{name}-1.jsonl.gz": gzip.compress((chats * 3).encode(), 1),
+             f"{name}-2.jsonl": lines({"text": TEXT * 3}) + chats * 8, f"{name}-3.txt": "x\n***\n" + (TEXT + "\n***\n") * 100}
+    return [program.write(path(file), content) for file, content in files.items()]
+
+
+def written(out):
+    """A token file with what belongs to it, by suffixes."""
+    names = [name for name in os.listdir(SCRATCH) if name.startswith(out)]
+    found = {}
+    for name in names:
+        with open(path(name), "rb") as file:
+            found[name[len(out):]] = file.read()
+    return found
+
+
+def cut_off(arguments, out, sign):
+    """Starts a command and sends it a signal once it has saved how far it is. Returns its status and what it says."""
+    def saved():
+        return os.stat(path(out + ".journal")).st_mtime_ns if os.path.exists(path(out + ".journal")) else 0
+    before = saved()
+    process = program.start(*arguments)
+    while process.poll() is None and saved() in (0, before):
+        time.sleep(0.001)
+    process.send_signal(sign)
+    said = process.communicate(timeout=program.LIMIT_S)[1]
+    return process.returncode, said
+
+
+def goes_on():
+    """A call that is killed or stopped goes on where it was, and writes the same bytes; a changed input begins anew."""
+    problems, model, data = [], chat_folder(), long_chats("long")
+    for flags in (("--skip-bad",), ("--skip-bad", "--pack", 512, "--separator", "***")):
+        shared = ("tokenize", "--model", model, "--data", *data, *flags, "--threads", 1, "--out")
+        whole = program.run(*shared, path("whole.bin"))
+        expect(problems, "whole ends", whole.code, 0)
+        for cuts in ((signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)):
+            for sign in cuts:
+                code, said = cut_off((*shared, path("halted.bin")), "halted.bin", sign)
+                expect(problems, f"{sign.name} ends", code in (0, None), False)
+                expect(problems, f"{sign.name} says '{said}'", "goes on from there" in said, sign != signal.SIGKILL)
+                expect(problems, f"files after {cuts} {sign.name}", "" in written("halted.bin"), False)
+            ended = program.run(*shared, path("halted.bin"))
+            expect(problems, "ends", (ended.code, "going on behind" in ended.err, ended.err), (0, True, ended.err))
+            expect(problems, f"bytes after {cuts} {flags}", written("halted.bin") == written("whole.bin"), True)
+            counts = [ended.err.split(".bin: ")[-1].splitlines() for ended in (ended, whole)]
+            expect(problems, "counts", [line.split(", uint")[0] for line in counts[0]], [line.split(", uint")[0] for line in counts[1]])
+            for name in written("halted.bin"):
+                os.unlink(path("halted.bin" + name))
+    return problems
+
+
+def begins_anew():
+    """What was done is of no use for another input, or with other flags, and both are said."""
+    problems, model, data = [], chat_folder(), long_chats("anew")
+    shared = ("tokenize", "--model", model, "--skip-bad", "--threads", 1, "--data", *data, "--out", path("anew.bin"))
+    for change, word in ((lambda: program.write(data[2], lines(chat("q", "a"))), "the input changed"), (lambda: None, "the flags")):
+        cut_off(shared, "anew.bin", signal.SIGKILL)
+        change()
+        flags = ("--loss", "all") if word == "the flags" else ()
+        ended = program.run(*shared, *flags)
+        expect(problems, f"{word}: '{ended.err}'", (ended.code, word in ended.err), (0, True))
+        found = written("anew.bin")
+        must = program.must("tokenize", "--model", model, "--skip-bad", "--data", *data, *flags, "--out", path("fresh.bin"))
+        expect(problems, f"{word}: bytes", (found == written("fresh.bin"), must.code), (True, 0))
+        for name in found:
+            os.unlink(path("anew.bin" + name))
+            os.unlink(path("fresh.bin" + name))
+        data = long_chats("anew")
+    code, _ = cut_off(shared, "anew.bin", signal.SIGKILL)
+    os.truncate(path("anew.bin.partial"), 5)
+    ended = program.run(*shared)
+    expect(problems, "a partial file that was cut", (code, ended.code, "partial file changed" in ended.err), (-9, 0, True))
+    return problems
+
+
+def one_writer_at_a_time():
+    """A second call for the same file is refused, and takes nothing from the first; train waits for its tokens."""
+    problems, data = [], long_chats("twice")
+    model = chat_folder("twice", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    first = program.start("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
+    while first.poll() is None and not os.path.exists(path("twice.bin.partial")):
+        time.sleep(0.001)
+    first.send_signal(signal.SIGSTOP)
+    ended = program.run("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
+    expect(problems, "the second", (ended.code, "another process is writing" in ended.err), (1, True))
+    first.send_signal(signal.SIGCONT)
+    first.communicate(timeout=program.LIMIT_S)
+    expect(problems, "the first", (first.returncode, sorted(written("twice.bin"))), (0, ["", ".doc", ".mask"]))
+    environment = cache_of_its_own("twice-cache")
+    trains = [subprocess.Popen(program.command("train", "--model", model, "--init", *program.SHAPE, "--data", *data[1:3],
+                                               "--run", path(f"twice-{i}"), "--steps", 1),
+                               env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+              for i in range(2)]
+    said = [process.communicate(timeout=program.LIMIT_S)[1].decode() for process in trains]
+    expect(problems, f"both trains: {said}", [process.returncode for process in trains], [0, 0])
+    expect(problems, f"tokens made: {said}", sum("chats are written" in text for text in said), 1)
+    return problems
+
+
 def bounded(name, files):
     """Makes tokens where a cache has these files, of so many days since their last use and so many bytes. The one named 5
     is open. Returns the program's end, and which are left."""
@@ -534,4 +640,5 @@ def refuses_flags_without_text():
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
-                bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, refuses_flags_without_text)
+                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, goes_on,
+                begins_anew, one_writer_at_a_time)

@@ -1,28 +1,27 @@
 #include "train/data/text_data.h"
 
 #include "core/log.h"
+#include "core/long_work.h"
 #include "core/machine.h"
 #include "train/data/token_cache.h"
 #include "train/documents/text_inputs.h"
+#include "train/documents/tokenize_digest.h"
 #include "train/documents/tokenize_files.h"
 #include "train/files/cache.h"
 #include "train/files/files.h"
 #include "train/text/model_text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { BYTE_VOCAB = 256, READ_BYTES = 1 << 20 };
-
-/* A version of the tokenization: another word here gives another digest, so that old cached tokens are not used. */
-#define RULES_VERSION "text-1"
+enum { WAIT_NS = 100000000, BYTE_VOCAB = 256 };
 
 static bool ends_in(const char *path, const char *ending) {
     const size_t chars = strlen(path), ending_chars = strlen(ending);
@@ -39,49 +38,14 @@ bool sw_text_data_is(const char *name, int64_t vocab) {
     return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || (!ends_in(name, ".txt") && !ends_in(name, ".md")));
 }
 
-static sw_status hash_file(XXH3_state_t *hash, const char *path) {
-    char *bytes = malloc(READ_BYTES);
-    const int fd = bytes != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    sw_status status = SW_OK;
-    ssize_t count = -1;
-    if (bytes == NULL)
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
-    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
-        XXH3_64bits_update(hash, bytes, (size_t)count);
-    if (status == SW_OK && count < 0)
-        status = sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    free(bytes);
-    return status;
-}
-
-static void hash_text(XXH3_state_t *hash, const char *text) {
-    XXH3_64bits_update(hash, text, strlen(text) + 1);
-}
-
-/* Takes what a model's folder says of text into the digest. */
-static sw_status hash_model(XXH3_state_t *hash, const char *model) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json",
-                                        "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[PATH_MAX];
-        SW_TRY(sw_path_join(path, sizeof path, model, names[i]));
-        hash_text(hash, names[i]);
-        if (access(path, F_OK) == 0)
-            SW_TRY(hash_file(hash, path));
-    }
-    return SW_OK;
-}
-
 static sw_status hash_inputs(XXH3_state_t *hash, const char *const *names, int count) {
     struct sw_text_inputs inputs;
     SW_TRY(sw_text_inputs_expand(names, count, &inputs));
     sw_status status = SW_OK;
     for (int i = 0; status == SW_OK && i < inputs.count; i++) {
         /* Which documents a file has depends on its ending. */
-        hash_text(hash, sw_text_is_json(inputs.path[i]) ? "lines" : "text");
-        status = hash_file(hash, inputs.path[i]);
+        sw_digest_text(hash, sw_text_is_json(inputs.path[i]) ? "lines" : "text");
+        status = sw_digest_file(hash, inputs.path[i]);
     }
     sw_text_inputs_release(&inputs);
     return status;
@@ -92,11 +56,11 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const char *con
     if (hash == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
     XXH3_64bits_reset(hash);
-    hash_text(hash, RULES_VERSION);
+    sw_digest_text(hash, SW_TOKENIZE_VERSION);
     XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
-    hash_text(hash, spec->all_loss ? "all" : "completions");
-    hash_text(hash, spec->chat_format);
-    sw_status status = hash_model(hash, spec->model);
+    sw_digest_text(hash, spec->all_loss ? "all" : "completions");
+    sw_digest_text(hash, spec->chat_format);
+    sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
         status = hash_inputs(hash, names, count);
     *out = XXH3_64bits_digest(hash);
@@ -104,40 +68,38 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const char *con
     return status;
 }
 
-/* Gives a file that was made its name; one that was not needed may be there from before. */
-static sw_status take_name(const char *made, const char *path, const char *suffix) {
-    char from[PATH_MAX], to[PATH_MAX];
-    if (snprintf(from, sizeof from, "%s%s", made, suffix) >= (int)sizeof from ||
-        snprintf(to, sizeof to, "%s%s", path, suffix) >= (int)sizeof to)
-        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
-    if (rename(from, to) == 0 || (errno == ENOENT && (unlink(to) == 0 || errno == ENOENT)))
-        return SW_OK;
-    return sw_fail(SW_ERR_IO, "%s: %s", to, strerror(errno));
-}
-
-/* Makes the token file under a name of this process, as other processes may make the same, and then gives it its own:
- * the tokens last, whose name says that all is there. */
 static sw_status make(const struct sw_text_data_spec *spec, const char *const *names, int count, const char *path) {
-    char made[PATH_MAX];
-    if (snprintf(made, sizeof made, "%s.%ld.bin", path, (long)getpid()) >= (int)sizeof made)
-        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
     const struct sw_tokenize_spec how = {
         .model = spec->model,
         .names = names,
         .name_count = count,
         .rules = {.field = "text", .chat_format = spec->chat_format, .all_loss = spec->all_loss},
         .end = "auto",
-        .out = made,
+        .out = path,
         .threads = spec->threads,
         .pack_seq = spec->seq,
     };
     struct sw_tokenized tokenized;
     SW_TRY(sw_tokenize_files(&how, &tokenized));
-    SW_TRY(take_name(made, path, ".doc"));
-    SW_TRY(take_name(made, path, ".mask"));
-    SW_TRY(take_name(made, path, ""));
     sw_tokenized_say(&tokenized, path);
     return SW_OK;
+}
+
+/* Makes the token file, or waits for another process that does. */
+static sw_status make_or_wait(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                              const char *path) {
+    const struct timespec pause = {.tv_nsec = WAIT_NS};
+    struct sw_long_work waiting = sw_long_work_begin("waiting for another process that makes the same tokens", 0);
+    for (;;) {
+        const sw_status status = make(spec, names, count, path);
+        if (status != SW_ERR_BUSY)
+            return status;
+        sw_error_clear();
+        nanosleep(&pause, NULL);
+        SW_TRY(sw_long_work_at(&waiting, 0));
+        if (access(path, F_OK) == 0)
+            return SW_OK;
+    }
 }
 
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
@@ -156,7 +118,7 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
                        "token files (spillway tokenize)",
                        path);
     sw_token_cache_make_room(path);
-    return make(spec, names, count, path);
+    return make_or_wait(spec, names, count, path);
 }
 
 static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool may_make) {

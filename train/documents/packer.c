@@ -131,3 +131,68 @@ int64_t sw_packer_split(const struct sw_packer *packer) {
 int64_t sw_packer_padding(const struct sw_packer *packer) {
     return packer->padded;
 }
+
+/* The saved state: split, padded and the number of open sequences, then for each sequence its numbers of tokens and
+ * documents, the tokens, their losses, and the lengths of the documents. */
+static sw_status save_sequence(const struct sequence *sequence, struct sw_text_buffer *out) {
+    const int64_t counts[] = {(int64_t)sequence->tokens.count, (int64_t)sequence->lengths.count};
+    const struct sw_text parts[] = {
+        {(const char *)counts, sizeof counts},
+        {(const char *)sequence->tokens.id, sequence->tokens.count * sizeof *sequence->tokens.id},
+        {sequence->loss.data, sequence->loss.bytes},
+        {(const char *)sequence->lengths.id, sequence->lengths.count * sizeof *sequence->lengths.id}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].bytes > 0)
+            SW_TRY(sw_text_buffer_append(out, parts[i]));
+    return SW_OK;
+}
+
+sw_status sw_packer_save(const struct sw_packer *packer, struct sw_text_buffer *out) {
+    const int64_t counts[] = {packer->split, packer->padded, packer->open};
+    SW_TRY(sw_text_buffer_append(out, (struct sw_text){(const char *)counts, sizeof counts}));
+    for (int i = 0; i < packer->open; i++)
+        SW_TRY(save_sequence(&packer->sequence[i], out));
+    return SW_OK;
+}
+
+/* Takes bytes off the beginning of a state. */
+static sw_status take(struct sw_text *state, void *out, size_t bytes) {
+    if (state->bytes < bytes)
+        return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is cut off");
+    if (bytes > 0)
+        memcpy(out, state->data, bytes);
+    *state = (struct sw_text){state->data + bytes, state->bytes - bytes};
+    return SW_OK;
+}
+
+static sw_status take_ids(struct sw_text *state, int64_t count, struct sw_token_list *out) {
+    SW_TRY(sw_token_list_reserve(out, (size_t)count));
+    SW_TRY(take(state, out->id, (size_t)count * sizeof *out->id));
+    out->count = (size_t)count;
+    return SW_OK;
+}
+
+static sw_status restore_sequence(struct sw_packer *packer, struct sequence *sequence, struct sw_text *state) {
+    int64_t counts[2];
+    SW_TRY(take(state, counts, sizeof counts));
+    if (counts[0] < 0 || counts[0] > (int64_t)packer->seq || counts[1] < 0 || counts[1] > counts[0])
+        return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
+    SW_TRY(take_ids(state, counts[0], &sequence->tokens));
+    SW_TRY(sw_text_buffer_reserve(&sequence->loss, (size_t)counts[0]));
+    SW_TRY(take(state, sequence->loss.data, (size_t)counts[0]));
+    sequence->loss.bytes = (size_t)counts[0];
+    return take_ids(state, counts[1], &sequence->lengths);
+}
+
+sw_status sw_packer_restore(struct sw_packer *packer, struct sw_text state) {
+    int64_t counts[3];
+    SW_TRY(take(&state, counts, sizeof counts));
+    if (counts[2] < 0 || counts[2] > MOST_OPEN)
+        return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
+    packer->split = counts[0];
+    packer->padded = counts[1];
+    packer->open = (int)counts[2];
+    for (int i = 0; i < packer->open; i++)
+        SW_TRY(restore_sequence(packer, &packer->sequence[i], &state));
+    return SW_OK;
+}

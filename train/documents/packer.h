@@ -16,6 +16,11 @@ sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *to
 sw_status sw_packer_finish(struct sw_packer *packer);
 void sw_packer_close(struct sw_packer *packer);
 
+/* Appends the packer's state: its counts and the open sequences. */
+sw_status sw_packer_save(const struct sw_packer *packer, struct sw_text_buffer *out);
+/* Takes a new packer to the state that another one of the same --pack saved. */
+sw_status sw_packer_restore(struct sw_packer *packer, struct sw_text state);
+
 int64_t sw_packer_split(const struct sw_packer *packer);   /* documents that were split */
 int64_t sw_packer_padding(const struct sw_packer *packer); /* tokens of padding */
 

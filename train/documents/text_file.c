@@ -13,7 +13,7 @@
 #include <zstd.h>
 #endif
 
-enum { PACKED_BYTES = 1 << 16 };
+enum { PACKED_BYTES = 1 << 16, SKIP_BYTES = 1 << 16 };
 
 struct sw_text_file {
     const char *name;
@@ -149,6 +149,17 @@ sw_status sw_text_file_read(struct sw_text_file *file, char *out, size_t bytes, 
     *out_bytes = count > 0 ? (size_t)count : 0;
     (void)gzerror(file->gzip, &error); /* where packed data are cut off, only this shows it */
     return count < 0 || error == Z_BUF_ERROR ? fail_reading(file) : SW_OK;
+}
+
+sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes) {
+    char passed[SKIP_BYTES];
+    size_t count = 1;
+    /* After gzdirect, zlib knows that a file is not packed, and seeks in it instead of reading. */
+    if (file->gzip != NULL && gzdirect(file->gzip))
+        return gzseek(file->gzip, (z_off_t)bytes, SEEK_SET) == (z_off_t)bytes ? SW_OK : fail_reading(file);
+    for (; bytes > 0 && count > 0; bytes -= (int64_t)count)
+        SW_TRY(sw_text_file_read(file, passed, bytes < SKIP_BYTES ? (size_t)bytes : SKIP_BYTES, &count));
+    return SW_OK;
 }
 
 int64_t sw_text_file_offset(const struct sw_text_file *file) {

@@ -16,6 +16,8 @@ void sw_text_file_close(struct sw_text_file *file);
 
 /* Reads at most so many bytes; *out_bytes is 0 at the end. A packed file that is cut off is an error. */
 sw_status sw_text_file_read(struct sw_text_file *file, char *out, size_t bytes, size_t *out_bytes);
+/* Passes over so many bytes, of a file of which nothing was read yet. */
+sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes);
 /* Returns how much of the file, as it lies on the drive, was read. */
 int64_t sw_text_file_offset(const struct sw_text_file *file);
 /* Returns the name for messages. */

@@ -30,6 +30,7 @@ struct sw_text_reader {
     struct sw_text_buffer line; /* the one read last, with its end */
     bool too_long;              /* it has more than MOST_LINE_BYTES, and the rest was left out */
     int64_t line_number, skipped;
+    int64_t taken;               /* bytes of the open file that were cut in lines */
     struct sw_chat_style chat;   /* chosen when the first chat is read */
     bool chat_failed;            /* the model has no chat format */
     int64_t bytes, bytes_before; /* of all files, and of those before the open one, as they lie on the drive */
@@ -124,6 +125,7 @@ static sw_status read_line(struct sw_text_reader *reader, bool *out_end) {
         if (!reader->too_long)
             SW_TRY(sw_text_buffer_append(&reader->line, (struct sw_text){begin, taken}));
         reader->chunk_at += taken;
+        reader->taken += (int64_t)taken;
         whole = end != NULL || left == 0;
     }
     *out_end = reader->line.bytes == 0;
@@ -158,18 +160,23 @@ static sw_status append_field(const struct sw_text_reader *reader, const json_t 
                    where, reader->rules.field);
 }
 
+static sw_status choose_chat_format(struct sw_text_reader *reader) {
+    const struct sw_text_rules *rules = &reader->rules;
+    if (reader->chat.format != NULL)
+        return SW_OK;
+    reader->chat_failed = true;
+    SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, &reader->chat));
+    SW_TRY(sw_chat_check_tokenizer(&reader->chat, rules->tokenizer));
+    reader->chat_failed = false;
+    return SW_OK;
+}
+
 static sw_status append_chat(struct sw_text_reader *reader, const json_t *object, const char *where,
                              struct sw_marked_text *out) {
-    const struct sw_text_rules *rules = &reader->rules;
-    if (rules->tokenizer == NULL)
+    if (reader->rules.tokenizer == NULL)
         return sw_fail(SW_ERR_ARG, "%s is a chat, which needs a model with a tokenizer.json", where);
-    if (reader->chat.format == NULL) {
-        reader->chat_failed = true;
-        SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, &reader->chat));
-        SW_TRY(sw_chat_check_tokenizer(&reader->chat, rules->tokenizer));
-        reader->chat_failed = false;
-    }
-    return sw_chat_append_json(object, &reader->chat, rules->all_loss, where, out);
+    SW_TRY(choose_chat_format(reader));
+    return sw_chat_append_json(object, &reader->chat, reader->rules.all_loss, where, out);
 }
 
 static sw_status append_document(struct sw_text_reader *reader, const json_t *object, const char *where,
@@ -238,7 +245,7 @@ static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text 
 
 static sw_status open_next(struct sw_text_reader *reader) {
     const char *path = reader->files[reader->next_file++];
-    reader->line_number = 0;
+    reader->line_number = reader->taken = 0;
     reader->chunk_at = reader->chunk_end = 0;
     SW_TRY(sw_text_file_open(path, &reader->file));
     reader->path = sw_text_file_name(reader->file);
@@ -273,4 +280,27 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
             close_file(reader);
     }
     return SW_OK;
+}
+
+struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader) {
+    const bool is_open = reader->file != NULL;
+    return (struct sw_text_position){.file = reader->next_file - (is_open ? 1 : 0),
+                                     .offset = is_open ? reader->taken : 0,
+                                     .line = is_open ? reader->line_number : 0,
+                                     .skipped = reader->skipped,
+                                     .has_chats = reader->chat.format != NULL};
+}
+
+sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position) {
+    reader->skipped = position->skipped;
+    if (position->has_chats)
+        SW_TRY(choose_chat_format(reader));
+    for (; reader->next_file < position->file && reader->next_file < reader->file_count; reader->next_file++)
+        SW_TRY(check_file(reader->files[reader->next_file], &reader->bytes_before));
+    if (reader->next_file == reader->file_count || position->line == 0)
+        return SW_OK;
+    SW_TRY(open_next(reader));
+    reader->taken = position->offset;
+    reader->line_number = position->line;
+    return sw_text_file_skip(reader->file, position->offset);
 }

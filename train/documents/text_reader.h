@@ -37,6 +37,18 @@ void sw_text_reader_close(struct sw_text_reader *reader);
  * Errors name the file, and the line where one is wrong. */
 sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end);
 
+/* Where a reader stands between two documents. */
+struct sw_text_position {
+    int64_t file;   /* its index; the number of files at the end of all */
+    int64_t offset; /* bytes of it that were read, unpacked */
+    int64_t line;   /* lines of it that were read */
+    int64_t skipped;
+    int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_format */
+};
+struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
+/* Takes a reader from which nothing was read to a position. */
+sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position);
+
 int64_t sw_text_reader_bytes(const struct sw_text_reader *reader);      /* of all files */
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so far */
 int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct part {
@@ -20,7 +22,7 @@ struct part {
 struct sw_token_writer {
     struct part tokens, documents, mask;
     int token_bytes;
-    int64_t token_count, learnt;
+    struct sw_token_position written;
 };
 
 static sw_status fail_on(const struct part *part, int error) {
@@ -28,20 +30,49 @@ static sw_status fail_on(const struct part *part, int error) {
                    part->path, strerror(error));
 }
 
+/* Opens the partial file, and keeps what is in it. */
 static sw_status open_part(const char *path, const char *suffix, struct part *part) {
     const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
     const int more = snprintf(part->partial, sizeof part->partial, "%s%s.partial", path, suffix);
     if (chars < 0 || more < 0 || more >= (int)sizeof part->partial)
         return sw_fail(SW_ERR_ARG, "the path of the token file is too long");
-    const int fd = open(part->partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd = open(part->partial, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
         return fail_on(part, errno);
     part->file = fdopen(fd, "wb");
     if (part->file != NULL)
         return SW_OK;
     close(fd);
-    unlink(part->partial);
     return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
+}
+
+static void close_part(struct part *part) {
+    if (part->file != NULL)
+        fclose(part->file);
+    part->file = NULL;
+}
+
+/* Locks the tokens' partial file for this writer alone, where the file system has locks. *out_again is set where the
+ * file that was opened no longer has the name, as its writer has finished since. */
+static sw_status lock(const struct part *part, bool *out_again) {
+    struct stat opened, named;
+    *out_again = false;
+    if (flock(fileno(part->file), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return sw_fail(SW_ERR_BUSY, "another process is writing %s; wait for it, or write to another file", part->path);
+    *out_again = fstat(fileno(part->file), &opened) != 0 || stat(part->partial, &named) != 0 ||
+                 opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
+    return SW_OK;
+}
+
+static sw_status open_locked(const char *path, struct part *part) {
+    for (bool again = true; again;) {
+        SW_TRY(open_part(path, "", part));
+        const sw_status status = lock(part, &again);
+        if (status != SW_OK || again)
+            close_part(part);
+        SW_TRY(status);
+    }
+    return SW_OK;
 }
 
 sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents, struct sw_token_writer **out) {
@@ -49,16 +80,45 @@ sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents
     if (writer == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
     writer->token_bytes = token_bytes;
-    sw_status status = open_part(path, "", &writer->tokens);
+    sw_status status = open_locked(path, &writer->tokens);
     if (status == SW_OK)
         status = open_part(path, ".mask", &writer->mask);
     if (status == SW_OK && documents)
         status = open_part(path, ".doc", &writer->documents);
     if (status != SW_OK) {
-        sw_token_writer_close(writer);
+        sw_token_writer_close(writer, false);
         return status;
     }
     *out = writer;
+    return SW_OK;
+}
+
+/* Cuts a partial file to so many bytes, and goes on behind them. */
+static sw_status begin_part(const struct part *part, int64_t bytes) {
+    struct stat info;
+    if (part->file == NULL)
+        return SW_OK;
+    if (fstat(fileno(part->file), &info) != 0)
+        return fail_on(part, errno);
+    if (info.st_size < bytes)
+        return sw_fail(SW_ERR_CORRUPT, "%s is shorter than it was", part->partial);
+    const bool cut = ftruncate(fileno(part->file), bytes) == 0 && fseeko(part->file, bytes, SEEK_SET) == 0;
+    return cut ? SW_OK : fail_on(part, errno);
+}
+
+sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_token_position *position) {
+    SW_TRY(begin_part(&writer->tokens, position->tokens * writer->token_bytes));
+    SW_TRY(begin_part(&writer->mask, position->tokens));
+    SW_TRY(begin_part(&writer->documents, position->documents * (int64_t)sizeof(uint64_t)));
+    writer->written = *position;
+    return SW_OK;
+}
+
+sw_status sw_token_writer_flush(struct sw_token_writer *writer) {
+    const struct part *parts[] = {&writer->tokens, &writer->mask, &writer->documents};
+    for (int i = 0; i < 3; i++)
+        if (parts[i]->file != NULL && (fflush(parts[i]->file) != 0 || fdatasync(fileno(parts[i]->file)) != 0))
+            return fail_on(parts[i], errno);
     return SW_OK;
 }
 
@@ -81,47 +141,45 @@ static sw_status write_tokens(const struct sw_token_writer *writer, const int32_
 
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss) {
     enum { AT_ONCE = 4096 };
-    const uint64_t begin = htole64((uint64_t)writer->token_count);
+    const uint64_t begin = htole64((uint64_t)writer->written.tokens);
     assert(loss.bytes == tokens->count);
     if (tokens->count == 0)
         return SW_OK;
     SW_TRY(write_part(&writer->mask, loss.data, loss.bytes));
     for (size_t i = 0; i < loss.bytes; i++)
-        writer->learnt += loss.data[i] != 0;
+        writer->written.learnt += loss.data[i] != 0;
     if (writer->documents.file != NULL)
         SW_TRY(write_part(&writer->documents, &begin, sizeof begin));
     for (size_t at = 0; at < tokens->count; at += AT_ONCE)
         SW_TRY(write_tokens(writer, tokens->id + at, tokens->count - at < AT_ONCE ? tokens->count - at : AT_ONCE));
-    writer->token_count += (int64_t)tokens->count;
+    writer->written.documents++;
+    writer->written.tokens += (int64_t)tokens->count;
     return SW_OK;
 }
 
+/* The file gets its name before its lock ends with it. */
 static sw_status publish_part(struct part *part) {
     if (part->file == NULL)
         return SW_OK;
-    const bool written = fflush(part->file) == 0 && fsync(fileno(part->file)) == 0;
-    const int error = errno;
-    const bool closed = fclose(part->file) == 0;
-    part->file = NULL;
-    if (written && closed && rename(part->partial, part->path) == 0)
-        return SW_OK;
-    const int why = written ? errno : error;
-    unlink(part->partial);
-    return fail_on(part, why);
+    const bool done =
+        fflush(part->file) == 0 && fsync(fileno(part->file)) == 0 && rename(part->partial, part->path) == 0;
+    const int why = errno;
+    if (!done)
+        unlink(part->partial);
+    close_part(part);
+    return done ? SW_OK : fail_on(part, why);
 }
 
 static void discard(struct part *part) {
-    if (part->file == NULL)
-        return;
-    fclose(part->file);
-    part->file = NULL;
-    unlink(part->partial);
+    if (part->file != NULL)
+        unlink(part->partial);
+    close_part(part);
 }
 
 /* The documents and the mask come first: beside tokens of before they would be noticed, while tokens without theirs
  * would not. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
-    const bool all_learnt = writer->learnt == writer->token_count;
+    const bool all_learnt = writer->written.learnt == writer->written.tokens;
     if (all_learnt && access(writer->mask.path, F_OK) == 0)
         return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", writer->mask.path);
     if (all_learnt)
@@ -132,19 +190,16 @@ sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
     return sw_file_flush_folder_of(writer->tokens.path);
 }
 
-void sw_token_writer_close(struct sw_token_writer *writer) {
+void sw_token_writer_close(struct sw_token_writer *writer, bool keeps) {
+    void (*const end)(struct part *) = keeps ? close_part : discard;
     if (writer == NULL)
         return;
-    discard(&writer->tokens);
-    discard(&writer->documents);
-    discard(&writer->mask);
+    end(&writer->mask);
+    end(&writer->documents);
+    end(&writer->tokens); /* last: its lock is that of all */
     free(writer);
 }
 
-int64_t sw_token_writer_tokens(const struct sw_token_writer *writer) {
-    return writer->token_count;
-}
-
-int64_t sw_token_writer_learnt(const struct sw_token_writer *writer) {
-    return writer->learnt;
+struct sw_token_position sw_token_writer_position(const struct sw_token_writer *writer) {
+    return writer->written;
 }

@@ -10,17 +10,26 @@
 
 struct sw_token_writer;
 
-/* token_bytes: 2 or 4. documents: F.bin.doc is written too. */
+/* The counts of what was written so far. */
+struct sw_token_position {
+    int64_t tokens, learnt; /* learnt: with a loss */
+    int64_t documents;
+};
+
+/* token_bytes: 2 or 4. documents: F.bin.doc is written too. What is written is in F.bin.partial and the like until it
+ * is whole. SW_ERR_BUSY: another process writes the same file. */
 sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents, struct sw_token_writer **out);
+/* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files do not reach so far. */
+sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_token_position *position);
+/* Flushes what was written, so that a writer that is opened after a crash can begin there. */
+sw_status sw_token_writer_flush(struct sw_token_writer *writer);
+struct sw_token_position sw_token_writer_position(const struct sw_token_writer *writer);
 /* Writes a document. Its tokens fit their bytes. `loss` has a byte a token, 0 or 1. */
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss);
 /* Flushes the files and gives them their names. F.bin.mask is written only where a token has no loss; a file of that
  * name is refused where none is written. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
-/* Without a publication before, nothing is left. */
-void sw_token_writer_close(struct sw_token_writer *writer);
-
-int64_t sw_token_writer_tokens(const struct sw_token_writer *writer);
-int64_t sw_token_writer_learnt(const struct sw_token_writer *writer); /* tokens with a loss */
+/* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
+void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);
 
 #endif

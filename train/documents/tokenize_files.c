@@ -3,20 +3,29 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/long_work.h"
+#include "core/size.h"
 #include "offload/engine/team.h"
 #include "train/documents/packer.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/token_writer.h"
+#include "train/documents/tokenize_digest.h"
+#include "train/documents/tokenize_journal.h"
 #include "train/text/model_text.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A batch is what all threads encode before it is written. */
 enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
+
+/* The journal is written every 0.2 s, and takes at most a fiftieth of the time. */
+#define SAVE_EVERY_NS INT64_C(200000000)
+enum { LEAST_PAUSE_SAVES = 50 };
 
 struct document {
     struct sw_marked_text text;
@@ -37,10 +46,14 @@ struct work {
     struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
     int encoders;
     struct document *document;
-    int64_t documents;  /* of this batch */
-    int64_t text_bytes; /* of all documents */
-    int64_t put;        /* documents written, without padding */
-    int32_t end;        /* token behind each document; -1: none */
+    int64_t documents; /* of this batch */
+    int32_t end;       /* token behind each document; -1: none */
+    /* How far the work is: digests from the beginning, the rest where it is written down. */
+    struct sw_tokenize_journal journal;
+    bool has_journal;          /* else it cannot go on, as it reads standard input */
+    bool keeps;                /* what is done stays for another call */
+    int64_t text_bytes_before; /* text that an earlier call encoded */
+    int64_t save_ns;           /* when the journal is to be written next */
 };
 
 static sw_status find_end(struct work *w) {
@@ -99,16 +112,52 @@ static sw_status read_batch(struct work *w, bool *out_end) {
         if (*out_end)
             return SW_OK;
         bytes += document->text.text.bytes;
-        w->text_bytes += (int64_t)document->text.text.bytes;
+        w->journal.text_bytes += (int64_t)document->text.text.bytes;
     }
     return SW_OK;
 }
 
 static sw_status put(struct work *w, const struct document *document) {
-    w->put += document->tokens.count > 0;
+    w->journal.put += document->tokens.count > 0;
     const struct sw_text loss = sw_text_of_buffer(&document->loss);
     return w->packer != NULL ? sw_packer_add(w->packer, &document->tokens, loss)
                              : sw_token_writer_add(w->writer, &document->tokens, loss);
+}
+
+/* Flushes what was written, and writes down how far the work is. */
+static sw_status save(struct work *w) {
+    struct sw_text_buffer packed = {0};
+    if (!w->has_journal)
+        return SW_OK;
+    sw_status status = sw_token_writer_flush(w->writer);
+    if (status == SW_OK && w->packer != NULL)
+        status = sw_packer_save(w->packer, &packed);
+    w->journal.read = sw_text_reader_position(w->reader);
+    w->journal.written = sw_token_writer_position(w->writer);
+    if (status == SW_OK)
+        status = sw_tokenize_journal_write(w->spec->out, &w->journal, sw_text_of_buffer(&packed));
+    free(packed.data);
+    return status;
+}
+
+/* Saves now and then, less often where that takes long. */
+static sw_status save_sometimes(struct work *w) {
+    const int64_t begin_ns = sw_now_ns();
+    if (begin_ns < w->save_ns)
+        return SW_OK;
+    SW_TRY(save(w));
+    const int64_t end_ns = sw_now_ns(), pause_ns = (end_ns - begin_ns) * LEAST_PAUSE_SAVES;
+    w->save_ns = end_ns + (pause_ns > SAVE_EVERY_NS ? pause_ns : SAVE_EVERY_NS);
+    return SW_OK;
+}
+
+/* Keeps what is done where the user has asked to stop. */
+static sw_status stop_here(struct work *w, sw_status status) {
+    if (status != SW_ERR_STOPPED || !w->has_journal || save(w) != SW_OK)
+        return status;
+    w->keeps = true;
+    sw_log_info("what is done is kept; the same command goes on from there");
+    return status;
 }
 
 static sw_status encode_all(struct work *w) {
@@ -123,16 +172,107 @@ static sw_status encode_all(struct work *w) {
                 return sw_fail(document->status, "%s", document->message);
             SW_TRY(put(w, document));
         }
-        SW_TRY(sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader)));
+        SW_TRY(save_sometimes(w));
+        SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
     }
     sw_long_work_end(&progress);
     if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
         sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
-    if (w->put == 0)
+    if (w->journal.put == 0)
         return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
-    return sw_token_writer_publish(w->writer);
+    SW_TRY(sw_token_writer_publish(w->writer));
+    sw_tokenize_journal_remove(w->spec->out);
+    return SW_OK;
+}
+
+static void digest_flags(const struct work *w, XXH3_state_t *hash) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    const struct sw_text_rules *rules = &spec->rules;
+    const char *const texts[] = {SW_TOKENIZE_VERSION, rules->separator, rules->field, rules->chat_format, spec->end};
+    const int64_t numbers[] = {rules->lines,        rules->all_loss, rules->skip_bad,
+                               spec->parse_special, spec->joined,    spec->pack_seq};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        sw_digest_text(hash, texts[i]);
+    XXH3_64bits_update(hash, numbers, sizeof numbers);
+}
+
+static sw_status digest_inputs(const struct work *w, XXH3_state_t *hash) {
+    for (int i = 0; i < w->inputs.count; i++) {
+        struct stat info;
+        if (stat(w->inputs.path[i], &info) != 0)
+            return sw_fail(SW_ERR_ARG, "%s: %s", w->inputs.path[i], strerror(errno));
+        const int64_t numbers[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        sw_digest_text(hash, w->inputs.path[i]);
+        XXH3_64bits_update(hash, numbers, sizeof numbers);
+    }
+    return SW_OK;
+}
+
+static sw_status digest(struct work *w) {
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(hash);
+    digest_flags(w, hash);
+    sw_status status = sw_digest_model(hash, w->spec->model);
+    w->journal.rules = XXH3_64bits_digest(hash);
+    XXH3_64bits_reset(hash);
+    if (status == SW_OK)
+        status = digest_inputs(w, hash);
+    w->journal.inputs = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return status;
+}
+
+static sw_status begin_anew(struct work *w) {
+    sw_tokenize_journal_remove(w->spec->out);
+    return sw_token_writer_begin(w->writer, &(struct sw_token_position){0});
+}
+
+/* Goes on where an earlier call was cut off, or begins anew and says why. */
+static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journal *found, struct sw_text packed) {
+    char done[SW_SIZE_CHARS], all[SW_SIZE_CHARS];
+    const char *changed = found->inputs != w->journal.inputs ? "the input" : NULL;
+    if (found->rules != w->journal.rules)
+        changed = "the flags or the model";
+    sw_status status = changed == NULL ? sw_token_writer_begin(w->writer, &found->written) : SW_OK;
+    if (status == SW_ERR_CORRUPT) {
+        sw_error_clear();
+        changed = "its partial file";
+    } else if (status != SW_OK) {
+        return status;
+    }
+    if (changed != NULL) {
+        sw_log_info("an earlier call was cut off before %s was whole, but %s changed since: beginning anew",
+                    w->spec->out, changed);
+        return begin_anew(w);
+    }
+    SW_TRY(sw_text_reader_go_to(w->reader, &found->read));
+    if (w->packer != NULL)
+        SW_TRY(sw_packer_restore(w->packer, packed));
+    w->journal = *found;
+    w->text_bytes_before = found->text_bytes;
+    sw_log_info("an earlier call was cut off before %s was whole: going on behind %s of %s", w->spec->out,
+                sw_format_size(sw_text_reader_bytes_read(w->reader), done),
+                sw_format_size(sw_text_reader_bytes(w->reader), all));
+    return SW_OK;
+}
+
+static sw_status begin(struct work *w) {
+    struct sw_tokenize_journal found;
+    struct sw_text_buffer packed = {0};
+    w->has_journal = true;
+    for (int i = 0; i < w->inputs.count; i++)
+        w->has_journal &= strcmp(w->inputs.path[i], SW_TEXT_STDIN) != 0;
+    w->save_ns = sw_now_ns() + SAVE_EVERY_NS;
+    if (w->has_journal)
+        SW_TRY(digest(w));
+    const bool is_there = w->has_journal && sw_tokenize_journal_read(w->spec->out, &found, &packed);
+    const sw_status status = is_there ? begin_by_journal(w, &found, sw_text_of_buffer(&packed)) : begin_anew(w);
+    free(packed.data);
+    return status;
 }
 
 static sw_status open_files(struct work *w) {
@@ -144,7 +284,9 @@ static sw_status open_files(struct work *w) {
     SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
     SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
     SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
-    return spec->pack_seq > 0 ? sw_packer_open(w->writer, spec->pack_seq, w->end >= 0 ? w->end : 0, &w->packer) : SW_OK;
+    if (spec->pack_seq > 0)
+        SW_TRY(sw_packer_open(w->writer, spec->pack_seq, w->end >= 0 ? w->end : 0, &w->packer));
+    return begin(w);
 }
 
 static sw_status open_all(struct work *w) {
@@ -174,7 +316,9 @@ static void close_all(struct work *w) {
     free(w->encoder);
     free(w->document);
     sw_packer_close(w->packer);
-    sw_token_writer_close(w->writer);
+    if (w->writer != NULL && !w->keeps)
+        sw_tokenize_journal_remove(w->spec->out);
+    sw_token_writer_close(w->writer, w->keeps);
     sw_text_reader_close(w->reader);
     sw_text_inputs_release(&w->inputs);
     sw_model_text_close(&w->model);
@@ -182,13 +326,14 @@ static void close_all(struct work *w) {
 
 static void describe(const struct work *w, struct sw_tokenized *out) {
     const struct sw_chat_format *format = sw_text_reader_chat_format(w->reader);
-    *out = (struct sw_tokenized){.tokens = sw_token_writer_tokens(w->writer),
-                                 .learnt = sw_token_writer_learnt(w->writer),
-                                 .documents = w->put,
+    const struct sw_token_position written = sw_token_writer_position(w->writer);
+    *out = (struct sw_tokenized){.tokens = written.tokens,
+                                 .learnt = written.learnt,
+                                 .documents = w->journal.put,
                                  .skipped = sw_text_reader_skipped(w->reader),
                                  .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
                                  .padding = w->packer != NULL ? sw_packer_padding(w->packer) : 0,
-                                 .text_bytes = w->text_bytes,
+                                 .text_bytes = w->journal.text_bytes - w->text_bytes_before,
                                  .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4,
                                  .chat_format = format != NULL ? sw_chat_format_name(format) : NULL};
 }

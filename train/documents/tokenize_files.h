@@ -24,13 +24,15 @@ struct sw_tokenized {
     int64_t documents;
     int64_t skipped;        /* lines that were wrong */
     int64_t split, padding; /* documents that are longer than a sequence; tokens of padding */
-    int64_t text_bytes;
+    int64_t text_bytes;     /* that this call encoded */
     int token_bytes;
     const char *chat_format; /* name of the chats' format; NULL: there are none */
     double seconds;
 };
 
-/* Writes FILE.bin, FILE.bin.doc and FILE.bin.mask (token_writer.h), all or nothing. */
+/* Writes FILE.bin, FILE.bin.doc and FILE.bin.mask (token_writer.h), all or nothing. A call that is cut off leaves
+ * partial files, and the same call goes on from there; after an error nothing is left. SW_ERR_BUSY: another process
+ * writes the file. */
 sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out);
 /* Says in the log what was written. */
 void sw_tokenized_say(const struct sw_tokenized *made, const char *out);

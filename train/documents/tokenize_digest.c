@@ -1,0 +1,54 @@
+#include "train/documents/tokenize_digest.h"
+
+#include "train/files/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 1 << 20 };
+
+void sw_digest_text(XXH3_state_t *hash, const char *text) {
+    static const char none[] = "\0none";
+    if (text == NULL)
+        XXH3_64bits_update(hash, none, sizeof none);
+    else
+        XXH3_64bits_update(hash, text, strlen(text) + 1);
+}
+
+sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
+    char *bytes = malloc(READ_BYTES);
+    const int fd = bytes != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    sw_status status = SW_OK;
+    ssize_t count = -1;
+    if (bytes == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
+        XXH3_64bits_update(hash, bytes, (size_t)count);
+    if (status == SW_OK && count < 0)
+        status = sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    return status;
+}
+
+sw_status sw_digest_model(XXH3_state_t *hash, const char *model) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json",
+                                        "generation_config.json"};
+    struct stat info;
+    if (stat(model, &info) == 0 && S_ISREG(info.st_mode))
+        return sw_digest_file(hash, model);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[PATH_MAX];
+        SW_TRY(sw_path_join(path, sizeof path, model, names[i]));
+        sw_digest_text(hash, names[i]);
+        if (access(path, F_OK) == 0)
+            SW_TRY(sw_digest_file(hash, path));
+    }
+    return SW_OK;
+}
