@@ -228,6 +228,9 @@ def skips_bad_lines():
     expect(problems, "counts", "7 lines were wrong" in ended.err, True)
     ended = tokenize(chat_folder(template="{{ messages }}"), data, "--skip-bad")
     expect(problems, "without a format", (ended.code, "--chat-format" in ended.err), (1, True))
+    gemma = "{% for m in messages %}{{ '<start_of_turn>' + m['role'] }}{% endfor %}"
+    ended = tokenize(chat_folder(template=gemma), data)
+    expect(problems, f"Gemma's template: {ended.err}", (ended.code, "Gemma" in ended.err and "--special" in ended.err), (1, True))
     ended = tokenize(chat_folder(template="{{ messages }}"), {"a.jsonl": lines(good)}, "--chat-format", "chatml")
     expect(problems, "with a named format", ended.code, 0)
     return problems

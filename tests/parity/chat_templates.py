@@ -10,6 +10,7 @@ families. --golden writes templates and rendered conversations for the tests in 
 
 import argparse
 import array
+import copy
 import itertools
 import json
 import os
@@ -189,7 +190,103 @@ MISTRAL_SPACED = """{%- if messages[0]["role"] == "system" %}
 {%- endfor %}
 """
 
-# Name → template, tokenizer, what a conversation may have.
+QWEN3_2507 = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- "# Tools\\n\\nYou may call one or more functions to assist with the user query." }}
+    {{- '<|im_end|>\\n' }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- if message.tool_calls %}
+            {{- '<tool_call>' }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {{- '<|im_start|>user\\n<tool_response>' + content + '</tool_response><|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+LLAMA32 = LLAMA31.replace("""    {%- set date_string = "26 Jul 2024" %}
+""", """    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+""")
+
+
+def mistral_v3(begin, reply, with_system="loop.last"):
+    """The templates of Mistral that know tools: what stands behind [INST], how a reply is written, and which question has
+    the system turn."""
+    return """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+
+{#- Tool calls may stand between turns that alternate. #}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("After the optional system message, conversation roles must alternate") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS]" + tools|tojson + "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if WITH_SYSTEM and system_message is defined %}
+            {{- "[INST]BEGIN" + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST]BEGIN" + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS]" + message.tool_calls|tojson + eos_token }}
+    {%- elif message["role"] == "assistant" %}
+        {{- REPLY + eos_token}}
+    {%- elif message["role"] == "tool" %}
+        {{- "[TOOL_RESULTS]" + message.content + "[/TOOL_RESULTS]" }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported, with an optional system message at first!") }}
+    {%- endif %}
+{%- endfor %}
+""".replace("BEGIN", begin).replace("REPLY", reply).replace("WITH_SYSTEM", with_system)
+
+
+V3_LAST = "(message == user_messages[-1])"
+V3_REPLY = "\" \" + message[\"content\"]|trim"
+
+# Name → template, tokenizer. What stands behind a slash tells templates of one format apart.
 TEMPLATES = {
     "chatml": ("{% for message in messages %}" + TURN, "qwen"),
     "qwen2": (FIRST + "You are a helpful assistant.<|im_end|>\\n' }}{% endif %}" + TURN, "qwen"),
@@ -216,8 +313,22 @@ TEMPLATES = {
                 "{{ message['content'] + eos_token}}{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}"
                 "{% endif %}{% endfor %}", "mistral"),
     "mistral-spaced": (MISTRAL_SPACED, "mistral"),
+    "chatml/qwen3-2507": (QWEN3_2507, "qwen"),
+    "llama3.1/llama3.2": (LLAMA32, "llama3"),
+    "mistral-v3": (mistral_v3(" ", V3_REPLY), "mistral-v3"),
+    "mistral-v3/system": (mistral_v3(" ", V3_REPLY, V3_LAST), "mistral-v3"),
+    "mistral-tekken": (mistral_v3("", "message[\"content\"]"), "tekken"),
+    "mistral-tekken/system": (mistral_v3("", "message[\"content\"]", V3_LAST), "tekken"),
+    "ministral": (mistral_v3("", V3_REPLY), "tekken"),
+    "ministral/system": (mistral_v3("", V3_REPLY, V3_LAST), "tekken"),
 }
-ENDS = {"qwen": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>"}
+ENDS = {"qwen": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "mistral-v3": "</s>", "tekken": "</s>"}
+# Templates that take the date from the clock, unless it is given.
+DATES = {"llama3.1/llama3.2": {"date_string": "26 Jul 2024"}}
+
+
+def is_v3(name):
+    return TEMPLATES[name][1] in ("mistral-v3", "tekken")
 
 
 # --- The conversations -----------------------------------------------------------------------------------------------
@@ -239,7 +350,8 @@ def content(rng):
 
 def conversation(rng, name):
     messages = []
-    if name != "mistral" and rng.random() < 0.5:
+    # Where only a last question has the system turn, a chat that ends in a reply would lose it.
+    if name != "mistral" and (not is_v3(name) or "/system" in name) and rng.random() < 0.5:
         messages.append({"role": "system", "content": content(rng)})
     for _ in range(rng.randrange(1, 5)):
         messages += [{"role": "user", "content": content(rng)}, {"role": "assistant", "content": content(rng)}]
@@ -250,6 +362,11 @@ def conversation(rng, name):
                 message["content"] = thoughts + message["content"]
     if "mistral" not in name and name != "llama2" and rng.random() < 0.2:
         messages.append({"role": "user", "content": content(rng)})
+    if is_v3(name):
+        # There, [INST] is a special token, which transformers sees in what users say too. Questions that are equal count
+        # as the last one, all of them.
+        for number, message in enumerate(messages):
+            message["content"] = message["content"].replace("[INST]", "INST") + (f" {number}" if message["role"] == "user" else "")
     return messages
 
 
@@ -262,12 +379,18 @@ def tokenizers_of(work):
     made["qwen"]["added_tokens"] += thinking
     first = 128000
     special = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    made["mistral-v3"], made["tekken"] = copy.deepcopy(made["mistral"]), copy.deepcopy(made["qwen"])
+    made["mistral-v3"]["added_tokens"] += tokenizer_ids.added(32000, "[INST]", "[/INST]")
+    known = made["tekken"]["model"]["vocab"]
+    fresh = itertools.count(151648)
+    for token in ("<s>", "</s>", "[INST]", "[/INST]"):
+        made["tekken"]["added_tokens"] += tokenizer_ids.added(known[token] if token in known else next(fresh), token)
     made["llama3"]["added_tokens"] = tokenizer_ids.added(first, *special)
     return made
 
 
 def begin_of(kind):
-    return "<|begin_of_text|>" if kind == "llama3" else "<s>" if kind == "mistral" else None
+    return "<|begin_of_text|>" if kind == "llama3" else "<s>" if kind in ("mistral", "mistral-v3", "tekken") else None
 
 
 def theirs_of(folder, template, kind):
@@ -316,7 +439,7 @@ def check_loss(name, theirs, messages, ids, losses):
 
 def compare(name, made, arguments):
     template, kind = TEMPLATES[name]
-    folder = os.path.join(arguments.work, "chats", name)
+    folder = os.path.join(arguments.work, "chats", name.replace("/", "-"))
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
         json.dump(made[kind], file, ensure_ascii=False)
@@ -329,7 +452,7 @@ def compare(name, made, arguments):
     found = ours(arguments, folder, chats)
     differ = wrong = tokens = 0
     for messages, (ids, losses) in itertools.zip_longest(chats, found, fillvalue=([], b"")):
-        wanted = theirs.apply_chat_template(messages, tokenize=True, return_dict=False)
+        wanted = theirs.apply_chat_template(messages, tokenize=True, return_dict=False, **DATES.get(name, {}))
         tokens += len(wanted)
         if ids != wanted:
             if differ == 0:
@@ -352,9 +475,10 @@ def write_golden(path):
         cases = []
         for _ in range(6):
             messages = conversation(rng, name)
-            text, = utils.render_jinja_template([messages], chat_template=template, bos_token=begin, eos_token=end)[0]
+            text, = utils.render_jinja_template([messages], chat_template=template, bos_token=begin, eos_token=end,
+                                                **DATES.get(name, {}))[0]
             cases.append({"messages": messages, "text": text})
-        formats.append({"name": name, "template": template, "begin": begin, "end": end, "cases": cases})
+        formats.append({"name": name.partition("/")[0], "template": template, "begin": begin, "end": end, "cases": cases})
     with open(path, "w", encoding="ascii") as file:
         json.dump(formats, file, indent=0)
         file.write("\n")

@@ -66,6 +66,24 @@ static void other_templates_are_not(void **state) {
                      sw_chat_format_find("chatml"));
 }
 
+/* A template of a known format that puts the system turn elsewhere. */
+static void tools_do_not_hide_differences(void **state) {
+    (void)state;
+    json_t *golden = read_golden(), *format;
+    size_t i;
+    json_array_foreach(golden, i, format) {
+        const char *text = member(format, "template"), *at = strstr(text, "loop.last and system_message");
+        char *other = NULL;
+        if (at == NULL)
+            continue;
+        assert_true(asprintf(&other, "%.*sloop.first%s", (int)(at - text), text, at + strlen("loop.last")) > 0);
+        if (sw_chat_template_recognize((struct sw_text){other, strlen(other)}) != NULL)
+            fail_msg("%s with a system turn in the first question was recognized", member(format, "name"));
+        free(other);
+    }
+    json_decref(golden);
+}
+
 static void check_case(const json_t *item, const struct sw_chat_style *style, size_t number) {
     struct sw_marked_text marked = {0};
     const struct sw_text wanted = text_of(json_object_get(item, "text"));
@@ -110,6 +128,8 @@ static void replies_have_a_loss(void **state) {
          "<|im_start|><|im_end|><|im_start|><|im_end|><|im_start|><|im_end|><|im_start|><|im_end|>"},
         {"llama2", " A </s> B </s>", "<s></s><s></s>"},
         {"mistral", "A</s>B</s>", "<s></s></s>"},
+        {"mistral-v3", " A</s> B</s>", "<s>[INST][/INST]</s>[INST][/INST]</s>"},
+        {"mistral-tekken", "A</s>B</s>", "<s>[INST][/INST]</s>[INST][/INST]</s>"},
         {"qwen3", "A<|im_end|><think>\n\n</think>\n\nB<|im_end|>",
          "<|im_start|><|im_end|><|im_start|><|im_end|><|im_start|><|im_end|><|im_start|><|im_end|>"},
     };
@@ -134,8 +154,9 @@ static void replies_have_a_loss(void **state) {
 /* A chat that goes on turn by turn is the text of the whole chat, with a reply opened. */
 static void chats_go_on(void **state) {
     (void)state;
-    static const char *const names[] = {"chatml", "qwen2.5", "smollm2", "llama3",        "llama3.1",
-                                        "zephyr", "llama2",  "mistral", "mistral-spaced"};
+    static const char *const names[] = {"chatml",         "qwen2.5",    "smollm2",        "llama3",
+                                        "llama3.1",       "zephyr",     "llama2",         "mistral",
+                                        "mistral-spaced", "mistral-v3", "mistral-tekken", "ministral"};
     const struct sw_chat_turn turn[] = {
         {SW_CHAT_USER, {"a", 1}}, {SW_CHAT_ASSISTANT, {"A", 1}}, {SW_CHAT_USER, {"b", 1}}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -197,11 +218,9 @@ static void bad_chats_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_are_recognized),
-        cmocka_unit_test(other_templates_are_not),
-        cmocka_unit_test(chats_are_rendered),
-        cmocka_unit_test(replies_have_a_loss),
-        cmocka_unit_test(chats_go_on),
+        cmocka_unit_test(templates_are_recognized),      cmocka_unit_test(other_templates_are_not),
+        cmocka_unit_test(tools_do_not_hide_differences), cmocka_unit_test(chats_are_rendered),
+        cmocka_unit_test(replies_have_a_loss),           cmocka_unit_test(chats_go_on),
         cmocka_unit_test(bad_chats_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,9 +22,15 @@ struct sw_chat_format {
     /* Instructions: what is put before and behind a question and a reply, and around the system turn within the first
      * question; NULL: there is no system turn. */
     const char *before_question, *before_reply, *behind_reply, *before_system, *behind_system;
+    bool special_tags;     /* [INST] and [/INST] are special tokens; before_question stands behind the first */
+    bool system_last;      /* the system turn is within the last question, not the first */
     bool trims;            /* white space at both ends of turns is left out */
+    bool trims_replies;    /* of replies alone */
     bool begins_questions; /* each question begins with the token that begins a text, not the first alone */
 };
+
+#define V3_SHARED                                                                                                      \
+    .behind_reply = "", .before_system = "", .behind_system = "\n\n", .special_tags = true, .system_last = true
 
 static const struct sw_chat_format formats[] = {
     {.name = "chatml", .shape = CHATML},
@@ -56,6 +62,19 @@ static const struct sw_chat_format formats[] = {
      .behind_reply = "",
      .before_system = "",
      .behind_system = "\n\n"},
+    {.name = "mistral-v3",
+     .shape = INSTRUCTIONS,
+     .before_question = " ",
+     .before_reply = " ",
+     .trims_replies = true,
+     V3_SHARED},
+    {.name = "mistral-tekken", .shape = INSTRUCTIONS, .before_question = "", .before_reply = "", V3_SHARED},
+    {.name = "ministral",
+     .shape = INSTRUCTIONS,
+     .before_question = "",
+     .before_reply = " ",
+     .trims_replies = true,
+     V3_SHARED},
 };
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
@@ -73,7 +92,8 @@ const char *sw_chat_format_name(const struct sw_chat_format *format) {
 }
 
 const char *sw_chat_format_names(void) {
-    return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced";
+    return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced, "
+           "mistral-v3, mistral-tekken, ministral";
 }
 
 sw_status sw_chat_format_check(const char *name) {
@@ -297,6 +317,8 @@ static sw_status put_question(const struct rendering *r, struct sw_text content,
     struct sw_text behind = text_of(system != NULL ? format->behind_system : "");
     if (format->begins_questions)
         SW_TRY(put_special(r, r->style->begin, false));
+    if (format->special_tags)
+        SW_TRY(put_special(r, "[INST]", false));
     SW_TRY(put(r, format->before_question));
     if (system != NULL) {
         SW_TRY(put(r, format->before_system));
@@ -308,13 +330,13 @@ static sw_status put_question(const struct rendering *r, struct sw_text content,
     }
     SW_TRY(put_text(r, behind, false));
     SW_TRY(put_text(r, format->trims ? trim_sides(content, system == NULL, true) : content, false));
-    return put(r, " [/INST]");
+    return format->special_tags ? put_special(r, "[/INST]", false) : put(r, " [/INST]");
 }
 
 static sw_status put_reply(const struct rendering *r, struct sw_text content) {
     const struct sw_chat_format *format = r->style->format;
     SW_TRY(put_text(r, text_of(format->before_reply), true));
-    SW_TRY(put_text(r, format->trims ? trim(content) : content, true));
+    SW_TRY(put_text(r, format->trims || format->trims_replies ? trim(content) : content, true));
     SW_TRY(put_text(r, text_of(format->behind_reply), true));
     return put_special(r, r->style->end, true);
 }
@@ -325,6 +347,7 @@ static sw_status put_instructions(const struct rendering *r, const struct sw_cha
     const bool has_system = turns > 0 && turn[0].role == SW_CHAT_SYSTEM;
     if (has_system && format->before_system == NULL)
         return sw_fail(SW_ERR_ARG, "the chat format %s has no system turn", format->name);
+    const size_t with_system = format->system_last ? last_question(turn, turns) : 1;
     if (!format->begins_questions && !continues)
         SW_TRY(put_special(r, r->style->begin, false));
     for (size_t i = has_system; i < turns; i++) {
@@ -333,7 +356,7 @@ static sw_status put_instructions(const struct rendering *r, const struct sw_cha
             return sw_fail(SW_ERR_ARG, "the chat format %s needs turns of user and assistant that alternate",
                            format->name);
         if (turn[i].role == SW_CHAT_USER)
-            SW_TRY(put_question(r, turn[i].content, has_system && number == 0 ? &turn[0].content : NULL));
+            SW_TRY(put_question(r, turn[i].content, has_system && i == with_system ? &turn[0].content : NULL));
         else
             SW_TRY(put_reply(r, turn[i].content));
     }

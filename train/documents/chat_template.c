@@ -29,6 +29,12 @@ struct rule {
 #define LLAMA3_TURN "'<|start_header_id|>'+message.role+'<|end_header_id|>\n\n'+message.content|trim+'<|eot_id|>'"
 #define LLAMA3_REPLY "'<|start_header_id|>assistant<|end_header_id|>\n\n'"
 
+#define MISTRAL_V3                                                                                                     \
+    "ifmessages[0].role=='system'", "setsystem_message=messages[0].content", "setloop_messages=messages[1:]",          \
+        "setloop_messages=messages", "bos_token", "formessageinloop_messages", "ifmessage.role=='user'",               \
+        "elifmessage.role=='assistant'"
+#define MISTRAL_SYSTEM_FIRST "ifloop.firstandsystem_messageisdefined"
+
 static const struct rule rules[] = {
     {"chatml", .needed = {EACH, CHATML_TURN, IF_REPLY, CHATML_REPLY}},
     {"qwen2", .needed = {EACH, NO_SYSTEM, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'", CHATML_TURN,
@@ -51,6 +57,11 @@ static const struct rule rules[] = {
                 ("'<|im_start|>'+message.role+'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content."
                  "lstrip('\n')"),
                 "'<|im_start|>'+message.role+'\n'+content", "'<|im_end|>\n'", EACH, IF_REPLY, CHATML_REPLY}},
+    {"chatml", .with_tools = true,
+     .needed = {"'<|im_start|>system\n'+messages[0].content+'<|im_end|>\n'",
+                "'<|im_start|>'+message.role+'\n'+content+'<|im_end|>\n'", "'<|im_start|>'+message.role+'\n'+content",
+                "'<|im_end|>\n'", EACH, IF_REPLY, CHATML_REPLY},
+     .others = {"setreasoning_content=''", "ifloop.index0>ns.last_query_index", "'<think>\n\n</think>\n\n'"}},
     {"llama3",
      .needed = {("setcontent=" LLAMA3_TURN), "setcontent=bos_token+content", "ifloop.index0==0", "content",
                 LLAMA3_REPLY},
@@ -82,6 +93,18 @@ static const struct rule rules[] = {
                 ALTERNATE, "ifmessage.role=='user'", "ifloop.firstandsystem_messageisdefined",
                 "' [INST] '+system_message+'\n\n'+message.content+' [/INST]'", "' [INST] '+message.content+' [/INST]'",
                 "elifmessage.role=='assistant'", "' '+message.content+eos_token"}},
+    {"mistral-v3", .with_tools = true,
+     .needed = {MISTRAL_V3, "'[INST] '+system_message+'\n\n'+message.content+'[/INST]'",
+                "'[INST] '+message.content+'[/INST]'", "' '+message.content|trim+eos_token"},
+     .others = {MISTRAL_SYSTEM_FIRST}},
+    {"mistral-tekken", .with_tools = true,
+     .needed = {MISTRAL_V3, "'[INST]'+system_message+'\n\n'+message.content+'[/INST]'",
+                "'[INST]'+message.content+'[/INST]'", "message.content+eos_token"},
+     .others = {MISTRAL_SYSTEM_FIRST}},
+    {"ministral", .with_tools = true,
+     .needed = {MISTRAL_V3, "'[INST]'+system_message+'\n\n'+message.content+'[/INST]'",
+                "'[INST]'+message.content+'[/INST]'", "' '+message.content|trim+eos_token"},
+     .others = {MISTRAL_SYSTEM_FIRST}},
 };
 enum { RULES = sizeof rules / sizeof rules[0] };
 
@@ -296,6 +319,25 @@ const struct sw_chat_format *sw_chat_template_recognize(struct sw_text chat_temp
     return found;
 }
 
+/* Names the family of a template that is none of ours, by what only its templates have; or returns "". */
+static const char *family_of(struct sw_text chat_template) {
+    static const struct {
+        const char *has, *family;
+    } known[] = {
+        {"<start_of_turn>", ", which is Gemma's,"},
+        {"[SYSTEM_PROMPT]", ", which is that of Mistral's v7 and later,"},
+        {"<\uff5cUser\uff5c>", ", which is DeepSeek's,"},
+        {"<|channel|>", ", which is gpt-oss's,"},
+        {"<|start_of_role|>", ", which is Granite's,"},
+        {"<|START_OF_TURN_TOKEN|>", ", which is Command R's,"},
+        {"<|end|>", ", which is Phi's,"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (memmem(chat_template.data, chat_template.bytes, known[i].has, strlen(known[i].has)) != NULL)
+            return known[i].family;
+    return "";
+}
+
 /* Returns the template of a tokenizer_config.json: a string, or of several the one named "default". */
 static const json_t *template_of(const json_t *config) {
     const json_t *given = json_object_get(config, "chat_template");
@@ -332,9 +374,10 @@ static sw_status choose(const char *folder, const char *name, const json_t *conf
     return style->format != NULL
                ? SW_OK
                : sw_fail(SW_ERR_UNSUPPORTED,
-                         "the chat template of %s is none that this version has; if one of these writes the same, name "
-                         "it with --chat-format: %s",
-                         folder, sw_chat_format_names());
+                         "the chat template of %s%s is none that this version has; if one of these writes the same, name "
+                         "it with --chat-format: %s; else write chats as that template does, one 'text' a line, and give "
+                         "them to spillway tokenize --special",
+                         folder, family_of(text), sw_chat_format_names());
 }
 
 static sw_status read_files(const char *folder, json_t **out_config, char **out_jinja) {
