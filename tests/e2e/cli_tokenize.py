@@ -212,6 +212,9 @@ def packs_whole_documents():
     expect(problems, "tokens", sorted(token for token, loss in zip(found, losses) if loss),
            [97 + i for i, length in enumerate(lengths) for _ in range(length)])
     expect(problems, "padding", {token for token, loss in zip(found, losses) if not loss}, {0})
+    parts = {chr(found[start]): chr(losses[start]) for start in starts if losses[start] > 1}
+    expect(problems, "the document that was split", parts, {"e": "c"})
+    expect(problems, "its parts", sorted(chr(losses[start]) for start in starts if found[start] == ord("e")), ["c", "c", "s"])
     said = ("7 documents", "1 documents are longer", f"{losses.count(0)} tokens fill")
     problems += [f"'{ended.err}' lacks '{word}'" for word in said if word not in ended.err]
     return problems
@@ -306,7 +309,11 @@ def inspects():
     for name in ("a.jsonl", "out.bin"):
         ended = program.run("inspect", path(name), "--model", model, "--examples", 2)
         expect(problems, f"{name} ends", (ended.code, ended.err), (0, ""))
-        expect(problems, name, ended.out, first + second)
+        counts, documents_of = ended.out.split("\n\n", 1) if name == "out.bin" else ("", ended.out)
+        expect(problems, name, documents_of, first + second)
+    expect(problems, f"counts: {counts}", " tokens in 3 documents, " in counts and counts.endswith(", 1 documents split"), True)
+    ended = program.run("inspect", path("out.bin"), "--model", model, "--examples", 5)
+    expect(problems, "parts of a split document", ended.out.count("more of one that was split"), 2)
     ended = program.run("inspect", path("a.jsonl"), "--model", model, "--max-tokens", 10)
     expect(problems, "the third document", ended.out.split("document 3: ")[-1],
            "the first 10 tokens, 9 with a loss\np[[lain plai]]\n\n")
@@ -593,6 +600,37 @@ def use_keeps_tokens_in_the_cache():
     return problems
 
 
+def all_count_alike():
+    """Documents, losses and padding that tokenize says are those that train, eval and inspect say: one that was split is
+    one, and what fills sequences up is none."""
+    problems, seq = [], program.SEQ
+    model = chat_folder("counted", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    program.write(path("counted", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1, vocab=300)))
+    draw = random.Random(7)
+    chats = [chat("q" * draw.randrange(1, 60), "a" * draw.randrange(1, 90)) for _ in range(200)]
+    program.write(path("counted.jsonl"), lines(*chats))
+    environment = cache_of_its_own("counted-cache")
+    ended = tokenize(model, {"counted.jsonl": lines(*chats)}, "--pack", seq, out="counted.bin")
+    words = ended.err.replace("%", "").replace("(", "").split()
+    tokens, split = words[words.index("tokens") - 1], words[words.index("longer") - 3]
+    loss, padding = (words[words.index(word) + 1 if word == "loss" else words.index(word) + 3] for word in ("loss", "fill"))
+    loss, padding = loss.rstrip(")"), padding.rstrip(")")
+    wanted = f"{tokens} tokens in 200 documents, {loss}% of them with a loss, {padding}% padding, {split} documents split"
+    train = ("train", "--model", model, "--init", *program.SHAPE, "--steps", 1, "--data")
+    for data in ("counted.bin", "counted.jsonl"):
+        ended = program.run(*train, path(data), "--run", path("run-" + data), env=environment)
+        expect(problems, f"train on {data}", (ended.code, f"data: {wanted};" in ended.err, ended.err), (0, True, ended.err))
+        ended = program.run("eval", model, "--data", path(data), "--seq", seq, env=environment)
+        expect(problems, f"eval of {data}", (ended.code, f"{data}: {wanted};" in ended.err, ended.err), (0, True, ended.err))
+    ended = program.run("inspect", path("counted.bin"), "--model", model)
+    expect(problems, "inspect", ended.out.split("\n")[0], wanted)
+    whole = [chat("q", "a" * (seq - 22)) for _ in range(10)]  # each is one sequence
+    program.write(path("parts.jsonl"), lines(*whole))
+    ended = program.run(*train, path("parts.jsonl"), "--val", "20%", "--run", path("run-parts"), env=environment)
+    expect(problems, "the training part", (ended.code, "tokens in 8 documents," in ended.err, ended.err), (0, True, ended.err))
+    return problems
+
+
 def reads_files_of_llmc():
     """A header of llm.c says the type of the tokens, for train, eval and inspect; a wrong one is refused by all."""
     problems, environment = [], cache_of_its_own("llmc-cache")
@@ -643,5 +681,5 @@ def refuses_flags_without_text():
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
-                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, goes_on,
+                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, all_count_alike, goes_on,
                 begins_anew, one_writer_at_a_time)

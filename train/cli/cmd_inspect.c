@@ -1,4 +1,5 @@
 #include "train/cli/commands.h"
+#include "train/data/token_counts.h"
 #include "train/data/token_stream.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/text_reader.h"
@@ -57,6 +58,7 @@ struct inspection {
     struct sw_token_list tokens; /* the document that is printed */
     struct sw_text_buffer loss;  /* a byte a token */
     struct sw_text_buffer written;
+    bool continues; /* the document is a part of one that was split, and not its first */
     int64_t printed;
 };
 
@@ -79,8 +81,9 @@ static sw_status print_document(struct inspection *i, bool is_whole) {
     bool was_learnt = false;
     for (size_t t = 0; t < i->loss.bytes; t++)
         learnt += i->loss.data[t] != 0;
-    printf("document %lld: %s%zu tokens, %lld with a loss\n", (long long)++i->printed, is_whole ? "" : "the first ",
-           i->tokens.count, (long long)learnt);
+    printf("document %lld: %s%s%zu tokens, %lld with a loss\n", (long long)++i->printed,
+           i->continues ? "more of one that was split; " : "", is_whole ? "" : "the first ", i->tokens.count,
+           (long long)learnt);
     for (size_t t = 0; t < i->tokens.count; t++) {
         const bool is_learnt = i->loss.data[t] != 0;
         if (is_learnt != was_learnt)
@@ -134,6 +137,8 @@ static sw_status read_document(struct inspection *i, int64_t first, bool *out_wh
     for (bool ended = false; at < tokens && !ended && (has_documents || at - first < most);) {
         const int64_t count = tokens - at < AT_ONCE ? tokens - at : AT_ONCE;
         SW_TRY(sw_token_stream_read_marks(i->stream, at, count, marks));
+        if (at == first)
+            i->continues = (marks[0] & SW_TOKEN_CONTINUES) != 0;
         int64_t n = 0;
         for (; n < count && !ended; n++) {
             const char learnt = (marks[n] & SW_TOKEN_LEARNT) != 0;
@@ -151,10 +156,30 @@ static sw_status read_document(struct inspection *i, int64_t first, bool *out_wh
     return sw_token_stream_read(i->stream, first, (int64_t)i->tokens.count, i->tokens.id);
 }
 
+/* Prints what all of a token file holds. */
+static sw_status print_counts(struct inspection *i) {
+    enum { AT_ONCE = 65536, TEXT_CHARS = 256 };
+    struct sw_token_counts counts = {0};
+    uint8_t marks[AT_ONCE];
+    char text[TEXT_CHARS];
+    const int64_t tokens = sw_token_stream_tokens(i->stream);
+    for (int64_t at = 0; at < tokens; at += AT_ONCE) {
+        const int64_t count = tokens - at < AT_ONCE ? tokens - at : AT_ONCE;
+        SW_TRY(sw_token_stream_read_marks(i->stream, at, count, marks));
+        if (at == 0)
+            marks[0] &= (uint8_t)~SW_TOKEN_LEARNT;
+        sw_token_counts_add(&counts, marks, count);
+    }
+    sw_token_counts_end(&counts, sw_token_stream_has_documents(i->stream));
+    printf("%s\n\n", sw_token_counts_text(&counts, text, sizeof text));
+    return SW_OK;
+}
+
 /* Documents of a token file. Those without any loss only fill sequences up. */
 static sw_status inspect_tokens(struct inspection *i) {
     const struct sw_token_format format = {.type = SW_TOKENS_AUTO};
     SW_TRY(sw_token_stream_open((const char *const[]){i->given->data}, 1, i->model.vocab, format, &i->stream));
+    SW_TRY(print_counts(i));
     for (int64_t at = 0; at < sw_token_stream_tokens(i->stream) && i->printed < i->given->examples;) {
         bool is_whole;
         SW_TRY(read_document(i, at, &is_whole, &at));

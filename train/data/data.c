@@ -34,7 +34,7 @@ static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out
     uint8_t mark = 0;
     if (tokens > data->seq && tokens % data->seq == 1 && sw_token_stream_has_documents(data->stream))
         SW_TRY(sw_token_stream_read_marks(data->stream, tokens - 1, 1, &mark));
-    *out = mark == SW_TOKEN_BEGINS_DOCUMENT;
+    *out = (mark & SW_TOKEN_BEGINS_DOCUMENT) != 0;
     return SW_OK;
 }
 
@@ -106,28 +106,40 @@ static sw_status scan_stream(struct sw_data *data, struct sw_token_stream *strea
 struct part {
     const char *name;
     int64_t first, tokens;
+    int64_t shared; /* tokens at its end that are also the next part's */
 };
 
-/* The first token of a part is nobody's target. */
+/* Counts the marks of a part's first token, which is nobody's target, as the others are counted below. */
+static sw_status count_first(struct sw_token_stream *stream, int64_t first, struct sw_token_counts *counts) {
+    uint8_t mark;
+    SW_TRY(sw_token_stream_read_marks(stream, first, 1, &mark));
+    mark &= (uint8_t)~SW_TOKEN_LEARNT;
+    sw_token_counts_add(counts, &mark, 1);
+    return SW_OK;
+}
+
 static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const struct part *part, XXH3_state_t *hash) {
     struct sw_data_digests *digests = &data->mark_digests[index];
     uint8_t *buffer = (uint8_t *)data->block;
     const int64_t start = part->first + 1, end = part->first + part->tokens;
     struct sw_token_stream *stream = sw_data_part_stream(data, index);
-    struct sw_data_part_marks marks = {.documents = sw_token_stream_has_documents(stream)};
+    struct sw_token_counts *counts = &data->counts[index];
+    *counts = (struct sw_token_counts){0};
     SW_TRY(sw_data_digests_alloc(digests, start, end));
+    SW_TRY(count_first(stream, part->first, counts));
     for (int64_t first = start; first < end; first += SW_DATA_BLOCK) {
         const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
         SW_TRY(sw_token_stream_read_marks(stream, first, count, buffer));
-        for (int64_t i = 0; i < count; i++) {
-            marks.learnt += buffer[i] == SW_TOKEN_LEARNT;
-            marks.documents += buffer[i] == SW_TOKEN_BEGINS_DOCUMENT;
-        }
-        XXH3_64bits_update(hash, buffer, (size_t)count);
         digests->block[(first - start) / SW_DATA_BLOCK] = XXH3_64bits(buffer, (size_t)count);
+        /* A token that is in two parts begins the second one's first document. */
+        sw_token_counts_add(counts, buffer, first + count == end ? count - part->shared : count);
+        for (int64_t i = 0; i < count; i++)
+            buffer[i] &= SW_TOKEN_LEARNT | SW_TOKEN_BEGINS_DOCUMENT;
+        XXH3_64bits_update(hash, buffer, (size_t)count);
     }
-    data->part_marks[index] = marks;
-    return marks.learnt > 0
+    sw_token_counts_end(counts, sw_token_stream_has_documents(stream));
+    counts->tokens = part->tokens;
+    return counts->learnt > 0
                ? SW_OK
                : sw_fail(SW_ERR_ARG,
                          "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
@@ -136,10 +148,13 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
 }
 
 static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
-    const struct part parts[SW_DATA_PARTS] = {{"training", 0, data->train_tokens},
-                                              {"validation", data->validation_first, data->validation_tokens}};
+    const bool shares = data->validation_stream == NULL && data->validation_tokens > 0;
+    const struct part parts[SW_DATA_PARTS] = {
+        {"training", 0, data->train_tokens, shares ? data->train_tokens - data->validation_first : 0},
+        {"validation", data->validation_first, data->validation_tokens, 0}};
     for (int i = 0; i < SW_DATA_PARTS; i++) {
-        data->part_marks[i].learnt = sw_max_i64(0, parts[i].tokens - 1);
+        data->counts[i].tokens = parts[i].tokens;
+        data->counts[i].learnt = sw_max_i64(0, parts[i].tokens - 1);
         if (parts[i].tokens > 1 && sw_token_stream_marked(sw_data_part_stream(data, (sw_data_part)i)))
             SW_TRY(scan_marks_of(data, (sw_data_part)i, &parts[i], hash));
     }
@@ -234,7 +249,7 @@ uint64_t sw_data_digest(const struct sw_data *data) {
 static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
     starts[0] = 0;
     for (int64_t i = 1; i < count; i++)
-        starts[i] = marks[i - 1] == SW_TOKEN_BEGINS_DOCUMENT ? (int32_t)i : starts[i - 1];
+        starts[i] = (marks[i - 1] & SW_TOKEN_BEGINS_DOCUMENT) != 0 ? (int32_t)i : starts[i - 1];
 }
 
 /* count inputs from a token on, and the targets after them. */

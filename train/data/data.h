@@ -37,8 +37,9 @@ int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
 /* Returns whether the files for training or for validation have documents. */
 bool sw_data_has_documents(const struct sw_data *data);
-/* Writes and returns a description such as "40000 tokens, 12 documents, 87.3% of them with a loss; beside them
- * d.txt.mask and d.txt.doc", of the training part, or of validation where there is nothing to train on. */
+/* Writes and returns a description such as "40000 tokens in 12 documents, 87.3% of them with a loss; beside them
+ * d.txt.mask, d.txt.doc", of the training part, or of validation where there is nothing to train on (token_counts.h).
+ */
 enum { SW_DATA_TEXT_CHARS = 1024 };
 const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]);
 /* Returns the windows of the training part, which are one epoch. */

@@ -79,13 +79,7 @@ static void add_beside(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]
 
 const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]) {
     const sw_data_part part = data->stream != NULL ? SW_DATA_TRAINING : SW_DATA_VALIDATION;
-    const int64_t tokens = part == SW_DATA_TRAINING ? data->train_tokens : data->validation_tokens;
-    const struct sw_data_part_marks *marks = &data->part_marks[part];
-    snprintf(text, SW_DATA_TEXT_CHARS, "%lld tokens", (long long)tokens);
-    if (marks->documents > 0)
-        APPEND(text, " in %lld documents", (long long)marks->documents);
-    /* The first token is never a target. */
-    APPEND(text, ", %.3g%% of them with a loss", 100.0 * (double)marks->learnt / (double)(tokens - 1));
+    sw_token_counts_text(&data->counts[part], text, SW_DATA_TEXT_CHARS);
     add_beside(data, text);
     return text;
 }

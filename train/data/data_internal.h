@@ -3,6 +3,7 @@
 #define SW_TRAIN_DATA_DATA_INTERNAL_H
 
 #include "train/data/data.h"
+#include "train/data/token_counts.h"
 #include "train/data/token_stream.h"
 
 /* Tokens, or marks, are read at once so many at a time where all of them are. */
@@ -18,12 +19,6 @@ sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, 
 /* The training part and the validation part of the data. */
 typedef enum { SW_DATA_TRAINING, SW_DATA_VALIDATION, SW_DATA_PARTS } sw_data_part;
 
-/* Counts that masks and documents give for a part of the data. */
-struct sw_data_part_marks {
-    int64_t learnt;    /* tokens with a loss */
-    int64_t documents; /* 0: no file says where they begin */
-};
-
 struct sw_data {
     struct sw_token_stream *stream;            /* training, and the validation part where it is one; NULL: neither */
     struct sw_token_stream *validation_stream; /* NULL where validation is a part */
@@ -35,7 +30,7 @@ struct sw_data {
     uint64_t digest;
     struct sw_data_digests token_digests[SW_DATA_PARTS]; /* of stream and validation_stream */
     struct sw_data_digests mark_digests[SW_DATA_PARTS];
-    struct sw_data_part_marks part_marks[SW_DATA_PARTS];
+    struct sw_token_counts counts[SW_DATA_PARTS];
     int32_t *window; /* seq + 1 */
     uint8_t *marks;  /* of its targets */
     int32_t *block;  /* SW_DATA_BLOCK */

@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "train/data/documents.h"
 #include "train/data/llmc_header.h"
+#include "train/documents/token_writer.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -337,25 +338,38 @@ struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stre
         .file = source->path, .mask = sw_data_file_is_there(&source->mask), .documents = source->documents.count > 0};
 }
 
-static sw_status mark_learnt(const struct source *source, int64_t first, int64_t count, uint8_t *out) {
+static sw_status read_masks(const struct source *source, int64_t first, int64_t count, uint8_t *out) {
     memset(out, 1, (size_t)count);
-    if (sw_data_file_is_there(&source->mask))
-        SW_TRY(sw_data_file_read(&source->mask, first, count, out));
-    for (int64_t i = 0; i < count; i++)
-        out[i] = out[i] != 0 ? SW_TOKEN_LEARNT : 0;
-    return SW_OK;
+    return sw_data_file_is_there(&source->mask) ? sw_data_file_read(&source->mask, first, count, out) : SW_OK;
+}
+
+/* Makes marks of masks and of `begins`, which is 1 where a document begins. */
+static void make_marks(const uint8_t *begins, int64_t count, uint8_t *masks) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t mask = masks[i];
+        masks[i] = mask != 0 ? SW_TOKEN_LEARNT : 0;
+        if (!begins[i])
+            continue;
+        masks[i] = SW_TOKEN_BEGINS_DOCUMENT;
+        masks[i] |= mask == 0 ? SW_TOKEN_MASKED : 0;
+        masks[i] |= mask == SW_MASK_SPLIT ? SW_TOKEN_SPLIT : 0;
+        masks[i] |= mask == SW_MASK_CONTINUES ? SW_TOKEN_CONTINUES : 0;
+    }
 }
 
 sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out) {
     const bool documents = sw_token_stream_has_documents(stream);
+    uint8_t *begins = stream->bounce;
     assert(first >= 0 && count >= 0 && count <= stream->tokens - first);
     while (count > 0) {
         const struct source *source = source_of(stream, first);
-        const int64_t index = first - source->first, piece = sw_min_i64(count, source->tokens - index);
-        SW_TRY(mark_learnt(source, index, piece, out));
-        SW_TRY(sw_documents_mark(&source->documents, index, piece, SW_TOKEN_BEGINS_DOCUMENT, out));
-        if (documents && index == 0)
-            out[0] = SW_TOKEN_BEGINS_DOCUMENT;
+        const int64_t index = first - source->first,
+                      piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES);
+        memset(begins, 0, (size_t)piece);
+        begins[0] = documents && index == 0;
+        SW_TRY(sw_documents_mark(&source->documents, index, piece, 1, begins));
+        SW_TRY(read_masks(source, index, piece, out));
+        make_marks(begins, piece, out);
         first += piece;
         count -= piece;
         out += piece;

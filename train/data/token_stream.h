@@ -34,8 +34,15 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
 
 /* Marks of a token: loss and document, as the files beside the data say. Without a mask it is learnt. The first of a
  * document is not, whatever its mask: nothing that may be seen foretells it. Where any file has documents, one without
- * is a single document. */
-enum { SW_TOKEN_LEARNT = 1, SW_TOKEN_BEGINS_DOCUMENT = 2 };
+ * is a single document. The first token of a document may also have the last three marks: its mask is 0, or the
+ * document is the first part of one that was split, or another part (SW_MASK_... of token_writer.h). */
+enum {
+    SW_TOKEN_LEARNT = 1,
+    SW_TOKEN_BEGINS_DOCUMENT = 2,
+    SW_TOKEN_MASKED = 4,
+    SW_TOKEN_SPLIT = 8,
+    SW_TOKEN_CONTINUES = 16
+};
 
 /* Tells whether any file has documents, and whether any has these or a mask. */
 bool sw_token_stream_has_documents(const struct sw_token_stream *stream);

@@ -373,11 +373,12 @@ static sw_status choose(const char *folder, const char *name, const json_t *conf
     style->format = sw_chat_template_recognize(text);
     return style->format != NULL
                ? SW_OK
-               : sw_fail(SW_ERR_UNSUPPORTED,
-                         "the chat template of %s%s is none that this version has; if one of these writes the same, name "
-                         "it with --chat-format: %s; else write chats as that template does, one 'text' a line, and give "
-                         "them to spillway tokenize --special",
-                         folder, family_of(text), sw_chat_format_names());
+               : sw_fail(
+                     SW_ERR_UNSUPPORTED,
+                     "the chat template of %s%s is none that this version has; if one of these writes the same, name "
+                     "it with --chat-format: %s; else write chats as that template does, one 'text' a line, and give "
+                     "them to spillway tokenize --special",
+                     folder, family_of(text), sw_chat_format_names());
 }
 
 static sw_status read_files(const char *folder, json_t **out_config, char **out_jinja) {

@@ -40,10 +40,14 @@ void sw_packer_close(struct sw_packer *packer) {
     free(packer);
 }
 
-static sw_status append(struct sequence *sequence, const struct sw_token_list *tokens, struct sw_text loss) {
+/* `part` is a SW_MASK_... value for a part of a document that was split, else 0. */
+static sw_status append(struct sequence *sequence, const struct sw_token_list *tokens, struct sw_text loss, char part) {
     const int32_t length = (int32_t)tokens->count;
+    const size_t first = sequence->loss.bytes;
     SW_TRY(sw_token_list_append(&sequence->tokens, tokens->id, tokens->count));
     SW_TRY(sw_text_buffer_append(&sequence->loss, loss));
+    if (part != 0)
+        sequence->loss.data[first] = part;
     return sw_token_list_append(&sequence->lengths, &length, 1);
 }
 
@@ -61,7 +65,7 @@ static sw_status fill_up(struct sw_packer *packer, struct sequence *sequence) {
         loss.data[loss.bytes] = 0;
     }
     if (status == SW_OK)
-        status = append(sequence, &tokens, sw_text_of_buffer(&loss));
+        status = append(sequence, &tokens, sw_text_of_buffer(&loss), 0);
     packer->padded += (int64_t)lacking;
     free(tokens.id);
     free(loss.data);
@@ -94,7 +98,8 @@ static struct sequence *find(struct sw_packer *packer, size_t tokens) {
     return best;
 }
 
-static sw_status add_fitting(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss) {
+static sw_status add_fitting(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss,
+                             char part) {
     struct sequence *sequence = find(packer, tokens->count);
     if (sequence == NULL && packer->open < MOST_OPEN)
         sequence = &packer->sequence[packer->open++];
@@ -102,15 +107,17 @@ static sw_status add_fitting(struct sw_packer *packer, const struct sw_token_lis
         sequence = find(packer, 0);
         SW_TRY(write(packer, sequence));
     }
-    return append(sequence, tokens, loss);
+    return append(sequence, tokens, loss, part);
 }
 
 sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss) {
-    packer->split += tokens->count > packer->seq;
+    const bool is_split = tokens->count > packer->seq;
+    packer->split += is_split;
     for (size_t at = 0; at < tokens->count; at += packer->seq) {
         const size_t left = tokens->count - at, taken = left < packer->seq ? left : packer->seq;
         const struct sw_token_list part = {.id = tokens->id + at, .count = taken};
-        SW_TRY(add_fitting(packer, &part, (struct sw_text){loss.data + at, taken}));
+        const char which = (char)(at == 0 ? SW_MASK_SPLIT : SW_MASK_CONTINUES);
+        SW_TRY(add_fitting(packer, &part, (struct sw_text){loss.data + at, taken}, (char)(is_split ? which : 0)));
     }
     return SW_OK;
 }

@@ -146,8 +146,11 @@ sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_to
     if (tokens->count == 0)
         return SW_OK;
     SW_TRY(write_part(&writer->mask, loss.data, loss.bytes));
-    for (size_t i = 0; i < loss.bytes; i++)
-        writer->written.learnt += loss.data[i] != 0;
+    const bool begins = writer->documents.file != NULL || writer->written.tokens == 0;
+    for (size_t i = 0; i < loss.bytes; i++) {
+        writer->written.masked += loss.data[i] != 1;
+        writer->written.learnt += loss.data[i] != 0 && (i > 0 || !begins);
+    }
     if (writer->documents.file != NULL)
         SW_TRY(write_part(&writer->documents, &begin, sizeof begin));
     for (size_t at = 0; at < tokens->count; at += AT_ONCE)
@@ -179,10 +182,10 @@ static void discard(struct part *part) {
 /* The documents and the mask come first: beside tokens of before they would be noticed, while tokens without theirs
  * would not. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
-    const bool all_learnt = writer->written.learnt == writer->written.tokens;
-    if (all_learnt && access(writer->mask.path, F_OK) == 0)
+    const bool has_mask = writer->written.masked > 0;
+    if (!has_mask && access(writer->mask.path, F_OK) == 0)
         return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", writer->mask.path);
-    if (all_learnt)
+    if (!has_mask)
         discard(&writer->mask);
     SW_TRY(publish_part(&writer->mask));
     SW_TRY(publish_part(&writer->documents));

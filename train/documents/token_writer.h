@@ -10,9 +10,14 @@
 
 struct sw_token_writer;
 
+/* The first token of a document has no loss, whatever its mask. In a document that was split, the mask of the first
+ * token says which part it is: the first, or one that continues it. */
+enum { SW_MASK_SPLIT = 's', SW_MASK_CONTINUES = 'c' };
+
 /* The counts of what was written so far. */
 struct sw_token_position {
-    int64_t tokens, learnt; /* learnt: with a loss */
+    int64_t tokens, learnt; /* learnt: with a loss, which the first token of a document has not */
+    int64_t masked;         /* tokens whose mask is not 1 */
     int64_t documents;
 };
 
@@ -24,10 +29,11 @@ sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_
 /* Flushes what was written, so that a writer that is opened after a crash can begin there. */
 sw_status sw_token_writer_flush(struct sw_token_writer *writer);
 struct sw_token_position sw_token_writer_position(const struct sw_token_writer *writer);
-/* Writes a document. Its tokens fit their bytes. `loss` has a byte a token, 0 or 1. */
+/* Writes a document. Its tokens fit their bytes. `loss` has a byte a token: 0, 1, or
+ * for the first one a SW_MASK_... value. */
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss);
-/* Flushes the files and gives them their names. F.bin.mask is written only where a token has no loss; a file of that
- * name is refused where none is written. */
+/* Flushes the files and gives them their names. F.bin.mask is written only where a token's mask is not 1; a file of
+ * that name is refused where none is written. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
 /* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);

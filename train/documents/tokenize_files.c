@@ -329,6 +329,7 @@ static void describe(const struct work *w, struct sw_tokenized *out) {
     const struct sw_token_position written = sw_token_writer_position(w->writer);
     *out = (struct sw_tokenized){.tokens = written.tokens,
                                  .learnt = written.learnt,
+                                 .masked = written.masked,
                                  .documents = w->journal.put,
                                  .skipped = sw_text_reader_skipped(w->reader),
                                  .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
@@ -359,7 +360,7 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
                 (double)made->text_bytes / made->seconds * 1e-6);
     if (made->chat_format != NULL)
         sw_log_info("chats are written in the format %s", made->chat_format);
-    if (made->learnt < made->tokens)
+    if (made->masked > 0)
         sw_log_info("%lld tokens have a loss (%.3g%%)", (long long)made->learnt, percent * (double)made->learnt);
     if (made->split > 0)
         sw_log_info("%lld documents are longer than a sequence and were split", (long long)made->split);

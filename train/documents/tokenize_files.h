@@ -21,6 +21,7 @@ struct sw_tokenize_spec {
 /* Counts of a token file that was written. */
 struct sw_tokenized {
     int64_t tokens, learnt; /* learnt: with a loss */
+    int64_t masked;         /* tokens whose mask is not 1; 0: there is no mask */
     int64_t documents;
     int64_t skipped;        /* lines that were wrong */
     int64_t split, padding; /* documents that are longer than a sequence; tokens of padding */

@@ -1,0 +1,53 @@
+#include "train/data/token_counts.h"
+
+#include "train/data/token_stream.h"
+
+#include <stdio.h>
+
+static void end_document(struct sw_token_counts *counts) {
+    if (counts->open_tokens == 0)
+        return;
+    if (counts->open_may_pad)
+        counts->padding += counts->open_tokens;
+    else
+        counts->documents += !counts->open_continues;
+    counts->open_tokens = 0;
+}
+
+void sw_token_counts_add(struct sw_token_counts *counts, const uint8_t *marks, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const bool begins = (marks[i] & SW_TOKEN_BEGINS_DOCUMENT) != 0;
+        if (begins)
+            end_document(counts);
+        if (begins || counts->open_tokens == 0) {
+            counts->open_may_pad = begins && (marks[i] & SW_TOKEN_MASKED) != 0;
+            counts->open_continues = (marks[i] & SW_TOKEN_CONTINUES) != 0;
+            counts->split += (marks[i] & SW_TOKEN_SPLIT) != 0;
+        }
+        counts->open_tokens++;
+        counts->open_may_pad &= marks[i] != SW_TOKEN_LEARNT;
+        counts->learnt += marks[i] == SW_TOKEN_LEARNT;
+    }
+    counts->tokens += count;
+}
+
+void sw_token_counts_end(struct sw_token_counts *counts, bool has_documents) {
+    if (has_documents)
+        end_document(counts);
+    counts->open_tokens = 0;
+}
+
+const char *sw_token_counts_text(const struct sw_token_counts *counts, char *text, size_t chars) {
+    /* The first token is never a target. */
+    const double percent = 100.0 / (double)(counts->tokens > 1 ? counts->tokens - 1 : 1);
+    char documents[48] = "", split[48] = "", padding[48] = "";
+    if (counts->documents > 0)
+        snprintf(documents, sizeof documents, " in %lld documents", (long long)counts->documents);
+    if (counts->split > 0)
+        snprintf(split, sizeof split, ", %lld documents split", (long long)counts->split);
+    if (counts->padding > 0)
+        snprintf(padding, sizeof padding, ", %.3g%% padding", percent * (double)counts->padding);
+    snprintf(text, chars, "%lld tokens%s, %.3g%% of them with a loss%s%s", (long long)counts->tokens, documents,
+             percent * (double)counts->learnt, padding, split);
+    return text;
+}
