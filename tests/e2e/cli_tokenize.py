@@ -255,7 +255,17 @@ def bad_input():
         (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("UTF-16", "iconv")),
         (byte_folder(), {"a.txt.gz": cut}, (), ("a.txt.gz", "end of file")),
         (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
-        (byte_folder(), {"a.txt": ""}, (), ("no text",)),
+        (byte_folder(), {"a.txt": ""}, (), ("a.txt holds no text",)),
+        (byte_folder(), {"a.txt": "", "b.jsonl": "\n\n"}, (), ("a.txt and the other files hold no text",)),
+        (byte_folder(), {"a.json": '[{"text": "x"}]'}, (), ("jq -c '.[]'", "a.jsonl")),
+        (byte_folder(), {"a.jsonl": '{"text": "x"}\n["x"]\n'}, (), ("a.jsonl:2", "is a list")),
+        (chat_folder(), {"a.jsonl": lines(chat("q", "a"), {**chat("q", "a"), "tools": [{"type": "function"}]})}, (),
+         ("a.jsonl:2", "a chat with 'tools'")),
+        (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a",
+                                                                                           "weight": 0}]})}, (),
+         ("a.jsonl:1", "'weight' of 0")),
+        (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": ["q"]}]})}, (), ("a.jsonl:1", "no string")),
+        (chat_folder(), {"a.jsonl": lines(chat("q", "a")).encode("utf-16")}, (), ("UTF-16", "iconv")),
         (byte_folder(), good, ("--end", "<nothing>"), ("<nothing>",)),
         (byte_folder(), good, ("--lines", "--separator", "x"), ("--lines",)),
         (byte_folder(vocab_size=100), good, (), ("256", "100", "belong together")),
@@ -273,6 +283,25 @@ def bad_input():
         problems += [f"{data} {more}: {len(text.splitlines())} lines"] if len(text.splitlines()) != 1 else []
         left = [name for name in os.listdir(SCRATCH) if name.startswith("out.bin")]
         expect(problems, f"{data} {more} leaves", left, [])
+    return problems
+
+
+def full_disk():
+    """Where there is no room, one line says so, and nothing is left."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
+        raise script_test.Skip("no root to mount a small file system")
+    problems, folder = [], path("full")
+    os.makedirs(folder)
+    program.write(path("large.jsonl"), lines(*(chat("q" * 100, "a" * 100) for _ in range(8000))))
+    model = chat_folder("full-model", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && { "$@"; code=$?; find "$0" -type f; exit $code; }'
+    for command in (("tokenize", "--model", model, "--data", path("large.jsonl"), "--out", os.path.join(folder, "o.bin")),
+                    ("train", "--model", model, "--init", *program.SHAPE, "--data", path("large.jsonl"), "--run", path("full-run"))):
+        ended = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, folder, *program.command(*command)], check=False,
+                               capture_output=True, timeout=program.LIMIT_S, env={**os.environ, "XDG_CACHE_HOME": folder})
+        said = ended.stderr.decode()
+        expect(problems, f"{command[0]}: {said}", (ended.returncode, "No space left" in said, len(said.splitlines())), (1, True, 1))
+        expect(problems, f"left by {command[0]}", ended.stdout, b"")
     return problems
 
 
@@ -679,7 +708,7 @@ def refuses_flags_without_text():
 
 
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
-                packs_whole_documents, skips_bad_lines, bad_input, stale_documents, trains_and_talks,
+                packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
                 refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, all_count_alike, goes_on,
                 begins_anew, one_writer_at_a_time)

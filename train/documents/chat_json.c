@@ -31,15 +31,21 @@ static sw_status read_role(const json_t *message, const char *where, sw_chat_rol
                    role);
 }
 
-/* Members of a message that have something to say, but that no format here renders. */
-static sw_status refuse_more(const json_t *message, const char *where) {
-    static const char *const names[] = {"tool_calls", "reasoning_content"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const json_t *member = json_object_get(message, names[i]);
-        if (json_array_size(member) > 0 || json_string_length(member) > 0)
-            return sw_fail(SW_ERR_UNSUPPORTED, "%s has a message with '%s', which this version does not render", where,
+static bool says_something(const json_t *member) {
+    return json_array_size(member) > 0 || json_object_size(member) > 0 || json_string_length(member) > 0;
+}
+
+/* Members of a message, or of the chat, that have something to say, but that no format here renders. */
+static sw_status refuse_more(const json_t *object, const char *what, const char *where) {
+    static const char *const names[] = {"tools", "functions", "tool_calls", "function_call", "reasoning_content"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (says_something(json_object_get(object, names[i])))
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s has %s with '%s', which this version does not render", where, what,
                            names[i]);
-    }
+    const json_t *weight = json_object_get(object, "weight");
+    if (json_is_number(weight) && json_number_value(weight) != 1.0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s has %s with a 'weight' of %g, but every reply counts as 1 here", where,
+                       what, json_number_value(weight));
     return SW_OK;
 }
 
@@ -47,7 +53,7 @@ static sw_status read_turns(const json_t *messages, const char *where, struct sw
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
         SW_TRY(read_role(message, where, &turn[i].role));
-        SW_TRY(refuse_more(message, where));
+        SW_TRY(refuse_more(message, "a message", where));
         if (!json_is_string(content))
             return sw_fail(SW_ERR_ARG, "%s has a message whose 'content' is no string", where);
         turn[i].content = text_of(content);
@@ -84,6 +90,7 @@ sw_status sw_chat_append_json(const json_t *object, const struct sw_chat_style *
     if (!json_is_array(messages) || (more != NULL && !json_is_array(more)))
         return sw_fail(SW_ERR_ARG, "%s: 'messages' is a list; 'prompt' and 'completion' are both strings or both lists",
                        where);
+    SW_TRY(refuse_more(object, "a chat", where));
     const size_t first = json_array_size(messages), turns = first + json_array_size(more);
     struct sw_chat_turn *turn = calloc(turns + 1, sizeof *turn);
     if (turn == NULL)

@@ -36,6 +36,11 @@ struct sw_text_reader {
     int64_t bytes, bytes_before; /* of all files, and of those before the open one, as they lie on the drive */
 };
 
+static bool ends_in(const char *path, const char *ending) {
+    const size_t chars = strlen(path), ending_chars = strlen(ending);
+    return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
+}
+
 static sw_status check_file(const char *path, int64_t *bytes) {
     struct stat info;
     if (strcmp(path, SW_TEXT_STDIN) == 0)
@@ -44,6 +49,9 @@ static sw_status check_file(const char *path, int64_t *bytes) {
         return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
+    if (ends_in(path, ".json"))
+        return sw_fail(SW_ERR_ARG, "%s: a list of JSON becomes lines by: jq -c '.[]' %s > %.*s.jsonl", path, path,
+                       (int)(strlen(path) - strlen(".json")), path);
     if (!sw_text_is_readable(path))
         return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md or .jsonl, or these with .gz or .zst", path);
     *bytes += info.st_size;
@@ -181,6 +189,8 @@ static sw_status append_chat(struct sw_text_reader *reader, const json_t *object
 
 static sw_status append_document(struct sw_text_reader *reader, const json_t *object, const char *where,
                                  struct sw_marked_text *out) {
+    if (!json_is_object(object))
+        return sw_fail(SW_ERR_ARG, "%s is a list; each line is an object, such as {\"messages\": [...]}", where);
     if (json_object_get(object, reader->rules.field) == NULL)
         switch (sw_json_document_of(object)) {
         case SW_JSON_CHAT: return append_chat(reader, object, where, out);

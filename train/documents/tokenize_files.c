@@ -179,7 +179,8 @@ static sw_status encode_all(struct work *w) {
     if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
         sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
     if (w->journal.put == 0)
-        return sw_fail(SW_ERR_ARG, "the files hold no text, so there is nothing to write");
+        return sw_fail(SW_ERR_ARG, "%s%s no text, so there is nothing to write", w->inputs.path[0],
+                       w->inputs.count > 1 ? " and the other files hold" : " holds");
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
     SW_TRY(sw_token_writer_publish(w->writer));
