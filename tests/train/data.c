@@ -272,6 +272,8 @@ static void test_bad_files(void **state) {
     refuse_content(state, 256, "empty.txt", "", 0, "is empty");
     refuse_content(state, 255, "text.txt", "hello", 5, "it needs 256");
     refuse_content(state, 256, "text.csv", "hello", 5, ".txt or .md (text) or .bin (tokens)");
+    refuse_content(state, 256, "chat.jsonl", "hello", 5, "a tokenizer.json");
+    refuse_content(state, 256, "chat.jsonl.gz", "hello", 5, "a tokenizer.json");
     refuse_content(state, 256, "marked.txt", "\xef\xbb\xbf", 3, "is empty");
     refuse_content(state, 256, "wide.txt", "\xff\xfeh\0e\0", 6, "iconv -f utf-16");
     refuse_content(state, 256, "text.txt.gz", "hello", 5, "gunzip -k");

@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "train/data/documents.h"
 #include "train/data/llmc_header.h"
+#include "train/documents/text_inputs.h"
 #include "train/documents/token_writer.h"
 
 #include <assert.h>
@@ -52,6 +53,11 @@ static sw_status refuse_kind(const char *path) {
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is a folder; name the files in it, such as %s/*.txt, one after the other", path,
                        path);
+    if (sw_text_is_json(path))
+        return sw_fail(SW_ERR_ARG,
+                       "the data file %s has chats or text, which become tokens only for a model whose folder has a "
+                       "tokenizer.json",
+                       path);
     for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
         if (ends_in(path, packed[i].ending))
             return sw_fail(SW_ERR_ARG,
@@ -59,7 +65,9 @@ static sw_status refuse_kind(const char *path) {
                            "of it",
                            path, packed[i].unpack, path);
     return sw_fail(SW_ERR_ARG,
-                   "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens)", path);
+                   "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens), or in "
+                   ".jsonl (chats and text, one a line) for a model with a tokenizer.json",
+                   path);
 }
 
 static sw_status width_of(const char *path, int64_t vocab, int type, int *out_width) {
