@@ -80,13 +80,6 @@ static sw_status open_model(struct evaluator *e) {
     return sw_inference_open(&spec, &e->inference);
 }
 
-/* Tells whether each token is a byte of text. */
-static bool is_bytes(const struct evaluator *e) {
-    const size_t chars = strlen(e->given->data);
-    return (chars > 4 && strcmp(e->given->data + chars - 4, ".txt") == 0) ||
-           (chars > 3 && strcmp(e->given->data + chars - 3, ".md") == 0);
-}
-
 /* Counts the bytes of the first targets with a loss. Special tokens have none. */
 static sw_status count_bytes(struct evaluator *e, int64_t tokens, struct sw_tokens window, int64_t *out) {
     struct sw_text_decoder *decoder;
@@ -110,7 +103,7 @@ static sw_status count_bytes(struct evaluator *e, int64_t tokens, struct sw_toke
 }
 
 static sw_status measure_bytes(struct evaluator *e, struct measured *m) {
-    m->bytes = e->text.tokenizer == NULL && is_bytes(e) ? m->tokens : 0;
+    m->bytes = e->text.tokenizer == NULL && sw_token_stream_is_bytes(e->given->data) ? m->tokens : 0;
     if (e->text.tokenizer == NULL)
         return SW_OK;
     int32_t *tokens = calloc((size_t)e->seq * 3, sizeof *tokens);

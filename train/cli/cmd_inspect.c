@@ -3,6 +3,7 @@
 #include "train/data/token_stream.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/text_reader.h"
+#include "train/files/files.h"
 #include "train/text/model_text.h"
 
 #include <stdio.h>
@@ -190,8 +191,7 @@ static sw_status inspect_tokens(struct inspection *i) {
 }
 
 static sw_status inspect(struct inspection *i) {
-    const size_t chars = strlen(i->given->data);
-    const bool is_tokens = chars > 4 && strcmp(i->given->data + chars - 4, ".bin") == 0;
+    const bool is_tokens = sw_path_ends_in(i->given->data, ".bin");
     SW_TRY(sw_model_text_open(i->given->model, &i->model));
     SW_TRY(sw_text_decoder_create(i->model.tokenizer, false, &i->decoder));
     return is_tokens ? inspect_tokens(i) : inspect_text(i);

@@ -2,9 +2,8 @@
 #include "core/machine.h"
 #include "train/cli/commands.h"
 #include "train/documents/tokenize_files.h"
+#include "train/files/files.h"
 #include "train/run/signals.h"
-
-#include <string.h>
 
 struct tokenize_options {
     char *model, *out, *separator, *field, *end, *chat_format;
@@ -63,13 +62,12 @@ static const struct sw_option options[] = {
 
 static sw_status check(const void *target) {
     const struct tokenize_options *given = target;
-    const size_t chars = strlen(given->out);
     if (given->pack > 0 && given->joined)
         return sw_fail(SW_ERR_ARG, "give either --pack or --joined");
     SW_TRY(sw_chat_format_check(given->chat_format));
     if (given->lines && given->separator != NULL)
         return sw_fail(SW_ERR_ARG, "give either --lines or --separator");
-    if (chars < 5 || strcmp(given->out + chars - 4, ".bin") != 0)
+    if (!sw_path_ends_in(given->out, ".bin"))
         return sw_fail(SW_ERR_ARG, "--out %s: token files end in .bin", given->out);
     return SW_OK;
 }

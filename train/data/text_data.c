@@ -4,6 +4,7 @@
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "train/data/token_cache.h"
+#include "train/data/token_stream.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/tokenize_digest.h"
 #include "train/documents/tokenize_files.h"
@@ -23,11 +24,6 @@
 
 enum { WAIT_NS = 100000000, BYTE_VOCAB = 256 };
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t chars = strlen(path), ending_chars = strlen(ending);
-    return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
-}
-
 bool sw_text_data_is(const char *name, int64_t vocab) {
     struct stat info;
     const bool is_there = stat(name, &info) == 0;
@@ -35,7 +31,7 @@ bool sw_text_data_is(const char *name, int64_t vocab) {
         return true;
     if (!is_there && strpbrk(name, "*?[") != NULL)
         return true;
-    return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || (!ends_in(name, ".txt") && !ends_in(name, ".md")));
+    return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || !sw_token_stream_is_bytes(name));
 }
 
 static sw_status hash_inputs(XXH3_state_t *hash, const char *const *names, int count) {

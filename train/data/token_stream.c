@@ -6,6 +6,7 @@
 #include "train/data/llmc_header.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/token_writer.h"
+#include "train/files/files.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -34,13 +35,8 @@ struct sw_token_stream {
     unsigned char bounce[BOUNCE_BYTES];
 };
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t length = strlen(path), chars = strlen(ending);
-    return length >= chars && strcmp(path + length - chars, ending) == 0;
-}
-
-static bool is_text(const char *path) {
-    return ends_in(path, ".txt") || ends_in(path, ".md");
+bool sw_token_stream_is_bytes(const char *path) {
+    return sw_path_ends_in(path, ".txt") || sw_path_ends_in(path, ".md");
 }
 
 /* Refuses a path that is no data file, and says how to make one of it. */
@@ -59,7 +55,7 @@ static sw_status refuse_kind(const char *path) {
                        "tokenizer.json",
                        path);
     for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
-        if (ends_in(path, packed[i].ending))
+        if (sw_path_ends_in(path, packed[i].ending))
             return sw_fail(SW_ERR_ARG,
                            "the data file %s is packed; unpack it (`%s %s`) and name the .txt, .md or .bin that comes "
                            "of it",
@@ -71,7 +67,7 @@ static sw_status refuse_kind(const char *path) {
 }
 
 static sw_status width_of(const char *path, int64_t vocab, int type, int *out_width) {
-    if (is_text(path)) {
+    if (sw_token_stream_is_bytes(path)) {
         if (vocab != BYTE_VOCAB)
             return sw_fail(SW_ERR_ARG,
                            "%s is text, read as bytes, but the model's vocabulary has %lld entries; it needs 256, or "
@@ -80,7 +76,7 @@ static sw_status width_of(const char *path, int64_t vocab, int type, int *out_wi
         *out_width = 1;
         return SW_OK;
     }
-    if (ends_in(path, ".bin")) {
+    if (sw_path_ends_in(path, ".bin")) {
         const bool wide = type == SW_TOKENS_AUTO ? vocab >= WIDE_TOKENS_FROM_VOCAB : type == SW_TOKENS_U32;
         *out_width = wide ? 4 : 2;
         return SW_OK;
@@ -167,7 +163,7 @@ static sw_status open_source(const char *path, int64_t vocab, struct sw_token_fo
     if (out->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     SW_TRY(sw_data_file_open(out->path, "", &out->file));
-    SW_TRY(is_text(path) ? look_at_text(out) : look_at_header(out, format));
+    SW_TRY(sw_token_stream_is_bytes(path) ? look_at_text(out) : look_at_header(out, format));
     if (out->file.bytes == out->head_bytes)
         return sw_fail(SW_ERR_ARG, "the data file %s is empty; give one that holds text or tokens", path);
     if (out->file.bytes % out->width_bytes != 0)

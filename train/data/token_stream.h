@@ -18,6 +18,9 @@ struct sw_token_format {
     const char *flag; /* that names it, for messages; NULL: there is none */
 };
 
+/* Tells whether each byte of a file of this name is a token: .txt and .md. */
+bool sw_token_stream_is_bytes(const char *path);
+
 /* Opens .txt files (a byte is a token) and .bin files, also with llm.c's header, which says the type. Where the type is
  * auto, a file is refused that would be read as uint16 and holds uint32: of the tokens at its beginning every second
  * one would be 0, and the others differ. None may be empty or end within a token. F.mask beside a file F has a byte for

@@ -1,6 +1,7 @@
 #include "train/documents/text_file.h"
 
 #include "train/documents/text_inputs.h"
+#include "train/files/files.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -26,11 +27,6 @@ struct sw_text_file {
     char buffer[PACKED_BYTES];
 #endif
 };
-
-static bool is_zstd(const char *path) {
-    const size_t chars = strlen(path);
-    return chars > 4 && strcmp(path + chars - 4, ".zst") == 0;
-}
 
 #if SW_HAVE_ZSTD
 static sw_status open_zstd(struct sw_text_file *file) {
@@ -114,7 +110,7 @@ sw_status sw_text_file_open(const char *path, struct sw_text_file **out) {
     if (file == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     file->name = path;
-    const sw_status status = is_zstd(path) ? open_zstd(file) : open_gzip(file);
+    const sw_status status = sw_path_ends_in(path, ".zst") ? open_zstd(file) : open_gzip(file);
     if (status != SW_OK) {
         sw_text_file_close(file);
         return status;

@@ -5,6 +5,7 @@
 #include "train/documents/chat_template.h"
 #include "train/documents/text_file.h"
 #include "train/documents/text_inputs.h"
+#include "train/files/files.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -36,11 +37,6 @@ struct sw_text_reader {
     int64_t bytes, bytes_before; /* of all files, and of those before the open one, as they lie on the drive */
 };
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t chars = strlen(path), ending_chars = strlen(ending);
-    return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
-}
-
 static sw_status check_file(const char *path, int64_t *bytes) {
     struct stat info;
     if (strcmp(path, SW_TEXT_STDIN) == 0)
@@ -49,7 +45,7 @@ static sw_status check_file(const char *path, int64_t *bytes) {
         return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
-    if (ends_in(path, ".json"))
+    if (sw_path_ends_in(path, ".json"))
         return sw_fail(SW_ERR_ARG, "%s: a list of JSON becomes lines by: jq -c '.[]' %s > %.*s.jsonl", path, path,
                        (int)(strlen(path) - strlen(".json")), path);
     if (!sw_text_is_readable(path))

@@ -20,6 +20,11 @@ sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *
     return SW_OK;
 }
 
+bool sw_path_ends_in(const char *path, const char *ending) {
+    const size_t chars = strlen(path), ending_chars = strlen(ending);
+    return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
+}
+
 sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes) {
     while (bytes > 0) {
         const ssize_t wrote = write(file, text, bytes);

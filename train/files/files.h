@@ -5,11 +5,15 @@
 #include "core/status.h"
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
 /* Writes "folder/name" to out, which has room for `chars` characters. */
 sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name);
+
+/* Tells whether a path ends in a text such as ".bin". */
+bool sw_path_ends_in(const char *path, const char *ending);
 
 /* Who may read a new file. PRIVATE: its user alone, whatever the umask is. SHARED: those whom the umask allows. */
 typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
