@@ -171,7 +171,6 @@ static sw_status print_counts(struct inspection *i) {
             marks[0] &= (uint8_t)~SW_TOKEN_LEARNT;
         sw_token_counts_add(&counts, marks, count);
     }
-    sw_token_counts_end(&counts, sw_token_stream_has_documents(i->stream));
     printf("%s\n\n", sw_token_counts_text(&counts, text, sizeof text));
     return SW_OK;
 }

@@ -115,6 +115,8 @@ static sw_status count_first(struct sw_token_stream *stream, int64_t first, stru
     SW_TRY(sw_token_stream_read_marks(stream, first, 1, &mark));
     mark &= (uint8_t)~SW_TOKEN_LEARNT;
     sw_token_counts_add(counts, &mark, 1);
+    /* A document that the part begins within counts too. */
+    counts->documents += sw_token_stream_has_documents(stream) && mark == 0;
     return SW_OK;
 }
 
@@ -137,7 +139,6 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
             buffer[i] &= SW_TOKEN_LEARNT | SW_TOKEN_BEGINS_DOCUMENT;
         XXH3_64bits_update(hash, buffer, (size_t)count);
     }
-    sw_token_counts_end(counts, sw_token_stream_has_documents(stream));
     counts->tokens = part->tokens;
     return counts->learnt > 0
                ? SW_OK

@@ -4,37 +4,17 @@
 
 #include <stdio.h>
 
-static void end_document(struct sw_token_counts *counts) {
-    if (counts->open_tokens == 0)
-        return;
-    if (counts->open_may_pad)
-        counts->padding += counts->open_tokens;
-    else
-        counts->documents += !counts->open_continues;
-    counts->open_tokens = 0;
-}
-
 void sw_token_counts_add(struct sw_token_counts *counts, const uint8_t *marks, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         const bool begins = (marks[i] & SW_TOKEN_BEGINS_DOCUMENT) != 0;
         if (begins)
-            end_document(counts);
-        if (begins || counts->open_tokens == 0) {
-            counts->open_may_pad = begins && (marks[i] & SW_TOKEN_MASKED) != 0;
-            counts->open_continues = (marks[i] & SW_TOKEN_CONTINUES) != 0;
-            counts->split += (marks[i] & SW_TOKEN_SPLIT) != 0;
-        }
-        counts->open_tokens++;
-        counts->open_may_pad &= marks[i] != SW_TOKEN_LEARNT;
+            counts->is_padding = (marks[i] & SW_TOKEN_PADDING) != 0;
+        counts->documents += begins && (marks[i] & (SW_TOKEN_PADDING | SW_TOKEN_CONTINUES)) == 0;
+        counts->split += (marks[i] & SW_TOKEN_SPLIT) != 0;
+        counts->padding += counts->is_padding;
         counts->learnt += marks[i] == SW_TOKEN_LEARNT;
     }
     counts->tokens += count;
-}
-
-void sw_token_counts_end(struct sw_token_counts *counts, bool has_documents) {
-    if (has_documents)
-        end_document(counts);
-    counts->open_tokens = 0;
 }
 
 const char *sw_token_counts_text(const struct sw_token_counts *counts, char *text, size_t chars) {

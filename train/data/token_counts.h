@@ -11,16 +11,12 @@ struct sw_token_counts {
     int64_t tokens, learnt; /* learnt: with a loss */
     int64_t documents;      /* 0: no file says where they begin */
     int64_t split;          /* of the documents: longer than a sequence (packer.h) */
-    int64_t padding;        /* tokens of documents without any loss, whose masks are all 0 */
-    /* The open document: its tokens so far, and whether it may still be padding or goes on one that was split. */
-    int64_t open_tokens;
-    bool open_may_pad, open_continues;
+    int64_t padding;        /* tokens that fill sequences up */
+    bool is_padding;        /* the last token that was added is padding */
 };
 
-/* Adds tokens by their marks (token_stream.h). What precedes the first border counts as a document. */
+/* Adds tokens by their marks (token_stream.h). */
 void sw_token_counts_add(struct sw_token_counts *counts, const uint8_t *marks, int64_t count);
-/* Ends the open document. has_documents is that of the stream. */
-void sw_token_counts_end(struct sw_token_counts *counts, bool has_documents);
 
 /* Writes and returns a description such as "40000 tokens in 12 documents, 87.3% of them with a loss, 4.1% padding, 2
  * documents split". */

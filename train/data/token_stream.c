@@ -355,7 +355,7 @@ static void make_marks(const uint8_t *begins, int64_t count, uint8_t *masks) {
         if (!begins[i])
             continue;
         masks[i] = SW_TOKEN_BEGINS_DOCUMENT;
-        masks[i] |= mask == 0 ? SW_TOKEN_MASKED : 0;
+        masks[i] |= mask == SW_MASK_PADDING ? SW_TOKEN_PADDING : 0;
         masks[i] |= mask == SW_MASK_SPLIT ? SW_TOKEN_SPLIT : 0;
         masks[i] |= mask == SW_MASK_CONTINUES ? SW_TOKEN_CONTINUES : 0;
     }

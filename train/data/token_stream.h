@@ -37,12 +37,12 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
 
 /* Marks of a token: loss and document, as the files beside the data say. Without a mask it is learnt. The first of a
  * document is not, whatever its mask: nothing that may be seen foretells it. Where any file has documents, one without
- * is a single document. The first token of a document may also have the last three marks: its mask is 0, or the
- * document is the first part of one that was split, or another part (SW_MASK_... of token_writer.h). */
+ * is a single document. The first token of a document may also have one of the last three marks: the
+ * document is padding, or the first part of one that was split, or another part (SW_MASK_... of token_writer.h). */
 enum {
     SW_TOKEN_LEARNT = 1,
     SW_TOKEN_BEGINS_DOCUMENT = 2,
-    SW_TOKEN_MASKED = 4,
+    SW_TOKEN_PADDING = 4,
     SW_TOKEN_SPLIT = 8,
     SW_TOKEN_CONTINUES = 16
 };

@@ -40,7 +40,7 @@ void sw_packer_close(struct sw_packer *packer) {
     free(packer);
 }
 
-/* `part` is a SW_MASK_... value for a part of a document that was split, else 0. */
+/* `part` is the SW_MASK_... value of what is no whole document, else 0. */
 static sw_status append(struct sequence *sequence, const struct sw_token_list *tokens, struct sw_text loss, char part) {
     const int32_t length = (int32_t)tokens->count;
     const size_t first = sequence->loss.bytes;
@@ -65,7 +65,7 @@ static sw_status fill_up(struct sw_packer *packer, struct sequence *sequence) {
         loss.data[loss.bytes] = 0;
     }
     if (status == SW_OK)
-        status = append(sequence, &tokens, sw_text_of_buffer(&loss), 0);
+        status = append(sequence, &tokens, sw_text_of_buffer(&loss), SW_MASK_PADDING);
     packer->padded += (int64_t)lacking;
     free(tokens.id);
     free(loss.data);
@@ -123,12 +123,12 @@ sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *to
 }
 
 sw_status sw_packer_finish(struct sw_packer *packer) {
-    static const char unlearnt = 0;
+    static const char padding = SW_MASK_PADDING;
     const struct sw_token_list last = {.id = &packer->padding, .count = 1};
     for (int i = 0; i < packer->open; i++)
         SW_TRY(packer->sequence[i].tokens.count > 0 ? write(packer, &packer->sequence[i]) : SW_OK);
     packer->padded++;
-    return sw_token_writer_add(packer->writer, &last, (struct sw_text){&unlearnt, 1});
+    return sw_token_writer_add(packer->writer, &last, (struct sw_text){&padding, 1});
 }
 
 int64_t sw_packer_split(const struct sw_packer *packer) {

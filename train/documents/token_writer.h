@@ -10,9 +10,9 @@
 
 struct sw_token_writer;
 
-/* The first token of a document has no loss, whatever its mask. In a document that was split, the mask of the first
- * token says which part it is: the first, or one that continues it. */
-enum { SW_MASK_SPLIT = 's', SW_MASK_CONTINUES = 'c' };
+/* The first token of a document has no loss, whatever its mask. Where documents are packed, its mask says what is no
+ * whole document: the first part of one that was split, another part, or padding. */
+enum { SW_MASK_SPLIT = 's', SW_MASK_CONTINUES = 'c', SW_MASK_PADDING = 'p' };
 
 /* The counts of what was written so far. */
 struct sw_token_position {
