@@ -37,6 +37,8 @@ int64_t sw_data_validation_tokens(const struct sw_data *data);
 int64_t sw_data_validation_windows(const struct sw_data *data);
 /* Returns whether the files for training or for validation have documents. */
 bool sw_data_has_documents(const struct sw_data *data);
+/* Returns whether a mask lies beside one of these files, as beside the tokens of chats. */
+bool sw_data_has_masks(const struct sw_data *data);
 /* Writes and returns a description such as "40000 tokens in 12 documents, 87.3% of them with a loss; beside them
  * d.txt.mask, d.txt.doc", of the training part, or of validation where there is nothing to train on (token_counts.h).
  */

@@ -17,6 +17,13 @@ static struct sw_token_beside beside_of(const struct sw_data *data, int i) {
                        : sw_token_stream_beside(data->validation_stream, i - trained);
 }
 
+bool sw_data_has_masks(const struct sw_data *data) {
+    for (int i = 0; i < count_files(data); i++)
+        if (beside_of(data, i).mask)
+            return true;
+    return false;
+}
+
 static const char *name_of(const struct sw_token_beside *beside) {
     if (beside->mask)
         return beside->documents ? "mask,doc" : "mask";

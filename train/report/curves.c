@@ -128,6 +128,8 @@ static const char *add_line(struct sw_curves *curves, const char *text, double c
         add_evaluation(curves, &line);
         return NULL;
     }
+    if (isnan(line.value[SW_LOG_TOKENS])) /* a line of another kind, such as a sample */
+        return NULL;
     if (curves->steps > 0 && line.value[SW_LOG_STEP] <= curves->last.value[SW_LOG_STEP])
         return "has a step that is not after the one before";
     add_step(curves, &line, clip);

@@ -1,5 +1,5 @@
-/* The training loop. The next step begins while the update of the last one still runs, unless an evaluation or an
- * export comes between them. */
+/* The training loop. The next step begins while the update of the last one still runs, unless an evaluation,
+ * samples or an export come between them. */
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -185,14 +185,17 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     return describe(loop, &result);
 }
 
-/* Evaluates, exports and saves between two steps, as far as they are due. */
+/* Evaluates, samples, exports and saves between two steps, as far as they are due. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
+    const bool exports = sw_loop_exports_after(loop, step);
     loop->trainer->costs.paused = true;
     double loss = NAN;
-    if (sw_data_validation_windows(loop->trainer->data) > 0)
+    if (sw_loop_evaluates_after(loop, step) || (exports && sw_data_validation_windows(loop->trainer->data) > 0))
         SW_TRY(sw_loop_keep_failure(loop, sw_loop_evaluate(loop, step, &loss)));
-    if (sw_loop_exports_after(loop, step))
+    if (sw_loop_samples_after(loop, step))
+        SW_TRY(sw_loop_keep_failure(loop, sw_loop_sample(loop, step)));
+    if (exports)
         SW_TRY(sw_loop_keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
@@ -213,7 +216,8 @@ static sw_status run_steps(struct loop *loop, int64_t *out_step) {
         if (loop->begun == step)
             break;
         step++;
-        const bool pauses = sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step);
+        const bool pauses = sw_loop_evaluates_after(loop, step) || sw_loop_samples_after(loop, step) ||
+                            sw_loop_exports_after(loop, step);
         if (!pauses && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
@@ -242,6 +246,7 @@ static sw_status open_log(struct loop *loop) {
     SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "log.jsonl"));
     SW_TRY(sw_steplog_open(path, trainer->position.step, trainer->run.settings.steps, &loop->log));
     loop->evaluated = sw_steplog_last_evaluation(loop->log);
+    loop->sampled = sw_steplog_last_sample(loop->log);
     return SW_OK;
 }
 
@@ -251,6 +256,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
+    SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
     SW_TRY(run_steps(loop, &step));
     sw_status status = sw_loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)

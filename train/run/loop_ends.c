@@ -4,6 +4,7 @@
 #include "train/run/eval.h"
 #include "train/run/exports.h"
 #include "train/run/loop_private.h"
+#include "train/run/samples.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,6 +30,10 @@ sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
     loop->trainer->validation_loss = *out_loss;
     return sw_steplog_evaluation(loop->log,
                                  (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
+}
+
+sw_status sw_loop_sample(struct loop *loop, int64_t step) {
+    return loop->sampled < step ? sw_samples_write(loop->trainer->samples, loop->trainer, loop->log, step) : SW_OK;
 }
 
 /* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
@@ -77,6 +82,8 @@ sw_status sw_loop_catch_up(struct loop *loop) {
     if ((sw_loop_evaluates_after(loop, position->step) || exports) && !evaluated &&
         sw_data_validation_windows(loop->trainer->data) > 0)
         SW_TRY(sw_loop_evaluate(loop, position->step, &loss));
+    if (position->step > 0 && sw_loop_samples_after(loop, position->step))
+        SW_TRY(sw_loop_sample(loop, position->step));
     return exports ? export_again(loop, position->step, evaluated) : SW_OK;
 }
 
@@ -154,5 +161,7 @@ sw_status sw_loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
         SW_TRY(sw_loop_evaluate(loop, step, &loss));
     else if (!validates && step >= loop->first_step)
         SW_TRY(loss_of_step(loop, step, &loss));
+    if (loop->trainer->samples != NULL && !sw_loop_samples_after(loop, step))
+        SW_TRY(sw_loop_sample(loop, step));
     return refuse_bad_weights(step, loss);
 }

@@ -30,6 +30,11 @@ bool sw_loop_evaluates_after(const struct loop *loop, int64_t step) {
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
 }
 
+bool sw_loop_samples_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.sample_every;
+    return every > 0 && step % every == 0;
+}
+
 bool sw_loop_exports_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.export_every;
     return every > 0 && step % every == 0;

@@ -16,7 +16,7 @@ struct loop {
     sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
     char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
     bool saved;                                   /* the final save has succeeded */
-    int64_t evaluated;                            /* last step that the log has an evaluation of */
+    int64_t evaluated, sampled;                   /* last steps that the log has an evaluation and samples of */
     unsigned heard;                               /* requests of all ranks, up to the last step that ended */
     int64_t ended_ns;                             /* when the last step ended, or this loop began */
     int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
@@ -40,14 +40,18 @@ sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t 
  * returned at once, since nothing can be saved then. Later failures are dropped. */
 sw_status sw_loop_keep_failure(struct loop *loop, sw_status status);
 
-/* Tell whether an evaluation or an export follows this step. */
+/* Tell whether an evaluation, samples or an export follow this step. */
 bool sw_loop_evaluates_after(const struct loop *loop, int64_t step);
+bool sw_loop_samples_after(const struct loop *loop, int64_t step);
 bool sw_loop_exports_after(const struct loop *loop, int64_t step);
 
 /* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
 sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss);
 
-/* Does what a killed process should have done after the last commit: log lines, an evaluation, an export. */
+/* Logs samples after a step that the log has none of. The engine must be idle. */
+sw_status sw_loop_sample(struct loop *loop, int64_t step);
+
+/* Does what a killed process should have done after the last commit: log lines, an evaluation, samples, an export. */
 sw_status sw_loop_catch_up(struct loop *loop);
 
 /* Saves the state after the last step, and checks that the run has learned: evaluates it, and fails if too many steps,

@@ -15,23 +15,28 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { REAL_DIGITS = 6 };
+enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_KINDS };
+
 struct sw_steplog {
     char *path;
     int fd;
     int64_t total_steps;
-    int64_t last_step, last_evaluation; /* last ones in the log; 0: none */
+    int64_t last[LINE_KINDS]; /* step of the last line of each kind; 0: none */
     bool on_terminal;
     bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
 };
 
 /* Returns the step of a complete line, or -1. */
-static int64_t step_of_line(const char *line, size_t length, bool *out_evaluation) {
+static int64_t step_of_line(const char *line, size_t length, enum line_kind *out_kind) {
     if (length == 0 || line[length - 1] != '\n')
         return -1;
     json_t *root = json_loadb(line, length - 1, 0, NULL);
     const json_t *step = json_object_get(root, "step");
     const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
-    *out_evaluation = json_object_get(root, "val_loss") != NULL;
+    *out_kind = json_object_get(root, "val_loss") != NULL ? LINE_EVALUATION
+                : json_object_get(root, "sample") != NULL ? LINE_SAMPLE
+                                                          : LINE_STEP;
     json_decref(root);
     return number;
 }
@@ -43,15 +48,15 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
     ssize_t length = 0;
     off_t kept = 0;
     while ((length = getline(&line, &capacity, file)) > 0) {
-        bool evaluation = false;
-        const int64_t step = step_of_line(line, (size_t)length, &evaluation);
+        enum line_kind kind = LINE_STEP;
+        const int64_t step = step_of_line(line, (size_t)length, &kind);
         /* A killed process leaves a line without its end. Other damage is worth a warning. */
         if (step < 0 && line[length - 1] == '\n')
             sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
                         (long long)kept);
         if (step < 0 || step > last_step)
             break;
-        *(evaluation ? &log->last_evaluation : &log->last_step) = step;
+        log->last[kind] = step;
         kept += length;
     }
     const bool failed = ferror(file) != 0;
@@ -147,15 +152,19 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     return status;
 }
 
-/* Writes a line with its end in one call, so that readers and crashes see complete lines. */
-static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+/* Writes lines with their ends in one call, so that readers and crashes see complete lines. */
+static sw_status write_lines(struct sw_steplog *log, const char *text, size_t bytes) {
     if (log->broken)
         return SW_OK;
-    text[length] = '\n';
     log->broken = true;
-    SW_TRY(sw_file_write_all(log->fd, log->path, text, (size_t)length + 1));
+    SW_TRY(sw_file_write_all(log->fd, log->path, text, bytes));
     log->broken = false;
     return SW_OK;
+}
+
+static sw_status write_line(struct sw_steplog *log, char text[SW_STEPLOG_LINE_CHARS], int length) {
+    text[length] = '\n';
+    return write_lines(log, text, (size_t)length + 1);
 }
 
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record) {
@@ -175,16 +184,20 @@ sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record recor
     char text[SW_STEPLOG_LINE_CHARS];
     if (log == NULL)
         return SW_OK;
-    log->last_step = record.step;
+    log->last[LINE_STEP] = record.step;
     return write_line(log, text, sw_step_to_json(&record, text));
 }
 
 int64_t sw_steplog_last_step(const struct sw_steplog *log) {
-    return log != NULL ? log->last_step : INT64_MAX;
+    return log != NULL ? log->last[LINE_STEP] : INT64_MAX;
 }
 
 int64_t sw_steplog_last_evaluation(const struct sw_steplog *log) {
-    return log != NULL ? log->last_evaluation : 0;
+    return log != NULL ? log->last[LINE_EVALUATION] : 0;
+}
+
+int64_t sw_steplog_last_sample(const struct sw_steplog *log) {
+    return log != NULL ? log->last[LINE_SAMPLE] : 0;
 }
 
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {
@@ -194,9 +207,47 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
     sw_eval_to_text(&record, text);
     sw_log_info("%s", text);
     /* A finished run that is resumed is evaluated again, but only printed: the log has that line. */
-    if (record.step == log->last_evaluation)
+    if (record.step == log->last[LINE_EVALUATION])
         return SW_OK;
-    log->last_evaluation = record.step;
+    log->last[LINE_EVALUATION] = record.step;
     record.time_s = time(NULL);
     return write_line(log, text, sw_eval_to_json(&record, text));
+}
+
+/* Appends the line of a sample, and says it to people: as JSON, since a text may have line ends and control characters.
+ */
+static sw_status put_sample(int64_t step, const struct sw_sample_record *sample, struct sw_text_buffer *out) {
+    char time_text[SW_TIME_CHARS];
+    json_t *parts = json_pack("{s:s%, s:s%}", "prompt", sample->prompt.data, sample->prompt.bytes, "text",
+                              sample->text.data != NULL ? sample->text.data : "", sample->text.bytes);
+    json_t *root =
+        json_pack("{s:I, s:s, s:O, s:f}", "step", (json_int_t)step, "time", sw_time_to_text(time(NULL), time_text),
+                  "sample", parts, "sample_seconds", sample->seconds);
+    char *line = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS));
+    char *said = json_dumps(parts, JSON_COMPACT);
+    sw_status status = line == NULL || said == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the line of a sample")
+                                                    : sw_text_buffer_append(out, (struct sw_text){line, strlen(line)});
+    if (status == SW_OK)
+        status = sw_text_buffer_append(out, (struct sw_text){"\n", 1});
+    if (status == SW_OK)
+        sw_log_info("step %lld  sample in %.3g s: %s", (long long)step, sample->seconds, said);
+    free(line);
+    free(said);
+    json_decref(root);
+    json_decref(parts);
+    return status;
+}
+
+sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count) {
+    struct sw_text_buffer lines = {0};
+    sw_status status = SW_OK;
+    if (log == NULL)
+        return SW_OK;
+    for (int i = 0; status == SW_OK && i < count; i++)
+        status = put_sample(step, &samples[i], &lines);
+    if (status == SW_OK)
+        status = write_lines(log, lines.data, lines.bytes);
+    log->last[LINE_SAMPLE] = step;
+    free(lines.data);
+    return status;
 }

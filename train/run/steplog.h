@@ -1,9 +1,10 @@
-/* The log of a run: log.jsonl, with one line for each step and evaluation, and the same for people on standard error.
- */
+/* The log of a run: log.jsonl, with one line for each step, evaluation and sample, and the same for people on standard
+ * error. */
 #ifndef SW_TRAIN_RUN_STEPLOG_H
 #define SW_TRAIN_RUN_STEPLOG_H
 
 #include "core/status.h"
+#include "train/text/buffer.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,6 +46,12 @@ struct sw_eval_record {
     int64_t val_tokens;
 };
 
+/* A prompt that the run has continued. */
+struct sw_sample_record {
+    struct sw_text prompt, text; /* as given, and without the prompt; borrowed, UTF-8 */
+    double seconds;              /* how long the continuation took */
+};
+
 /* Opens the log at path, or makes it, and removes every line after last_step (0: all lines), so that the log of a
  * resumed run has each step once. total_steps is for the lines for people. The caller closes the log. */
 sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
@@ -56,9 +63,13 @@ sw_status sw_steplog_flush(const char *path);
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
 
-/* Return the last step and the step of the last evaluation in the log; 0: none. */
+/* Writes the lines of a step's samples together, so that a killed process leaves all of them or none. It allocates. */
+sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count);
+
+/* Return the last step in the log, and the steps of its last evaluation and of its last samples; 0: none. */
 int64_t sw_steplog_last_step(const struct sw_steplog *log);
 int64_t sw_steplog_last_evaluation(const struct sw_steplog *log);
+int64_t sw_steplog_last_sample(const struct sw_steplog *log);
 /* Writes the line of a step that was committed by a process that was killed before it could write one. What only that
  * process knew is null, or 0 bytes. Prints nothing for people. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);

@@ -83,17 +83,21 @@ static void put_real(struct writer *writer, const char *name, double value) {
     put(writer, "%s", text);
 }
 
-/* Writes a time in UTC to the second, as in RFC 3339. */
-static void put_time(struct writer *writer, int64_t time_s) {
+const char *sw_time_to_text(int64_t time_s, char buffer[SW_TIME_CHARS]) {
     const time_t seconds = (time_t)time_s;
     struct tm parts;
-    char text[32];
+    const bool known = time_s != 0 && gmtime_r(&seconds, &parts) != NULL &&
+                       strftime(buffer, SW_TIME_CHARS, "%Y-%m-%dT%H:%M:%SZ", &parts) != 0;
+    return known ? buffer : NULL;
+}
+
+static void put_time(struct writer *writer, int64_t time_s) {
+    char text[SW_TIME_CHARS];
     put_name(writer, "time");
-    if (time_s == 0 || gmtime_r(&seconds, &parts) == NULL ||
-        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-        put(writer, "null");
-    else
+    if (sw_time_to_text(time_s, text) != NULL)
         put(writer, "\"%s\"", text);
+    else
+        put(writer, "null");
 }
 
 static double real_at(const struct sw_step_record *record, size_t offset) {

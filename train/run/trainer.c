@@ -14,6 +14,7 @@
 #include "train/plan/settings_plan.h"
 #include "train/run/agreement.h"
 #include "train/run/commit_text.h"
+#include "train/run/samples.h"
 #include "train/run/trace_file.h"
 #include "train/settings/room.h"
 
@@ -122,6 +123,7 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(trainer)));
     SW_TRY(open_tokens(trainer));
     SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_samples_open(trainer, &trainer->samples));
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
@@ -192,6 +194,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         sw_store_close(trainer->store);
     if (trainer->data != NULL)
         sw_data_close(trainer->data);
+    sw_samples_close(trainer->samples);
     sw_plan_destroy(trainer->plan);
     sw_model_destroy(trainer->model);
     if (!sw_ranks_hold(trainer->ranks, &trainer->devices))

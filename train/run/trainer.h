@@ -17,6 +17,8 @@
 
 #include <signal.h>
 
+struct sw_samples;
+
 struct sw_trainer {
     const char *folder; /* the run's; the caller keeps it */
     struct sw_ranks *ranks;
@@ -34,6 +36,7 @@ struct sw_trainer {
     struct sw_run_position position;   /* the last commit before this start */
     int64_t log_flushed;               /* last commit before which the log was flushed; 0: none */
     bool log_fails;                    /* the log cannot be flushed */
+    struct sw_samples *samples;        /* NULL: --sample-every is 0 */
     double validation_loss;            /* the last validation loss, in nats a token; 0: none */
     struct sw_costs costs;             /* since this start */
     double predicted_step_s;           /* 0: not predicted */

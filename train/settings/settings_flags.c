@@ -127,6 +127,16 @@ static const struct sw_option options[] = {
              "is on NVMe, every step commits"},
     {.name = "--eval-every", INT(eval_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0, .what = "steps between evaluations on --val; 0: only at the end"},
+    {.name = "--sample-every", INT(sample_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
+     .int_min = 0,
+     .what = "steps between samples, in which the run continues each --sample-prompt by its most likely tokens; at the "
+             "end too; 0: none"},
+    {.name = "--sample-prompt", LIST(sample_prompt), .commands = RUNS, .group = SAVING, .value = "TEXT",
+     .what = "text for samples to continue; repeat for several; where the data are chats and the model has a chat "
+             "template, it is a user's turn; default: Once upon a time"},
+    {.name = "--sample-tokens", INT(sample_tokens), .commands = RUNS, .group = SAVING, .initial = "32", .value = "N",
+     .int_min = 1, .int_max = 1024,
+     .what = "tokens of a sample at most, each of which costs the forward pass of a micro-batch"},
     {.name = "--export-every", INT(export_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0,
      .what = "steps between exports of the weights as Hugging Face folders, in exports/ of the run; 0: none"},
