@@ -160,5 +160,24 @@ def a_drive_that_cannot_be_measured():
     return [] if right else [f"status {ended.code}: {found['saves']}, {ended.err!r}"]
 
 
-script_test.run(what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates, resume_keeps_the_rated_life,
+def pauses_are_counted():
+    """Each evaluation, sample and export says how long it took, in the log and as text, and the end sums them up."""
+    err = train("pauses", MIXED, "--val", "10%", "--eval-every", 4, "--sample-every", 4, "--export-every", 4).err
+    lines, problems = program.log_lines(path("pauses")), []
+    for kind, key, word, field in (("evaluations", "val_loss", "validation loss", "val_seconds"),
+                                   ("samples", "sample", "  sample in", "sample_seconds"),
+                                   ("exports", "export", "wrote .*exports/step-", "export_seconds")):
+        seconds = [line[field] for line in lines if key in line]
+        said = re.findall(word + r".* in ([0-9.e+-]+) s\b" if key != "sample" else word + r" ([0-9.e+-]+) s:", err)
+        summed = re.search(r"of the ([0-9.e+-]+) s since the start:.* " + kind + r" ([0-9.e+-]+) s \(([0-9.]+)%\)", err)
+        if len(seconds) != 2 or len(said) != 2 or summed is None or min(seconds) <= 0:
+            problems.append(f"{kind}: {seconds} in the log; said {said}; summed up {summed}")
+        elif not (abs(float(summed[2]) - sum(seconds)) < 0.5 * sum(seconds) + 0.02 and
+                  abs(float(summed[3]) - 100 * float(summed[2]) / float(summed[1])) < 0.6):
+            problems.append(f"{kind}: {seconds} summed up as {summed[0]}")
+    return problems + ([] if [line["export"] for line in lines if "export" in line] == ["exports/step-4", "exports/step-8"]
+                       else [f"the exports are {lines}"])
+
+
+script_test.run(pauses_are_counted, what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates, resume_keeps_the_rated_life,
                 a_drive_that_cannot_be_measured)

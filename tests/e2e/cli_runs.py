@@ -43,8 +43,8 @@ def exported(run, name, *more):
 
 
 def validation(run):
-    """Without the time of day, which no other run has."""
-    return [{name: value for name, value in line.items() if name != "time"} for line in program.log_lines(path(run))
+    """Without the time of day and what the evaluation took, which no other run has."""
+    return [{name: value for name, value in line.items() if name not in ("time", "val_seconds")} for line in program.log_lines(path(run))
             if "val_loss" in line]
 
 

@@ -115,9 +115,9 @@ static void test_text(void **state) {
     over.lanes.compute = 2.54; /* It began under the end of the step before. */
     sw_step_to_text(&over, 300, text);
     assert_non_null(strstr(text, "compute 100%"));
-    const struct sw_eval_record evaluation = {.step = 12, .val_loss = log(2.0) * 3, .val_tokens = 99};
+    const struct sw_eval_record evaluation = {.step = 12, .val_loss = log(2.0) * 3, .val_tokens = 99, .seconds = 0.25};
     sw_eval_to_text(&evaluation, text);
-    assert_string_equal(text, "step 12  validation loss 2.0794 (3.0000 bits a token, 99 tokens)");
+    assert_string_equal(text, "step 12  validation loss 2.0794 (3.0000 bits a token, 99 tokens) in 0.25 s");
 }
 
 /* Writes steps first..last with an evaluation after every fifth, as a run would. */
@@ -147,7 +147,7 @@ static void assert_whole(const char *path, int64_t last) {
             assert_int_equal(json_integer_value(json_object_get(root, "step")), step);
             assert_int_equal(json_object_get(root, "val_loss") != NULL, evaluation);
             if (evaluation)
-                assert_fields(root, "step time val_loss val_tokens ");
+                assert_fields(root, "step time val_loss val_tokens val_seconds ");
             json_decref(root);
         }
     }

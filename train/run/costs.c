@@ -1,12 +1,13 @@
 #include "train/run/costs.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "train/run/trainer.h"
 #include "train/stores/writes.h"
 
 #include <stdio.h>
 
-enum { THOUSAND = 1000, SECONDS_PER_MINUTE = 60, INTERVAL_CHARS = 128 };
+enum { THOUSAND = 1000, SECONDS_PER_MINUTE = 60, INTERVAL_CHARS = 128, PAUSES_CHARS = 160 };
 
 void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
     const sw_cost_kind kind = saves ? SW_COST_SAVING : costs->saved ? SW_COST_AFTER_SAVING : SW_COST_PLAIN;
@@ -17,6 +18,11 @@ void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t w
     costs->kind[kind].seconds += counts ? seconds : 0.0;
     costs->paused = false;
     costs->saved = saves;
+}
+
+void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seconds) {
+    costs->pause[kind].times++;
+    costs->pause[kind].seconds += seconds;
 }
 
 static double mean(const struct sw_costs *costs, sw_cost_kind kind) {
@@ -96,12 +102,30 @@ static void say_saves(const struct sw_costs *costs) {
                 save_s, plain_s, cost_s, 100.0 * cost_s * (double)costs->kind[SW_COST_SAVING].steps / all_s);
 }
 
+/* Logs the share of this start's time that evaluations, samples and exports took. */
+static void say_pauses(const struct sw_trainer *trainer) {
+    static const char *const names[] = {
+        [SW_PAUSE_EVALUATION] = "evaluations", [SW_PAUSE_SAMPLES] = "samples", [SW_PAUSE_EXPORT] = "exports"};
+    const double all_s = (double)(sw_now_ns() - trainer->start_ns) * 1e-9;
+    char text[PAUSES_CHARS] = "";
+    size_t used = 0;
+    for (int kind = 0; kind < SW_PAUSE_KINDS; kind++) {
+        const double seconds = trainer->costs.pause[kind].seconds;
+        if (trainer->costs.pause[kind].times > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.3g s (%.1f%%)", used > 0 ? ", " : "",
+                                     names[kind], seconds, 100.0 * seconds / all_s);
+    }
+    if (used > 0)
+        sw_log_info("of the %.3g s since the start: %s", all_s, text);
+}
+
 /* Counts this start alone; the log has earlier steps. The store does not count the zeros that it is first filled with.
  */
 void sw_costs_say_end(const struct sw_trainer *trainer) {
     const struct sw_costs *costs = &trainer->costs;
     const double endurance_tb = trainer->run.settings.endurance;
     char all[SW_WRITES_SHARE_CHARS], thousand[SW_WRITES_SHARE_CHARS];
+    say_pauses(trainer);
     if (costs->steps == 0)
         return;
     say_saves(costs);

@@ -1,5 +1,6 @@
 #include "train/run/exports.h"
 
+#include "core/clock.h"
 #include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -208,6 +209,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
                               double validation_loss) {
     struct exports exports = {0};
     char path[SW_RUN_PATH_CHARS];
+    const int64_t begin_ns = sw_now_ns();
     SW_TRY(read_index(trainer->folder, &exports));
     SW_TRY(path_of(&exports, step, path));
     if (has(&exports, step))
@@ -221,7 +223,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     while (count_listed(&exports) > trainer->run.settings.keep)
         unlist_worst(&exports);
     SW_TRY(write_index(&exports));
-    sw_log_info("wrote %s", path);
+    sw_log_info("wrote %s in %.3g s", path, (double)(sw_now_ns() - begin_ns) * 1e-9);
     return remove_unlisted(&exports);
 }
 

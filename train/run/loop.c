@@ -196,7 +196,7 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     if (sw_loop_samples_after(loop, step))
         SW_TRY(sw_loop_keep_failure(loop, sw_loop_sample(loop, step)));
     if (exports)
-        SW_TRY(sw_loop_keep_failure(loop, sw_exports_write(loop->trainer, step, loss)));
+        SW_TRY(sw_loop_keep_failure(loop, sw_loop_export(loop, step, loss)));
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);

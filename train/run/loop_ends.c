@@ -1,40 +1,12 @@
 /* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
  * final save and the checks of the result. */
 #include "train/run/commit_text.h"
-#include "train/run/eval.h"
 #include "train/run/exports.h"
 #include "train/run/loop_private.h"
-#include "train/run/samples.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Returns the mean loss over the whole validation part. The engine must be idle. */
-static sw_status validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_evaluation evaluation = {.engine = trainer->engine,
-                                             .model = trainer->model,
-                                             .data = trainer->data,
-                                             .batch = settings->micro_batch,
-                                             .seq = settings->seq,
-                                             .micro_batches = sw_settings_micro_batches(settings),
-                                             .max_tokens = INT64_MAX,
-                                             .ranks = trainer->ranks};
-    return sw_evaluate(&evaluation, out_loss, out_tokens);
-}
-
-sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
-    int64_t tokens;
-    SW_TRY(validate(loop->trainer, out_loss, &tokens));
-    loop->trainer->validation_loss = *out_loss;
-    return sw_steplog_evaluation(loop->log,
-                                 (struct sw_eval_record){.step = step, .val_loss = *out_loss, .val_tokens = tokens});
-}
-
-sw_status sw_loop_sample(struct loop *loop, int64_t step) {
-    return loop->sampled < step ? sw_samples_write(loop->trainer->samples, loop->trainer, loop->log, step) : SW_OK;
-}
 
 /* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
  * step are not known. */
@@ -67,8 +39,8 @@ static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
     if (has)
         return SW_OK;
     if (validates && evaluated)
-        SW_TRY(validate(loop->trainer, &loss, &tokens));
-    return sw_exports_write(loop->trainer, step, loss);
+        SW_TRY(sw_loop_validate(loop->trainer, &loss, &tokens));
+    return sw_loop_export(loop, step, loss);
 }
 
 sw_status sw_loop_catch_up(struct loop *loop) {

@@ -1,6 +1,10 @@
 /* Functions that the steps of the training loop and its ends share. */
+#include "core/clock.h"
 #include "core/size.h"
+#include "train/run/eval.h"
+#include "train/run/exports.h"
 #include "train/run/loop_private.h"
+#include "train/run/samples.h"
 
 #include <stdio.h>
 
@@ -50,4 +54,47 @@ sw_status sw_loop_keep_failure(struct loop *loop, sw_status status) {
     loop->trainer->ranks->told = false;
     sw_error_clear();
     return SW_OK;
+}
+
+static double seconds_since(int64_t begin_ns) {
+    return (double)(sw_now_ns() - begin_ns) * 1e-9;
+}
+
+sw_status sw_loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .model = trainer->model,
+                                             .data = trainer->data,
+                                             .batch = settings->micro_batch,
+                                             .seq = settings->seq,
+                                             .micro_batches = sw_settings_micro_batches(settings),
+                                             .max_tokens = INT64_MAX,
+                                             .ranks = trainer->ranks};
+    return sw_evaluate(&evaluation, out_loss, out_tokens);
+}
+
+sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
+    const int64_t begin_ns = sw_now_ns();
+    struct sw_eval_record record = {.step = step};
+    SW_TRY(sw_loop_validate(loop->trainer, out_loss, &record.val_tokens));
+    record.val_loss = loop->trainer->validation_loss = *out_loss;
+    record.seconds = seconds_since(begin_ns);
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EVALUATION, record.seconds);
+    return sw_steplog_evaluation(loop->log, record);
+}
+
+sw_status sw_loop_sample(struct loop *loop, int64_t step) {
+    const int64_t begin_ns = sw_now_ns();
+    if (loop->sampled >= step)
+        return SW_OK;
+    SW_TRY(sw_samples_write(loop->trainer->samples, loop->trainer, loop->log, step));
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_SAMPLES, seconds_since(begin_ns));
+    return SW_OK;
+}
+
+sw_status sw_loop_export(struct loop *loop, int64_t step, double loss) {
+    const int64_t begin_ns = sw_now_ns();
+    SW_TRY(sw_exports_write(loop->trainer, step, loss));
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EXPORT, seconds_since(begin_ns));
+    return sw_steplog_export(loop->log, step, seconds_since(begin_ns));
 }

@@ -45,11 +45,16 @@ bool sw_loop_evaluates_after(const struct loop *loop, int64_t step);
 bool sw_loop_samples_after(const struct loop *loop, int64_t step);
 bool sw_loop_exports_after(const struct loop *loop, int64_t step);
 
+/* Returns the mean loss over the whole validation part. The engine must be idle. */
+sw_status sw_loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
+
 /* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
 sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss);
 
 /* Logs samples after a step that the log has none of. The engine must be idle. */
 sw_status sw_loop_sample(struct loop *loop, int64_t step);
+/* Exports and logs the weights after a step. loss: of the validation data, NAN: none. The engine must be idle. */
+sw_status sw_loop_export(struct loop *loop, int64_t step, double loss);
 
 /* Does what a killed process should have done after the last commit: log lines, an evaluation, samples, an export. */
 sw_status sw_loop_catch_up(struct loop *loop);

@@ -16,7 +16,11 @@
 #include <unistd.h>
 
 enum { REAL_DIGITS = 6 };
-enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_KINDS };
+enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_KINDS };
+
+/* The key that only lines of a kind have. */
+static const char *const kind_keys[] = {
+    [LINE_STEP] = "loss", [LINE_EVALUATION] = "val_loss", [LINE_SAMPLE] = "sample", [LINE_EXPORT] = "export"};
 
 struct sw_steplog {
     char *path;
@@ -34,9 +38,10 @@ static int64_t step_of_line(const char *line, size_t length, enum line_kind *out
     json_t *root = json_loadb(line, length - 1, 0, NULL);
     const json_t *step = json_object_get(root, "step");
     const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
-    *out_kind = json_object_get(root, "val_loss") != NULL ? LINE_EVALUATION
-                : json_object_get(root, "sample") != NULL ? LINE_SAMPLE
-                                                          : LINE_STEP;
+    *out_kind = LINE_STEP;
+    for (int kind = 0; kind < LINE_KINDS; kind++)
+        if (json_object_get(root, kind_keys[kind]) != NULL)
+            *out_kind = (enum line_kind)kind;
     json_decref(root);
     return number;
 }
@@ -250,4 +255,13 @@ sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct 
     log->last[LINE_SAMPLE] = step;
     free(lines.data);
     return status;
+}
+
+sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds) {
+    char text[SW_STEPLOG_LINE_CHARS];
+    /* An export that was lost is written again, but the log has its line. */
+    if (log == NULL || step == log->last[LINE_EXPORT])
+        return SW_OK;
+    log->last[LINE_EXPORT] = step;
+    return write_line(log, text, sw_export_to_json(step, time(NULL), seconds, text));
 }

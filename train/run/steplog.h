@@ -1,5 +1,5 @@
-/* The log of a run: log.jsonl, with one line for each step, evaluation and sample, and the same for people on standard
- * error. */
+/* The log of a run: log.jsonl, with one line for each step, evaluation, sample and export, and the same for people on
+ * standard error. */
 #ifndef SW_TRAIN_RUN_STEPLOG_H
 #define SW_TRAIN_RUN_STEPLOG_H
 
@@ -44,6 +44,7 @@ struct sw_eval_record {
     int64_t time_s;  /* as in sw_step_record; set by sw_steplog_evaluation */
     double val_loss; /* nats a token */
     int64_t val_tokens;
+    double seconds; /* how long the evaluation took */
 };
 
 /* A prompt that the run has continued. */
@@ -65,6 +66,9 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
 
 /* Writes the lines of a step's samples together, so that a killed process leaves all of them or none. It allocates. */
 sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count);
+
+/* Writes the line of an export of the weights after a step, which took so long. */
+sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds);
 
 /* Return the last step in the log, and the steps of its last evaluation and of its last samples; 0: none. */
 int64_t sw_steplog_last_step(const struct sw_steplog *log);

@@ -154,6 +154,19 @@ int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_
     put_time(&writer, record->time_s);
     put_real(&writer, "val_loss", record->val_loss);
     put_int(&writer, "val_tokens", record->val_tokens);
+    put_real(&writer, "val_seconds", record->seconds);
+    put(&writer, "}");
+    return writer.used;
+}
+
+int sw_export_to_json(int64_t step, int64_t time_s, double seconds, char buffer[SW_STEPLOG_LINE_CHARS]) {
+    struct writer writer = {.text = buffer};
+    put(&writer, "{");
+    put_int(&writer, "step", step);
+    put_time(&writer, time_s);
+    put_name(&writer, "export");
+    put(&writer, "\"exports/step-%" PRId64 "\"", step);
+    put_real(&writer, "export_seconds", seconds);
     put(&writer, "}");
     return writer.used;
 }
@@ -205,7 +218,7 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
 
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    put(&writer, "step %" PRId64 "  validation loss %.4f (%.4f bits a token, %" PRId64 " tokens)", record->step,
-        record->val_loss, record->val_loss / M_LN2, record->val_tokens);
+    put(&writer, "step %" PRId64 "  validation loss %.4f (%.4f bits a token, %" PRId64 " tokens) in %.3g s",
+        record->step, record->val_loss, record->val_loss / M_LN2, record->val_tokens, record->seconds);
     return writer.used;
 }

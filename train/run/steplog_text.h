@@ -10,6 +10,7 @@ enum { SW_STEPLOG_LINE_CHARS = 2048 };
 /* Write a line without its end into buffer and return its length. */
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
 int sw_eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_export_to_json(int64_t step, int64_t time_s, double seconds, char buffer[SW_STEPLOG_LINE_CHARS]);
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]);
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
 
