@@ -81,13 +81,14 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
 /* Logs how the run ended, which is the same on all ranks. Returns the exit status. */
 static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
     static const struct {
-        const char *what;
+        const char *what, *flags; /* flags: of a resume that goes on */
         int exit_status;
-    } endings[] = {[SW_END_DONE] = {"all steps are done", SW_EXIT_DONE},
-                   [SW_END_STOPPED] = {"stopped on request", SW_EXIT_INTERRUPTED},
-                   [SW_END_TIME_LIMIT] = {"--time-limit is reached", SW_EXIT_TIME_LIMIT}};
+    } endings[] = {[SW_END_DONE] = {"all steps are done", " --steps N", SW_EXIT_DONE},
+                   [SW_END_STOPPED] = {"stopped on request", "", SW_EXIT_INTERRUPTED},
+                   [SW_END_TIME_LIMIT] = {"--time-limit is reached", "", SW_EXIT_TIME_LIMIT},
+                   [SW_END_EARLY] = {"--early-stop has ended the run", " --early-stop 0", SW_EXIT_DONE}};
     sw_log_info("%s; everything is saved; `spillway resume %s%s` continues", endings[end].what, trainer->folder,
-                end == SW_END_DONE ? " --steps N" : "");
+                endings[end].flags);
     return endings[end].exit_status;
 }
 

@@ -106,7 +106,9 @@ static unsigned requests_of(const struct loop *loop) {
 }
 
 static bool may_begin(struct loop *loop, int64_t step) {
-    if (step > loop->last_step || loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+    const int64_t early_stop = loop->trainer->run.settings.early_stop;
+    loop->stopped_early = early_stop > 0 && loop->best.since >= early_stop;
+    if (step > loop->last_step || loop->bad_steps >= SW_BAD_STEPS_LIMIT || loop->stopped_early)
         return false;
     const unsigned requests = requests_of(loop);
     loop->out_of_time = loop->out_of_time || (requests & REQUEST_TIME) != 0;
@@ -188,14 +190,14 @@ static sw_status end_step(struct loop *loop, int64_t step) {
 /* Evaluates, samples, exports and saves between two steps, as far as they are due. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
-    const bool exports = sw_loop_exports_after(loop, step);
     loop->trainer->costs.paused = true;
     double loss = NAN;
-    if (sw_loop_evaluates_after(loop, step) || (exports && sw_data_validation_windows(loop->trainer->data) > 0))
+    if (sw_data_validation_windows(loop->trainer->data) > 0 &&
+        (sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step)))
         SW_TRY(sw_loop_keep_failure(loop, sw_loop_evaluate(loop, step, &loss)));
     if (sw_loop_samples_after(loop, step))
         SW_TRY(sw_loop_keep_failure(loop, sw_loop_sample(loop, step)));
-    if (exports)
+    if (sw_loop_exports_after(loop, step))
         SW_TRY(sw_loop_keep_failure(loop, sw_loop_export(loop, step, loss)));
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
@@ -247,6 +249,11 @@ static sw_status open_log(struct loop *loop) {
     SW_TRY(sw_steplog_open(path, trainer->position.step, trainer->run.settings.steps, &loop->log));
     loop->evaluated = sw_steplog_last_evaluation(loop->log);
     loop->sampled = sw_steplog_last_sample(loop->log);
+    int64_t count;
+    const struct sw_eval_record *evaluation = sw_steplog_evaluations(loop->log, &count);
+    for (int64_t i = 0; i < count; i++)
+        if (sw_loop_evaluates_after(loop, evaluation[i].step))
+            sw_loop_note_evaluation(loop, evaluation[i].step, evaluation[i].val_loss);
     return SW_OK;
 }
 
@@ -257,6 +264,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
+    SW_TRY(sw_ranks_spread(ranks, "log", &loop->best, sizeof loop->best));
     SW_TRY(run_steps(loop, &step));
     sw_status status = sw_loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)

@@ -1,5 +1,6 @@
 /* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
  * final save and the checks of the result. */
+#include "core/log.h"
 #include "train/run/commit_text.h"
 #include "train/run/exports.h"
 #include "train/run/loop_private.h"
@@ -49,11 +50,11 @@ sw_status sw_loop_catch_up(struct loop *loop) {
         if (position->recent[i].step > sw_steplog_last_step(loop->log))
             SW_TRY(restore_line(loop, &position->recent[i]));
     const bool evaluated = loop->evaluated >= position->step;
-    const bool exports = position->step > 0 && sw_loop_exports_after(loop, position->step);
     double loss;
-    if ((sw_loop_evaluates_after(loop, position->step) || exports) && !evaluated &&
+    if ((sw_loop_evaluates_after(loop, position->step) || sw_loop_exports_after(loop, position->step)) && !evaluated &&
         sw_data_validation_windows(loop->trainer->data) > 0)
         SW_TRY(sw_loop_evaluate(loop, position->step, &loss));
+    const bool exports = position->step > 0 && sw_loop_exports_after(loop, position->step);
     if (position->step > 0 && sw_loop_samples_after(loop, position->step))
         SW_TRY(sw_loop_sample(loop, position->step));
     return exports ? export_again(loop, position->step, evaluated) : SW_OK;
@@ -118,12 +119,37 @@ static sw_status refuse_bad_weights(int64_t step, double loss) {
                                     (long long)step);
 }
 
+static sw_run_end end_of(const struct loop *loop, int64_t step) {
+    if (step >= loop->last_step)
+        return SW_END_DONE;
+    if (loop->stopped_early)
+        return SW_END_EARLY;
+    return loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+}
+
+/* Says which step --early-stop has kept. It keeps nothing of a run that was trained without it. */
+static sw_status say_best(const struct loop *loop) {
+    const struct best_evaluation *best = &loop->best;
+    bool has;
+    if (loop->trainer->run.settings.early_stop == 0 || best->step == 0)
+        return SW_OK;
+    SW_TRY(sw_exports_has(loop->trainer, best->step, &has));
+    if (has)
+        sw_log_info("the validation loss was least after step %lld, %.4f: its weights are in %s/exports/step-%lld",
+                    (long long)best->step, best->loss, loop->trainer->folder, (long long)best->step);
+    else
+        sw_log_info("the validation loss was least after step %lld, %.4f, whose weights were not exported",
+                    (long long)best->step, best->loss);
+    return SW_OK;
+}
+
 sw_status sw_loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     double loss = loop->trainer->validation_loss;
     SW_TRY(save(loop));
     SW_TRY(kept_failure(loop));
     SW_TRY(refuse_bad_steps(loop, step));
-    *out_end = step >= loop->last_step ? SW_END_DONE : loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+    *out_end = end_of(loop, step);
+    SW_TRY(say_best(loop));
     const bool evaluated = sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step);
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
     /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */

@@ -6,6 +6,7 @@
 #include "train/run/loop_private.h"
 #include "train/run/samples.h"
 
+#include <math.h>
 #include <stdio.h>
 
 sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
@@ -41,7 +42,15 @@ bool sw_loop_samples_after(const struct loop *loop, int64_t step) {
 
 bool sw_loop_exports_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.export_every;
-    return every > 0 && step % every == 0;
+    const bool is_best = loop->trainer->run.settings.early_stop > 0 && loop->best.step == step;
+    return (every > 0 && step % every == 0) || (is_best && step > 0);
+}
+
+void sw_loop_note_evaluation(struct loop *loop, int64_t step, double loss) {
+    struct best_evaluation *best = &loop->best;
+    best->since++;
+    if (isfinite(loss) && (best->step == 0 || loss < best->loss))
+        *best = (struct best_evaluation){.step = step, .loss = loss};
 }
 
 sw_status sw_loop_keep_failure(struct loop *loop, sw_status status) {
@@ -80,6 +89,8 @@ sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
     record.val_loss = loop->trainer->validation_loss = *out_loss;
     record.seconds = seconds_since(begin_ns);
     sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EVALUATION, record.seconds);
+    if (sw_loop_evaluates_after(loop, step) && step > loop->evaluated)
+        sw_loop_note_evaluation(loop, step, record.val_loss);
     return sw_steplog_evaluation(loop->log, record);
 }
 

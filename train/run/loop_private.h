@@ -5,6 +5,13 @@
 #include "train/run/steplog.h"
 #include "train/run/trainer.h"
 
+/* The evaluations of --eval-every, in this start and before it. */
+struct best_evaluation {
+    int64_t step; /* the step of the least loss; 0: there is none */
+    double loss;
+    int64_t since; /* evaluations after it */
+};
+
 /* A training loop. Steps are numbered from 1. */
 struct loop {
     struct sw_trainer *trainer;
@@ -17,6 +24,7 @@ struct loop {
     char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
     bool saved;                                   /* the final save has succeeded */
     int64_t evaluated, sampled;                   /* last steps that the log has an evaluation and samples of */
+    struct best_evaluation best;                  /* the same on all ranks */
     unsigned heard;                               /* requests of all ranks, up to the last step that ended */
     int64_t ended_ns;                             /* when the last step ended, or this loop began */
     int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
@@ -25,6 +33,7 @@ struct loop {
     double seconds_per_step;                      /* smoothed */
     double longest_pause_seconds;                 /* longest evaluation or export between two steps */
     bool out_of_time;                             /* --time-limit ends the run */
+    bool stopped_early;                           /* --early-stop ends the run */
     int64_t nvme_bytes;                           /* size of the store's files */
     int64_t saved_ns;  /* when the last save began; with several ranks, rank 0's clock decides */
     int64_t save_step; /* first step that began after that save; requests of earlier steps are answered by it */
@@ -40,13 +49,17 @@ sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t 
  * returned at once, since nothing can be saved then. Later failures are dropped. */
 sw_status sw_loop_keep_failure(struct loop *loop, sw_status status);
 
-/* Tell whether an evaluation, samples or an export follow this step. */
+/* Tell whether an evaluation, samples or an export follow this step. With --early-stop an export follows each step
+ * whose evaluation was the best, which is known once it was evaluated. */
 bool sw_loop_evaluates_after(const struct loop *loop, int64_t step);
 bool sw_loop_samples_after(const struct loop *loop, int64_t step);
 bool sw_loop_exports_after(const struct loop *loop, int64_t step);
 
 /* Returns the mean loss over the whole validation part. The engine must be idle. */
 sw_status sw_loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens);
+
+/* Counts an evaluation of --eval-every for --early-stop. A loss that is not finite is no improvement. */
+void sw_loop_note_evaluation(struct loop *loop, int64_t step, double loss);
 
 /* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
 sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss);

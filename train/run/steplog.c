@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REAL_DIGITS = 6 };
+enum { REAL_DIGITS = 6, FEWEST_EVALUATIONS = 16 };
 enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_KINDS };
 
 /* The key that only lines of a kind have. */
@@ -26,18 +27,21 @@ struct sw_steplog {
     char *path;
     int fd;
     int64_t total_steps;
-    int64_t last[LINE_KINDS]; /* step of the last line of each kind; 0: none */
+    int64_t last[LINE_KINDS];          /* step of the last line of each kind; 0: none */
+    struct sw_eval_record *evaluation; /* [evaluations]: those that the log had */
+    int64_t evaluations, evaluations_room;
     bool on_terminal;
     bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
 };
 
-/* Returns the step of a complete line, or -1. */
-static int64_t step_of_line(const char *line, size_t length, enum line_kind *out_kind) {
+/* Returns the step of a complete line, or -1. *out_loss: the loss of an evaluation; NAN: not finite. */
+static int64_t step_of_line(const char *line, size_t length, enum line_kind *out_kind, double *out_loss) {
     if (length == 0 || line[length - 1] != '\n')
         return -1;
     json_t *root = json_loadb(line, length - 1, 0, NULL);
-    const json_t *step = json_object_get(root, "step");
+    const json_t *step = json_object_get(root, "step"), *loss = json_object_get(root, "val_loss");
     const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
+    *out_loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN;
     *out_kind = LINE_STEP;
     for (int kind = 0; kind < LINE_KINDS; kind++)
         if (json_object_get(root, kind_keys[kind]) != NULL)
@@ -46,15 +50,30 @@ static int64_t step_of_line(const char *line, size_t length, enum line_kind *out
     return number;
 }
 
+static sw_status remember_evaluation(struct sw_steplog *log, int64_t step, double loss) {
+    if (log->evaluations == log->evaluations_room) {
+        const int64_t room = log->evaluations_room * 2 + FEWEST_EVALUATIONS;
+        struct sw_eval_record *more = realloc(log->evaluation, (size_t)room * sizeof *more);
+        if (more == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the evaluations of %s", log->path);
+        log->evaluation = more;
+        log->evaluations_room = room;
+    }
+    log->evaluation[log->evaluations++] = (struct sw_eval_record){.step = step, .val_loss = loss};
+    return SW_OK;
+}
+
 /* Returns the length of the leading lines that are complete and not after last_step. */
 static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_step, off_t *out_bytes) {
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length = 0;
     off_t kept = 0;
-    while ((length = getline(&line, &capacity, file)) > 0) {
+    sw_status status = SW_OK;
+    while (status == SW_OK && (length = getline(&line, &capacity, file)) > 0) {
         enum line_kind kind = LINE_STEP;
-        const int64_t step = step_of_line(line, (size_t)length, &kind);
+        double loss;
+        const int64_t step = step_of_line(line, (size_t)length, &kind, &loss);
         /* A killed process leaves a line without its end. Other damage is worth a warning. */
         if (step < 0 && line[length - 1] == '\n')
             sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
@@ -62,6 +81,7 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
         if (step < 0 || step > last_step)
             break;
         log->last[kind] = step;
+        status = kind == LINE_EVALUATION ? remember_evaluation(log, step, loss) : SW_OK;
         kept += length;
     }
     const bool failed = ferror(file) != 0;
@@ -69,7 +89,7 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
     if (failed)
         return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
     *out_bytes = kept;
-    return SW_OK;
+    return status;
 }
 
 static sw_status remove_beyond(struct sw_steplog *log, int64_t last_step) {
@@ -153,6 +173,7 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     if (log->fd >= 0 && close(log->fd) != 0 && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
     free(log->path);
+    free(log->evaluation);
     free(log);
     return status;
 }
@@ -203,6 +224,11 @@ int64_t sw_steplog_last_evaluation(const struct sw_steplog *log) {
 
 int64_t sw_steplog_last_sample(const struct sw_steplog *log) {
     return log != NULL ? log->last[LINE_SAMPLE] : 0;
+}
+
+const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log, int64_t *out_count) {
+    *out_count = log != NULL ? log->evaluations : 0;
+    return log != NULL ? log->evaluation : NULL;
 }
 
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record) {

@@ -76,6 +76,10 @@ static sw_status open_windows(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(open_data(trainer));
     SW_TRY(sw_settings_resolve_steps(settings, sw_data_train_windows(trainer->data)));
+    if (settings->early_stop > 0 && settings->eval_every == 0)
+        return sw_fail(SW_ERR_ARG, "--early-stop counts the evaluations of --eval-every; give it too");
+    if (settings->early_stop > 0 && sw_data_validation_windows(trainer->data) == 0)
+        return sw_fail(SW_ERR_ARG, "--early-stop goes by the validation loss; give validation data with --val");
     const struct sw_schedule schedule = sw_settings_schedule(settings);
     return sw_schedule_check(&schedule);
 }

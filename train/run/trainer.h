@@ -61,7 +61,7 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
 void sw_trainer_close(struct sw_trainer *trainer);
 
 /* How a run ended. */
-typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT } sw_run_end;
+typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT, SW_END_EARLY } sw_run_end;
 
 /* Trains up to the settings' number of steps and logs each. A request to stop ends the run after the current step. All
  * state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved, after

@@ -65,6 +65,7 @@ struct sw_settings {
     char *val;
     char *freeze;                           /* --freeze (freeze.h); NULL: every unit is trained */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
+    int64_t early_stop;                     /* evaluations without improvement that end the run; 0: none do */
     int64_t sample_every, sample_tokens;    /* steps, tokens */
     struct sw_option_list sample_prompt;    /* none: SW_SAMPLE_PROMPT */
     int64_t time_limit, rank_timeout;       /* seconds */

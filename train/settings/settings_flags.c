@@ -127,6 +127,10 @@ static const struct sw_option options[] = {
              "is on NVMe, every step commits"},
     {.name = "--eval-every", INT(eval_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0, .what = "steps between evaluations on --val; 0: only at the end"},
+    {.name = "--early-stop", INT(early_stop), .commands = RUNS, .group = SAVING, .initial = "0", .value = "N",
+     .int_min = 0,
+     .what = "stop when N evaluations of --eval-every in a row have not lowered the validation loss; each that lowers it "
+             "is exported, so that exports/ of the run has the best weights; 0: never"},
     {.name = "--sample-every", INT(sample_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0,
      .what = "steps between samples, in which the run continues each --sample-prompt by its most likely tokens; at the "
