@@ -20,7 +20,7 @@ DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
 STEPS, HALF = 12, 5
 PLACES = {"device": "grads=device,optimizer=device", "host": "grads=host,optimizer=host",
           "nvme": "grads=nvme,optimizer=nvme"}
-STEP_FIELDS = {"step", "time", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
+STEP_FIELDS = {"step", "time", "loss", "grad_norm", "clipped", "clipped_share", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "skipped", "saved",
                "ranks", "zero", "eta_seconds", "lanes", "bytes", "peak"}
 PARTS = {"lanes": {"compute", "upload", "download", "read", "write", "update", "comm"},
          "bytes": {"nvme_read", "nvme_write", "upload", "download", "comm"}, "peak": {"device", "host", "nvme"}}
@@ -63,6 +63,10 @@ def the_log():
         problems.append(f"the steps are {[line['step'] for line in lines]}")
     for line in lines:
         problems += wrong_step(line)
+    clipped = [line["grad_norm"] > 1 for line in lines]
+    if [line["clipped"] for line in lines] != clipped or [line["clipped_share"] for line in lines] != [
+            sum(clipped[:count]) / count for count in range(1, STEPS + 1)]:
+        problems.append(f"clipped are {[(line['grad_norm'], line['clipped'], line['clipped_share']) for line in lines]}")
     losses = [line["loss"] for line in lines]
     if not losses[-1] < losses[0] - 0.5:
         problems.append(f"the loss went from {losses[0]} to {losses[-1]}")

@@ -49,7 +49,8 @@ static void test_step_fields(void **state) {
     assert_int_equal(length, strlen(text));
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_fields(root, "step time loss grad_norm lr tokens seconds tokens_per_second mfu skipped saved ranks zero "
+    assert_fields(root, "step time loss grad_norm clipped clipped_share lr tokens seconds tokens_per_second mfu "
+                        "skipped saved ranks zero "
                         "eta_seconds lanes bytes peak ");
     assert_fields(json_object_get(root, "lanes"), "compute upload download read write update comm ");
     assert_fields(json_object_get(root, "bytes"), "nvme_read nvme_write upload download comm ");
@@ -73,7 +74,7 @@ static void test_longest_line_fits(void **state) {
     double longest = -1.2345678901234567e-300;
     record = record_of(INT64_MIN);
     record.loss = record.grad_norm = record.lr = record.seconds = record.tokens_per_second = longest;
-    record.mfu = record.eta_seconds = longest;
+    record.mfu = record.eta_seconds = record.clipped_share = longest;
     record.lanes.compute = record.lanes.upload = record.lanes.download = record.lanes.read = longest;
     record.lanes.write = record.lanes.update = record.lanes.comm = longest;
     record.bytes.nvme_read = record.bytes.nvme_write = record.bytes.upload = record.bytes.download = INT64_MIN;
@@ -182,6 +183,33 @@ static void test_resume(void **state) {
     assert_whole(path, 2);
 }
 
+/* The share of clipped steps counts the last hundred, those before a resume too. */
+static void test_clipped_share(void **state) {
+    char path[SUPPORT_PATH_CHARS], text[SW_STEPLOG_LINE_CHARS];
+    support_path(state, "log.jsonl", path);
+    for (int64_t step = 1; step <= 130; step++) {
+        struct sw_steplog *log = NULL;
+        struct sw_step_record record = record_of(step);
+        record.clipped = step <= 20 || step > 120;
+        support_expect_ok(sw_steplog_open(path, step - 1, 130, &log), "open");
+        support_expect_ok(sw_steplog_step(log, record), "step");
+        support_expect_ok(sw_steplog_close(log), "close");
+    }
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (int64_t step = 1; step <= 130; step++) {
+        assert_non_null(fgets(text, sizeof text, file));
+        json_t *root = json_loads(text, 0, NULL);
+        const int64_t first = step > 100 ? step - 99 : 1;
+        const int64_t clipped = (first <= 20 ? (step < 20 ? step : 20) - first + 1 : 0) + (step > 120 ? step - 120 : 0);
+        const double share = (double)clipped / (double)(step - first + 1);
+        assert_true(json_is_true(json_object_get(root, "clipped")) == (step <= 20 || step > 120));
+        assert_true(json_number_value(json_object_get(root, "clipped_share")) == share);
+        json_decref(root);
+    }
+    fclose(file);
+}
+
 static void test_folder_missing(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct sw_steplog *log = NULL;
@@ -264,6 +292,7 @@ int main(void) {
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_text),
         IN_FOLDER(test_resume),
+        IN_FOLDER(test_clipped_share),
         IN_FOLDER(test_folder_missing),
         IN_FOLDER(test_write_fails),
         IN_FOLDER(test_flush),

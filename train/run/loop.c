@@ -124,6 +124,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .step = result->step,
         .loss = sw_step_mean_loss(result),
         .grad_norm = result->grad_norm,
+        .clipped = sw_loop_clips(loop, result->grad_norm, result->skipped),
         .lr = sw_schedule_lr(&loop->schedule, result->step),
         .tokens = tokens,
         .seconds = result->seconds,

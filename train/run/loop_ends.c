@@ -16,6 +16,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .step = step->step,
                                              .loss = step->loss,
                                              .grad_norm = step->grad_norm,
+                                             .clipped = sw_loop_clips(loop, step->grad_norm, step->skipped),
                                              .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
                                              .tokens = loop->trainer->run.settings.batch_tokens,
                                              .seconds = NAN,

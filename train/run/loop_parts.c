@@ -46,6 +46,11 @@ bool sw_loop_exports_after(const struct loop *loop, int64_t step) {
     return (every > 0 && step % every == 0) || (is_best && step > 0);
 }
 
+bool sw_loop_clips(const struct loop *loop, double grad_norm, bool skipped) {
+    const double clip = loop->trainer->run.settings.clip;
+    return clip > 0.0 && grad_norm > clip && !skipped;
+}
+
 void sw_loop_note_evaluation(struct loop *loop, int64_t step, double loss) {
     struct best_evaluation *best = &loop->best;
     best->since++;

@@ -61,6 +61,9 @@ sw_status sw_loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t
 /* Counts an evaluation of --eval-every for --early-stop. A loss that is not finite is no improvement. */
 void sw_loop_note_evaluation(struct loop *loop, int64_t step, double loss);
 
+/* Tells whether a step's gradient was scaled down to --clip. */
+bool sw_loop_clips(const struct loop *loop, double grad_norm, bool skipped);
+
 /* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
 sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss);
 

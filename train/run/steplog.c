@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REAL_DIGITS = 6, FEWEST_EVALUATIONS = 16 };
+enum { REAL_DIGITS = 6, FEWEST_EVALUATIONS = 16, CLIP_STEPS = 100 };
 enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_KINDS };
 
 /* The key that only lines of a kind have. */
@@ -30,27 +30,49 @@ struct sw_steplog {
     int64_t last[LINE_KINDS];          /* step of the last line of each kind; 0: none */
     struct sw_eval_record *evaluation; /* [evaluations]: those that the log had */
     int64_t evaluations, evaluations_room;
+    bool clipped[CLIP_STEPS]; /* the last steps, by their number modulo its length */
+    int64_t steps;            /* steps that the log has, up to CLIP_STEPS of them */
     bool on_terminal;
     bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
 };
 
-/* Returns the step of a complete line, or -1. *out_loss: the loss of an evaluation; NAN: not finite. */
-static int64_t step_of_line(const char *line, size_t length, enum line_kind *out_kind, double *out_loss) {
-    if (length == 0 || line[length - 1] != '\n')
-        return -1;
-    json_t *root = json_loadb(line, length - 1, 0, NULL);
+/* The parts of a line that an opened log remembers. */
+struct line {
+    int64_t step;
+    enum line_kind kind;
+    double val_loss; /* of an evaluation; NAN: not finite */
+    bool clipped;
+};
+
+/* Reads a complete line. Another one has the step -1. */
+static struct line read_line(const char *text, size_t length) {
+    if (length == 0 || text[length - 1] != '\n')
+        return (struct line){.step = -1};
+    json_t *root = json_loadb(text, length - 1, 0, NULL);
     const json_t *step = json_object_get(root, "step"), *loss = json_object_get(root, "val_loss");
-    const int64_t number = json_is_integer(step) ? json_integer_value(step) : -1;
-    *out_loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN;
-    *out_kind = LINE_STEP;
+    struct line line = {.step = json_is_integer(step) ? json_integer_value(step) : -1,
+                        .val_loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN,
+                        .clipped = json_is_true(json_object_get(root, "clipped"))};
     for (int kind = 0; kind < LINE_KINDS; kind++)
         if (json_object_get(root, kind_keys[kind]) != NULL)
-            *out_kind = (enum line_kind)kind;
+            line.kind = (enum line_kind)kind;
     json_decref(root);
-    return number;
+    return line;
 }
 
-static sw_status remember_evaluation(struct sw_steplog *log, int64_t step, double loss) {
+static void note_clipped(struct sw_steplog *log, int64_t step, bool clipped) {
+    log->clipped[step % CLIP_STEPS] = clipped;
+    log->steps += log->steps < CLIP_STEPS;
+}
+
+static double clipped_share(const struct sw_steplog *log) {
+    int64_t clipped = 0;
+    for (int i = 0; i < CLIP_STEPS; i++)
+        clipped += log->clipped[i];
+    return (double)clipped / (double)log->steps;
+}
+
+static sw_status note_evaluation(struct sw_steplog *log, int64_t step, double loss) {
     if (log->evaluations == log->evaluations_room) {
         const int64_t room = log->evaluations_room * 2 + FEWEST_EVALUATIONS;
         struct sw_eval_record *more = realloc(log->evaluation, (size_t)room * sizeof *more);
@@ -63,29 +85,33 @@ static sw_status remember_evaluation(struct sw_steplog *log, int64_t step, doubl
     return SW_OK;
 }
 
+static sw_status note_line(struct sw_steplog *log, const struct line *line) {
+    log->last[line->kind] = line->step;
+    if (line->kind == LINE_STEP && line->step > 0)
+        note_clipped(log, line->step, line->clipped);
+    return line->kind == LINE_EVALUATION ? note_evaluation(log, line->step, line->val_loss) : SW_OK;
+}
+
 /* Returns the length of the leading lines that are complete and not after last_step. */
 static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_step, off_t *out_bytes) {
-    char *line = NULL;
+    char *text = NULL;
     size_t capacity = 0;
     ssize_t length = 0;
     off_t kept = 0;
     sw_status status = SW_OK;
-    while (status == SW_OK && (length = getline(&line, &capacity, file)) > 0) {
-        enum line_kind kind = LINE_STEP;
-        double loss;
-        const int64_t step = step_of_line(line, (size_t)length, &kind, &loss);
+    while (status == SW_OK && (length = getline(&text, &capacity, file)) > 0) {
+        const struct line line = read_line(text, (size_t)length);
         /* A killed process leaves a line without its end. Other damage is worth a warning. */
-        if (step < 0 && line[length - 1] == '\n')
+        if (line.step < 0 && text[length - 1] == '\n')
             sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
                         (long long)kept);
-        if (step < 0 || step > last_step)
+        if (line.step < 0 || line.step > last_step)
             break;
-        log->last[kind] = step;
-        status = kind == LINE_EVALUATION ? remember_evaluation(log, step, loss) : SW_OK;
+        status = note_line(log, &line);
         kept += length;
     }
     const bool failed = ferror(file) != 0;
-    free(line);
+    free(text);
     if (failed)
         return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
     *out_bytes = kept;
@@ -211,6 +237,8 @@ sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record recor
     if (log == NULL)
         return SW_OK;
     log->last[LINE_STEP] = record.step;
+    note_clipped(log, record.step, record.clipped);
+    record.clipped_share = clipped_share(log);
     return write_line(log, text, sw_step_to_json(&record, text));
 }
 

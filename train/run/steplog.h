@@ -18,6 +18,8 @@ struct sw_step_record {
     int64_t time_s; /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
     double loss;    /* nats a token */
     double grad_norm;
+    bool clipped;         /* the gradient was scaled down */
+    double clipped_share; /* of the last 100 steps, or of all where there are fewer; set by the log */
     double lr;
     int64_t tokens; /* tokens of this step, over all ranks */
     double seconds;

@@ -35,7 +35,7 @@ static const struct member peak_members[] = {
 };
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 15, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 17, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
                   SW_STEPLOG_LINE_CHARS,
@@ -124,6 +124,9 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     put_time(&writer, record->time_s);
     put_real(&writer, "loss", record->loss);
     put_real(&writer, "grad_norm", record->grad_norm);
+    put_name(&writer, "clipped");
+    put(&writer, record->clipped ? "true" : "false");
+    put_real(&writer, "clipped_share", record->clipped_share);
     put_real(&writer, "lr", record->lr);
     put_int(&writer, "tokens", record->tokens);
     put_real(&writer, "seconds", record->seconds);
