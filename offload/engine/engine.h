@@ -129,6 +129,8 @@ struct sw_engine_spec {
     int64_t applied_steps, skipped_steps; /* counts of a resumed run; 0 for a new one */
     struct sw_loss_scale loss_scale;      /* scale of a resumed run; 0 for the type's initial one */
     int64_t trace_ops;                    /* ops whose times are kept, from the first step on; 0: no trace */
+    /* The times of one step alone are kept: of the first from this one on whose program can follow itself. 0: of all */
+    int64_t trace_step;
 };
 
 /* Opens an engine, which takes the memory of all tiers and starts the lanes. The caller closes it. */
@@ -208,7 +210,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
  * is idle. */
 void sw_engine_replay_io(struct sw_engine *engine, bool on);
 
-/* Returns the measured times; trace_ops was above 0, and the engine is idle. */
+/* Returns the measured times, which are complete for all steps that were waited for; trace_ops was above 0. */
 const struct sw_trace *sw_engine_trace(const struct sw_engine *engine);
 
 #endif

@@ -104,6 +104,20 @@ const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t n
     return trace->program[number].times;
 }
 
+int64_t sw_trace_step(const struct sw_trace *trace, int64_t number) {
+    assert(number >= 0 && number < trace->program_count);
+    return trace->program[number].step;
+}
+
+int64_t sw_trace_find_steady(const struct sw_trace *trace, int64_t step) {
+    for (int64_t i = 0; i < trace->program_count; i++) {
+        const sw_program_kind kind = (sw_program_kind)(trace->program[i].program - trace->plan->program);
+        if (trace->program[i].step >= step && sw_program_repeats(kind))
+            return i;
+    }
+    return -1;
+}
+
 int64_t sw_trace_steps(const struct sw_trace *trace) {
     return trace->steps;
 }

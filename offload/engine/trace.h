@@ -29,8 +29,14 @@ struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind,
 /* Returns the number of programs kept, flushes included, and program `number`, from 0. */
 int64_t sw_trace_programs(const struct sw_trace *trace);
 const struct sw_program *sw_trace_program(const struct sw_trace *trace, int64_t number);
+/* Returns the step of program `number`. */
+int64_t sw_trace_step(const struct sw_trace *trace, int64_t number);
 /* Returns the times of program `number`, one entry per op. */
 const struct sw_op_times *sw_trace_times(const struct sw_trace *trace, int64_t number);
+
+/* Returns the number of the first program from `step` on that can follow itself, as in the middle of a run; -1: none.
+ */
+int64_t sw_trace_find_steady(const struct sw_trace *trace, int64_t step);
 
 /* Returns the number of training steps that the trace holds. */
 int64_t sw_trace_steps(const struct sw_trace *trace);

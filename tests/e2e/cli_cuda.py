@@ -135,6 +135,20 @@ def odd_lengths():
     return problems
 
 
+def predictions_are_kept():
+    """A start that measures to choose its plan keeps what it predicted, for the report."""
+    run = os.path.join(SCRATCH, "predicted")
+    program.must("train", "--model", "llama-tiny", "--init", "--data", DATA, "--run", run, "--steps", 3, "--seq", 8,
+                 "--micro-batch", 1, "--batch-tokens", 16, "--threads", 1, "--device", "cuda", "--place", "optimizer=host")
+    made = program.read_json(os.path.join(run, "run.json"))["prediction"]
+    timeline = program.read_json(os.path.join(run, "timeline.json"))
+    problems = positive("prediction", made, "step_seconds", "tokens_per_second") + positive("lanes", made["lanes"], "compute")
+    if not math.isclose(made["tokens_per_second"] * made["step_seconds"], 16) or made["bytes"] != program.steps_of(run)[-1]["bytes"]:
+        problems.append(f"prediction {made}")
+    works = [{span[2] for span in timeline[which]["lanes"]["compute"]} for which in ("predicted", "measured")]
+    return problems + ([] if works[0] == works[1] and "backward" in works[0] else [f"timelines of {works}"])
+
+
 def tf32_rounds_a_little():
     """A training of fp32 whose products are rounded learns nearly the same; the CPU has no such products."""
     losses, problems = {}, []
@@ -311,5 +325,5 @@ def pairs_with_a_peer():
     return problems
 
 
-script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, tf32_rounds_a_little,
+script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, predictions_are_kept, tf32_rounds_a_little,
                 benches_of_parts, bench_of_steps)

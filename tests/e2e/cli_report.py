@@ -1,5 +1,6 @@
 """spillway report: the page's data against the log, what it must not fetch or overwrite, and bad or long logs."""
 
+import getpass
 import html.parser
 import http.client
 import json
@@ -26,10 +27,10 @@ def path(*names):
     return os.path.join(SCRATCH, *names)
 
 
-def train(run, *more):
+def train(run, *more, steps=STEPS):
     data = program.write(path("data.txt"), program.text(3, 20000))
     program.must("train", "--model", "gpt2-tiny", "--init", "--data", data, "--val", "10%", "--eval-every", 4, "--run",
-                 path(run), "--steps", STEPS, *program.SHAPE, *more)
+                 path(run), "--steps", steps, *program.SHAPE, *more)
     return path(run)
 
 
@@ -230,6 +231,41 @@ def million_lines():
 
 
 
+# --- The run's own files ---------------------------------------------------------------------------------------------
+
+
+def start_is_described():
+    """Each start describes its machine and plan; the plan's bytes are those of the log. A step's timeline fits them."""
+    run = train("described", "--place", "optimizer=nvme")
+    program.must("resume", run, "--steps", STEPS + 12, "--place", "optimizer=host")
+    found, problems = program.read_json(os.path.join(run, "run.json")), []
+    text, last = json.dumps(found["machine"]), program.steps_of(run)[-1]
+    private = {socket.gethostname(), getpass.getuser(), os.path.basename(SCRATCH)}
+    problems += [f"the machine's description holds {name!r}" for name in private if re.search(rf"\b{re.escape(name)}\b", text)]
+    if found["machine"]["cores"] < 1 or found["machine"]["gpu"] is not None or len(found["machine"]["store"]) != 1:
+        problems.append(f"machine {text}")
+    made = found["prediction"]
+    problems += [f"{name}: {made[name]} before a step" for name in ("step_seconds", "tokens_per_second", "lanes") if made[name] is not None]
+    if made["first_step"] != STEPS + 1 or made["bytes"] != last["bytes"]:
+        problems.append(f"prediction {made}, last step {last}")
+    problems += [f"peak {tier}" for tier in ("device", "host") if made["peak"][tier] != last["peak"][tier]]
+    timeline = program.read_json(os.path.join(run, "timeline.json"))
+    moved = sum(span[6] for span in timeline["measured"]["lanes"]["upload"])
+    if timeline["step"] != STEPS + 10 or timeline["predicted"] is not None or moved != last["bytes"]["upload"]:
+        problems.append(f"timeline of step {timeline['step']}, {moved} bytes up")
+    return problems
+
+
+def timeline_beside_a_trace():
+    """--trace is as ever, and a run of one step, which is like no other, keeps no timeline."""
+    traced, single = train("traced", "--trace", path("trace.json")), train("single", steps=1)
+    steps = {event["args"]["step"] for event in program.read_json(path("trace.json"))["traceEvents"] if event["ph"] == "X"}
+    problems = [] if steps == set(range(1, STEPS + 1)) else [f"the trace has the steps {sorted(steps)}"]
+    step = program.read_json(os.path.join(traced, "timeline.json"))["step"]
+    problems += [] if step == 10 else [f"the timeline is of step {step}"]
+    return problems + (["one step has a timeline"] if os.path.exists(os.path.join(single, "timeline.json")) else [])
+
+
 # --- A real browser --------------------------------------------------------------------------------------------------
 
 
@@ -367,5 +403,5 @@ def watch_answers_this_machine_alone():
     return problems
 
 
-script_test.run(data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
+script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
                 long_logs, largest_page, million_lines, browser_draws_it, watch_follows_the_run, watch_answers_this_machine_alone)

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "offload/engine/timeline.h"
 #include "offload/engine/trace.h"
 
 #include <stdio.h>
@@ -58,11 +59,8 @@ static void open_trace(struct fixture *f, int64_t ops) {
     assert_int_equal(sw_trace_create(&f->plan, ops, "test", &f->trace), SW_OK);
 }
 
-/* The file as text; the caller frees it. */
-static char *written(const struct sw_trace *trace) {
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    sw_trace_write(trace, file);
+/* Returns a file's text and closes it. The caller frees the text. */
+static char *text_of(FILE *file) {
     const size_t bytes = (size_t)ftell(file);
     char *text = calloc(bytes + 1, 1);
     assert_non_null(text);
@@ -70,6 +68,13 @@ static char *written(const struct sw_trace *trace) {
     assert_int_equal(fread(text, 1, bytes, file), bytes);
     fclose(file);
     return text;
+}
+
+static char *written(const struct sw_trace *trace) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    sw_trace_write(trace, file);
+    return text_of(file);
 }
 
 static int64_t count_of(const char *text, const char *part) {
@@ -158,11 +163,106 @@ static void test_keeps_whole_programs_until_full(void **state) {
     }
 }
 
+/* --- Timelines ---------------------------------------------------------------------------------------------------- */
+
+static char *timeline_of(const struct sw_plan *plan, const struct sw_program *program,
+                         const struct sw_op_times *times) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    sw_timeline_write(plan, program, times, file);
+    return text_of(file);
+}
+
+/* Reads that overlap follow each other, what did not run is left out, and time zero is the first start. */
+static void test_timeline_of_a_step(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 8);
+    struct sw_op_times times[STEP_OPS] = {{1002000, 1004000}, {1003000, 1004005}, {1004000, 1005000}};
+    char *text = timeline_of(&f.plan, &f.plan.program[SW_PROGRAM_UPDATE], times);
+    assert_string_equal(
+        text,
+        "{\"seconds\":0.000003000,\"ops\":3,\"units\":4,\"lanes\":{"
+        "\"compute\":[[2.0,1.0,\"forward\",2,2,1,0]],\"upload\":[],\"download\":[],"
+        "\"read\":[[0.0,2.0,\"optimizer\",1,1,1,4000],[2.0,0.0,\"gradients\",0,0,1,10]],\"write\":[],\"update\":[],"
+        "\"comm\":[]}}");
+    free(text);
+    times[2] = (struct sw_op_times){SW_TRACE_NOT_RUN, SW_TRACE_NOT_RUN};
+    text = timeline_of(&f.plan, &f.plan.program[SW_PROGRAM_UPDATE], times);
+    assert_int_equal(count_of(text, "forward"), 0);
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
+/* However many ops a lane has, its spans are few, in order, apart from each other, and hold all ops and bytes. */
+static void test_timelines_are_bounded(void **state) {
+    (void)state;
+    enum { OPS = 20000 };
+    static struct sw_op ops[OPS];
+    static int32_t order[OPS];
+    static struct sw_op_times times[OPS];
+    struct fixture f;
+    open_trace(&f, 8);
+    for (int32_t i = 0; i < OPS; i++) {
+        ops[i] = (struct sw_op){.kind = SW_OP_READ,
+                                .lane = SW_LANE_READ,
+                                .content = i % 3 == 0 ? SW_CONTENT_WEIGHTS : SW_CONTENT_OPTIMIZER,
+                                .unit = i / 100,
+                                .bytes = 3};
+        order[i] = i;
+        times[i] = (struct sw_op_times){i * 1000 + i % 7 * 50, i * 1000 + 900 + i % 5 * 1000};
+    }
+    const struct sw_program program = {
+        .op = ops, .op_count = OPS, .lane_op = {[SW_LANE_READ] = order}, .lane_count = {[SW_LANE_READ] = OPS}};
+    char *text = timeline_of(&f.plan, &program, times);
+    const char *at = strstr(text, "\"read\":[");
+    assert_non_null(at);
+    at += strlen("\"read\":[");
+    double end_us = -1.0;
+    long long all_ops = 0, all_bytes = 0;
+    int spans = 0, read = 0;
+    for (; *at == '[' || *at == ','; spans++) {
+        double start_us, duration_us;
+        int first, last;
+        long long here, bytes;
+        assert_int_equal(sscanf(at + (*at == ','), "[%lf,%lf,\"%*[a-z]\",%d,%d,%lld,%lld]%n", &start_us, &duration_us,
+                                &first, &last, &here, &bytes, &read),
+                         6);
+        at += read + (*at == ',');
+        assert_true(start_us >= end_us - 0.11 && duration_us >= 0.0 && first <= last);
+        end_us = start_us + duration_us;
+        all_ops += here;
+        all_bytes += bytes;
+    }
+    assert_true(spans > SW_TIMELINE_LANE_SPANS / 4 && spans <= SW_TIMELINE_LANE_SPANS);
+    assert_int_equal(all_ops, OPS);
+    assert_int_equal(all_bytes, 3 * OPS);
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
+static void test_finds_a_step_that_can_follow_itself(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 3 * STEP_OPS);
+    sw_trace_begin(f.trace, SW_PROGRAM_FLUSH_REDO, 4, 0);
+    assert_int_equal(sw_trace_find_steady(f.trace, 1), -1);
+    sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 5, 0);
+    sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 6, 0);
+    assert_int_equal(sw_trace_find_steady(f.trace, 1), 1);
+    assert_int_equal(sw_trace_step(f.trace, sw_trace_find_steady(f.trace, 6)), 6);
+    assert_int_equal(sw_trace_find_steady(f.trace, 7), -1);
+    sw_trace_destroy(f.trace);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_times_and_rates),
         cmocka_unit_test(test_rows_are_reused),
         cmocka_unit_test(test_only_what_ran),
+        cmocka_unit_test(test_timeline_of_a_step),
+        cmocka_unit_test(test_timelines_are_bounded),
+        cmocka_unit_test(test_finds_a_step_that_can_follow_itself),
         cmocka_unit_test(test_keeps_whole_programs_until_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "train/cli/drives.h"
+#include "train/devices/drives.h"
 
 enum { PATH_CHARS = 1024 };
 

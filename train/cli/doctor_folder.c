@@ -2,7 +2,7 @@
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "train/cli/doctor.h"
-#include "train/cli/drives.h"
+#include "train/devices/drives.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -41,6 +41,10 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     free(config);
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
+    if (run->machine != NULL)
+        json_object_set(root, "machine", run->machine);
+    if (run->prediction != NULL)
+        json_object_set(root, "prediction", run->prediction);
     if (status == SW_OK)
         return sw_json_write_file(path, root, SW_FILE_PRIVATE);
     json_decref(root);
@@ -76,6 +80,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
     SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
     SW_TRY(sw_run_stores_from_json(root, path, run));
+    run->machine = json_incref(json_object_get(root, "machine"));
+    run->prediction = json_incref(json_object_get(root, "prediction"));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
     return read_config(config, path, &run->config);
 }
@@ -110,6 +116,8 @@ void sw_run_release(struct sw_run *run) {
     sw_run_stores_release(run->left, run->left_count);
     sw_option_list_release(&run->starts);
     sw_algorithm_record_release(&run->products);
+    json_decref(run->machine);
+    json_decref(run->prediction);
     *run = (struct sw_run){0};
 }
 

@@ -11,6 +11,7 @@
 #include "train/settings/options.h"
 #include "train/settings/settings.h"
 
+#include <jansson.h>
 #include <stdint.h>
 
 enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
@@ -41,6 +42,7 @@ struct sw_run {
     int64_t left_count;
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last (run_starts.h) */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
+    json_t *machine, *prediction; /* of the newest start, for reports alone; NULL: an older version wrote run.json */
 };
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run);

@@ -213,29 +213,20 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
     return status;
 }
 
-static sw_status measure(const struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
-                         const char *folder, struct sw_ranks *ranks, const struct sw_plan *plan,
-                         struct sw_machine_rates *out) {
+static sw_status measure(const struct sw_plan_start *start, const struct sw_plan *plan, struct sw_machine_rates *out) {
     struct sw_places places;
-    const struct sw_store_owner owner = sw_settings_owner(settings);
-    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
-    const struct sw_rates_target target = {.settings = settings,
-                                           .model = model,
-                                           .devices = devices,
+    const struct sw_store_owner owner = sw_settings_owner(start->settings);
+    SW_TRY(sw_places_of(&start->settings->nvme, start->folder, &owner, &places));
+    const struct sw_rates_target target = {.settings = start->settings,
+                                           .model = start->model,
+                                           .devices = start->devices,
                                            .ring_chunks = plan->spec.ring_chunks,
                                            .directories = places.path,
                                            .directory_count = places.count,
-                                           .ranks = ranks};
+                                           .ranks = start->ranks};
     const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
     sw_places_release(&places);
     return status;
-}
-
-static double step_seconds(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
-    for (int i = 0; i < prices->orders; i++)
-        if (prices->order[i].group == plan->spec.group)
-            return fmin(prices->order[i].step_s, prices->order[i].chosen_s);
-    return prices->update.known ? prices->update.chosen_s : 0.0;
 }
 
 static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
@@ -254,14 +245,14 @@ static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *
 }
 
 /* Measures on rank 0 and gives the rates, or the fact that there are none, to all ranks. */
-static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_settings *settings, struct sw_model *model,
-                                 const struct sw_devices *devices, const char *folder, const struct sw_plan *plan,
+static sw_status measure_for_all(const struct sw_plan_start *start, const struct sw_plan *plan,
                                  struct sw_machine_rates *out, bool *out_known) {
+    struct sw_ranks *ranks = start->ranks;
     bool stopped = false;
     *out_known = true;
     if (sw_ranks_rank(ranks) == 0) {
         sw_ranks_enter(ranks, "measuring", 0);
-        const sw_status status = measure(settings, model, devices, folder, ranks, plan, out);
+        const sw_status status = measure(start, plan, out);
         sw_ranks_leave(ranks);
         *out_known = status == SW_OK;
         stopped = status == SW_ERR_STOPPED;
@@ -275,27 +266,23 @@ static sw_status measure_for_all(struct sw_ranks *ranks, const struct sw_setting
     if (!*out_known)
         return SW_OK;
     SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
-    return sw_rates_measure_ranks(ranks, devices, sw_settings_type(settings), &out->rates);
+    return sw_rates_measure_ranks(ranks, start->devices, sw_settings_type(start->settings), &out->rates);
 }
 
-static sw_status choose_at_start(struct sw_settings *settings, struct sw_model *model, const struct sw_devices *devices,
-                                 const char *folder, struct sw_ranks *ranks, struct sw_plan **plan,
-                                 double *out_step_s) {
-    struct sw_machine_rates rates = {0};
+/* Measures this machine if something is open, and chooses by the rates, which the caller releases. */
+static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan,
+                                 struct sw_machine_rates *rates, bool *out_known) {
     struct sw_plan_prices prices;
-    bool known;
-    *out_step_s = 0.0;
-    if (!sw_plan_choice_is_open(settings, devices, *plan))
+    *out_known = false;
+    if (!sw_plan_choice_is_open(start->settings, start->devices, *plan))
         return SW_OK;
     sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
-    sw_status status = measure_for_all(ranks, settings, model, devices, folder, *plan, &rates, &known);
-    if (status == SW_OK && known)
-        status = sw_ranks_agree_on_error(ranks, sw_plan_choose(settings, model, &rates.rates, &prices, plan));
-    sw_rates_release(&rates);
-    SW_TRY(status);
-    if (known)
-        log_choice(*plan, &prices);
-    *out_step_s = known ? step_seconds(*plan, &prices) : 0.0;
+    SW_TRY(measure_for_all(start, *plan, rates, out_known));
+    if (!*out_known)
+        return SW_OK;
+    SW_TRY(sw_ranks_agree_on_error(start->ranks,
+                                   sw_plan_choose(start->settings, start->model, &rates->rates, &prices, plan)));
+    log_choice(*plan, &prices);
     return SW_OK;
 }
 
@@ -327,9 +314,26 @@ static sw_status complete(struct sw_settings *settings, const struct sw_model *m
     }
 }
 
-sw_status sw_plan_choose_at_start(struct sw_settings *settings, struct sw_model *model,
-                                  const struct sw_devices *devices, const char *folder, struct sw_ranks *ranks,
-                                  struct sw_plan **plan, double *out_step_s) {
-    SW_TRY(choose_at_start(settings, model, devices, folder, ranks, plan, out_step_s));
-    return complete(settings, model, ranks, plan);
+/* Predicts the plan's steps on rank 0. A run can do without. */
+static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan, const struct sw_rates *rates,
+                     struct sw_forecast *out) {
+    const sw_status status = sw_ranks_rank(start->ranks) == 0 ? sw_forecast_make(plan, rates, out) : SW_OK;
+    if (status == SW_OK)
+        return;
+    sw_log_warn("the step time is not predicted: %s", sw_error_message(status));
+    sw_error_clear();
+    sw_forecast_release(out);
+}
+
+sw_status sw_plan_choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan, struct sw_forecast *out) {
+    struct sw_machine_rates rates = {0};
+    bool known;
+    *out = (struct sw_forecast){0};
+    sw_status status = choose_at_start(start, plan, &rates, &known);
+    if (status == SW_OK)
+        status = complete(start->settings, start->model, start->ranks, plan);
+    if (status == SW_OK && known)
+        forecast(start, *plan, &rates.rates, out);
+    sw_rates_release(&rates);
+    return status;
 }

@@ -39,7 +39,7 @@ double sw_costs_of_save(const struct sw_costs *costs) {
 
 void sw_costs_say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    const int64_t save_steps = sw_writes_save_steps(&settings->save_every, trainer->predicted_step_s);
+    const int64_t save_steps = sw_writes_save_steps(&settings->save_every, trainer->forecast.step.step_s);
     const struct sw_writes writes = sw_writes_of(trainer->plan, save_steps);
     char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
     sw_writes_text((double)writes.step_bytes, step);
@@ -70,7 +70,7 @@ static const char *interval_text(const struct sw_option_every *every, char text[
 
 void sw_costs_say_kill(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
-    const double step_s = trainer->predicted_step_s;
+    const double step_s = trainer->forecast.step.step_s;
     const int64_t steps = sw_writes_save_steps(every, step_s);
     char interval[INTERVAL_CHARS], priced[INTERVAL_CHARS] = "";
     if (trainer->plan->spec.one_generation) {

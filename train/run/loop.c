@@ -182,6 +182,9 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     loop->heard |= result.requests;
     loop->save_is_due |= (result.requests & REQUEST_SAVE) != 0 && step >= loop->save_step;
     remember(loop, &result);
+    if (loop->trainer->timeline != NULL)
+        sw_timeline_file_after(loop->trainer->timeline, loop->trainer->folder, sw_engine_trace(loop->trainer->engine),
+                               step);
     const struct sw_step_record record = record_of(loop, &result);
     sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     SW_TRY(sw_loop_keep_failure(loop, sw_steplog_step(loop->log, record)));

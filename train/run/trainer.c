@@ -6,6 +6,7 @@
 #include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
 #include "train/devices/gpu_verdict.h"
+#include "train/devices/machine_record.h"
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_starts.h"
@@ -16,6 +17,7 @@
 #include "train/run/commit_text.h"
 #include "train/run/samples.h"
 #include "train/run/trace_file.h"
+#include "train/settings/places.h"
 #include "train/settings/room.h"
 
 #include <stdio.h>
@@ -138,7 +140,19 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     return sw_ranks_agree_on_error(ranks, make_plan(trainer));
 }
 
+/* Prepares the timeline of a step, which a run can do without. */
+static void open_timeline(struct sw_trainer *trainer) {
+    const struct sw_timeline_spec spec = {.plan = trainer->plan,
+                                          .predicted = trainer->forecast.timeline,
+                                          .first_step = trainer->position.step + 1,
+                                          .last_step = trainer->run.settings.steps};
+    if (sw_ranks_rank(trainer->ranks) == 0 && sw_timeline_file_open(&spec, &trainer->timeline) != SW_OK)
+        sw_error_clear();
+}
+
 sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
+    const bool traces = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0;
+    open_timeline(trainer);
     const struct sw_engine_spec spec = {
         .plan = trainer->plan,
         .device = trainer->devices.compute,
@@ -151,7 +165,8 @@ sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
         .loss_scale = trainer->position.loss_scale,
-        .trace_ops = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? SW_TRACE_OPS : 0,
+        .trace_ops = traces ? SW_TRACE_OPS : sw_timeline_file_ops(trainer->timeline),
+        .trace_step = traces ? 0 : sw_timeline_file_step(trainer->timeline),
         .comm = sw_ranks_comm(trainer->ranks),
         .watch = sw_ranks_watch(trainer->ranks),
     };
@@ -161,11 +176,31 @@ sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
 sw_status sw_trainer_choose_plan(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    SW_TRY(sw_plan_choose_at_start(settings, trainer->model, &trainer->devices, trainer->folder, trainer->ranks,
-                                   &trainer->plan, &trainer->predicted_step_s));
+    const struct sw_plan_start start = {.settings = settings,
+                                        .model = trainer->model,
+                                        .devices = &trainer->devices,
+                                        .folder = trainer->folder,
+                                        .ranks = trainer->ranks};
+    SW_TRY(sw_plan_choose_at_start(&start, &trainer->plan, &trainer->forecast));
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
     SW_TRY(sw_room_say(trainer->plan, &info, settings));
     return sw_agree_on_plan(trainer);
+}
+
+/* Describes machine and plan in run.json, for reports. */
+static sw_status describe_start(struct sw_trainer *trainer) {
+    struct sw_run *run = &trainer->run;
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    const struct sw_store_owner owner = sw_settings_owner(&run->settings);
+    struct sw_places places;
+    SW_TRY(sw_places_of(&run->settings.nvme, trainer->folder, &owner, &places));
+    json_decref(run->machine);
+    json_decref(run->prediction);
+    run->machine = sw_machine_record(&info, places.path, places.count);
+    run->prediction =
+        sw_forecast_to_json(&trainer->forecast, trainer->plan, trainer->position.step + 1, run->settings.batch_tokens);
+    sw_places_release(&places);
+    return SW_OK;
 }
 
 sw_status sw_trainer_add_start(struct sw_trainer *trainer) {
@@ -173,7 +208,8 @@ sw_status sw_trainer_add_start(struct sw_trainer *trainer) {
     char id[SW_STORE_ID_CHARS];
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_new_id(id)));
     SW_TRY(sw_ranks_spread(ranks, "identity of the start", id, sizeof id));
-    return sw_ranks_agree_on_error(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_run_add_start(&trainer->run, trainer->position.start, id)));
+    return sw_ranks_first(ranks, describe_start(trainer));
 }
 
 sw_status sw_trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
@@ -206,6 +242,8 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     sw_source_close(trainer->source);
     sw_frozen_close(trainer->frozen);
     json_decref(trainer->given);
+    sw_timeline_file_close(trainer->timeline);
+    sw_forecast_release(&trainer->forecast);
     sw_run_release(&trainer->run);
     if (trainer->lock >= 0)
         close(trainer->lock);

@@ -11,7 +11,9 @@
 #include "train/folder/run.h"
 #include "train/folder/source.h"
 #include "train/model/model.h"
+#include "train/plan/forecast.h"
 #include "train/run/costs.h"
+#include "train/run/timeline_file.h"
 #include "train/settings/settings.h"
 #include "train/stores/start.h"
 
@@ -39,7 +41,8 @@ struct sw_trainer {
     struct sw_samples *samples;        /* NULL: --sample-every is 0 */
     double validation_loss;            /* the last validation loss, in nats a token; 0: none */
     struct sw_costs costs;             /* since this start */
-    double predicted_step_s;           /* 0: not predicted */
+    struct sw_forecast forecast;       /* what rank 0's plan promises for the steps */
+    struct sw_timeline_file *timeline; /* NULL: this start keeps none */
     int64_t start_ns;                  /* when this process began the run (sw_now_ns) */
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;

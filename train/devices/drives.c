@@ -1,4 +1,4 @@
-#include "train/cli/drives.h"
+#include "train/devices/drives.h"
 
 #include "core/system_file.h"
 

@@ -1,6 +1,6 @@
 /* Finds the file system of a folder and the drives behind it. */
-#ifndef SW_TRAIN_CLI_DRIVES_H
-#define SW_TRAIN_CLI_DRIVES_H
+#ifndef SW_TRAIN_DEVICES_DRIVES_H
+#define SW_TRAIN_DEVICES_DRIVES_H
 
 #include <stdbool.h>
 #include <stdint.h>

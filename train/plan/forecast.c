@@ -1,0 +1,64 @@
+#include "train/plan/forecast.h"
+
+#include "offload/engine/timeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Programs of more ops get no predicted timeline: the simulator needs the times of all the steps that it simulates. */
+enum { MOST_OPS = (1 << 20) / SW_SIMULATE_MOST_STEPS };
+
+/* Writes the timeline of the last step but one, which has neighbours on both sides. */
+static sw_status write_timeline(const struct sw_plan *plan, const struct sw_trace *trace, char **out) {
+    enum { NUMBER = SW_SIMULATE_MOST_STEPS - 2 };
+    size_t bytes;
+    FILE *to = open_memstream(out, &bytes);
+    if (to == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
+    sw_timeline_write(plan, sw_trace_program(trace, NUMBER), sw_trace_times(trace, NUMBER), to);
+    const bool failed = ferror(to) != 0;
+    return fclose(to) == 0 && !failed ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
+}
+
+sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_forecast *out) {
+    const int64_t ops = plan->program[SW_PROGRAM_UPDATE].op_count;
+    struct sw_trace *trace = NULL;
+    *out = (struct sw_forecast){0};
+    if (ops > 0 && ops <= MOST_OPS)
+        SW_TRY(sw_trace_create(plan, SW_SIMULATE_MOST_STEPS * ops, "predicted", &trace));
+    sw_status status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, trace, &out->step);
+    if (status == SW_OK && trace != NULL)
+        status = write_timeline(plan, trace, &out->timeline);
+    sw_trace_destroy(trace);
+    return status;
+}
+
+void sw_forecast_release(struct sw_forecast *forecast) {
+    free(forecast->timeline);
+    *forecast = (struct sw_forecast){0};
+}
+
+/* Returns the bytes that a lane moves in a step. */
+static json_t *lane_bytes(const struct sw_plan *plan, sw_lane lane) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < program->lane_count[lane]; i++)
+        bytes += program->op[program->lane_op[lane][i]].bytes;
+    return json_integer(bytes);
+}
+
+json_t *sw_forecast_to_json(const struct sw_forecast *forecast, const struct sw_plan *plan, int64_t first_step,
+                            int64_t step_tokens) {
+    const bool known = forecast->step.step_s > 0.0;
+    json_t *lanes = known ? json_object() : json_null();
+    for (int lane = 0; known && lane < SW_LANES; lane++)
+        json_object_set_new(lanes, sw_lane_name((sw_lane)lane), json_real(forecast->step.lane_busy_s[lane]));
+    return json_pack("{s:I, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o}, s:{s:I, s:I, s:I}}", "first_step",
+                     (json_int_t)first_step, "step_seconds", known ? json_real(forecast->step.step_s) : json_null(),
+                     "tokens_per_second", known ? json_real((double)step_tokens / forecast->step.step_s) : json_null(),
+                     "lanes", lanes, "bytes", "nvme_read", lane_bytes(plan, SW_LANE_READ), "nvme_write",
+                     lane_bytes(plan, SW_LANE_WRITE), "upload", lane_bytes(plan, SW_LANE_UPLOAD), "download",
+                     lane_bytes(plan, SW_LANE_DOWNLOAD), "comm", lane_bytes(plan, SW_LANE_COMM), "peak", "device",
+                     (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
+                     (json_int_t)sw_plan_store_bytes(plan));
+}

@@ -1,0 +1,24 @@
+/* A plan's forecast of its steps when training begins. run.json keeps it, so that a report can put it beside what
+ * the steps then took. */
+#ifndef SW_TRAIN_PLAN_FORECAST_H
+#define SW_TRAIN_PLAN_FORECAST_H
+
+#include "offload/simulate/simulate.h"
+
+#include <jansson.h>
+
+struct sw_forecast {
+    struct sw_simulation step; /* a step without a save; step_s 0: there were no rates to predict it by */
+    char *timeline;            /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
+};
+
+/* Predicts the steps of a complete plan. The caller releases the forecast, also after a failure. */
+sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_forecast *out);
+void sw_forecast_release(struct sw_forecast *forecast);
+
+/* Returns the object "prediction" of run.json, which the caller owns. first_step: the first step of this start.
+ * step_tokens: tokens of a step, over all ranks. */
+json_t *sw_forecast_to_json(const struct sw_forecast *forecast, const struct sw_plan *plan, int64_t first_step,
+                            int64_t step_tokens);
+
+#endif
