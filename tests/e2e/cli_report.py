@@ -18,7 +18,8 @@ from program import script_test
 SCRATCH = program.scratch_folder()
 STEPS = 12
 MOST_BYTES = 2_000_000
-POINTS, RUNS = 800, 6
+POINTS, RUNS, WIDE_RUNS = 800, 10, 3  # with more than WIDE_RUNS, half of the points
+SAMPLES = 240
 MOST_KIB = 100_000  # the log of a million lines has twice as much
 LANES = ("compute", "upload", "download", "read", "write", "update", "comm")
 
@@ -63,6 +64,10 @@ def read_log():
 def line(step, **more):
     return json.dumps({"step": step, "loss": 4.0, "grad_norm": 1.0, "lr": 1e-3, "tokens": 8, "seconds": 0.5,
                        "tokens_per_second": 16.0, "lanes": {"compute": 0.25}, **more}) + "\n"
+
+
+def sample(step, prompt, text):
+    return json.dumps({"step": step, "sample": {"prompt": prompt, "text": text}, "sample_seconds": 0.1}) + "\n"
 
 
 def near(a, b):
@@ -142,7 +147,7 @@ def bad_logs():
     bad = {
         "no JSON": whole + "{'step': 1}\n", "cut": whole + '{"step":13,"lo\n', "zeros": whole + "\0\0\n",
         "no step": whole + '{"loss":1}\n', "twice": whole + line(STEPS), "a text": whole + line(13, loss="4.0"),
-        "more behind": whole + line(13).strip() + "}\n", "long": whole + line(13, x="a" * 70000),
+        "more behind": whole + line(13).strip() + "}\n", "long": whole + line(13, x="a" * 1_100_000),
         "deep": whole + line(13, x=json.loads("[" * 50 + "]" * 50)), "hex": whole + line(13).replace("4.0", "0x4"),
         "below one": whole + line(0), "nan": whole + line(13, loss=float("nan")),
     }
@@ -188,32 +193,79 @@ def long_logs():
     folder = copy("long", "".join(
         line(step, loss=3.0 + (step == 777) - (step == 40_001) * 0.5) + json.dumps(
             {"step": step, "val_loss": 2.5 - (step == 12_345), "val_tokens": 5}) + "\n" for step in range(1, steps + 1)))
-    page = page_of(*[folder] * RUNS)
-    run = data_of(page)["runs"][0]
-    points = len(run["columns"]["step"])
-    wanted = {"width": 64, "steps": steps, "tokens": 8 * steps, "seconds": steps / 2, "best": [12_345, 1.5],
-              "last_evaluation": [steps, 2.5]}
-    problems += [f"{name}: {run[name]} instead of {value}" for name, value in wanted.items() if run[name] != value]
-    if points > POINTS or len(run["evaluations"]) > POINTS or run["columns"]["step"][-1] != steps:
-        problems.append(f"{points} points, {len(run['evaluations'])} evaluations")
-    if max(run["columns"]["loss_most"]) != 4.0 or min(run["columns"]["loss_least"]) != 2.5:
-        problems.append("a spike is lost")
-    return problems + ([] if len(page) < MOST_BYTES else [f"{RUNS} runs make {len(page)} bytes"])
+    for count in (WIDE_RUNS, RUNS):
+        page, most = page_of(*[folder] * count), POINTS if count == WIDE_RUNS else POINTS // 2
+        run = data_of(page)["runs"][0]
+        points = len(run["columns"]["step"])
+        wanted = {"width": 64 * POINTS // most, "steps": steps, "tokens": 8 * steps, "seconds": steps / 2, "best": [12_345, 1.5],
+                  "last_evaluation": [steps, 2.5]}
+        problems += [f"{name}: {run[name]} instead of {value}" for name, value in wanted.items() if run[name] != value]
+        if points > most or len(run["evaluations"]) > most or run["columns"]["step"][-1] != steps:
+            problems.append(f"{points} points, {len(run['evaluations'])} evaluations")
+        if max(run["columns"]["loss_most"]) != 4.0 or min(run["columns"]["loss_least"]) != 2.5:
+            problems.append("a spike is lost")
+        problems += [] if len(page) < MOST_BYTES else [f"{count} runs make {len(page)} bytes"]
+    return problems
 
 
 def largest_page():
-    """As many runs, points and digits as there can be."""
+    """As many runs, points, digits, samples and spans as there can be."""
     draw = random.Random(5).random
     names = program.steps_of(TRAINED)[0]
     log = "".join(json.dumps({"step": step, **{name: draw() * 1e-3 for name in ("loss", "grad_norm", "lr", "seconds", "mfu")},
                               "tokens": 10 ** 9, "tokens_per_second": draw() * 1e-3,
                               **{group: {name: draw() * 1e10 for name in names[group]} for group in ("lanes", "bytes", "peak")}}) +
-                  "\n" + json.dumps({"step": step, "val_loss": draw() * 1e-3}) + "\n"
+                  "\n" + json.dumps({"step": step, "val_loss": draw() * 1e-3}) + "\n" + sample(step, "a", "<\u4e2d>" * 3000)
                   for step in range(10 ** 9, 10 ** 9 + POINTS))
-    page = page_of(*[copy("dense", log)] * RUNS)
-    run = data_of(page)["runs"][-1]
-    counts = {len(run["evaluations"]), len(run["columns"]["step"])}
-    return [] if len(page) < MOST_BYTES and counts == {POINTS} else [f"{len(page)} bytes, {counts} points"]
+    spans = [[draw() * 1e8, draw() * 1e5, "activations", 100, 101, 9999, 10 ** 11] for _ in range(220)]
+    timeline = {"seconds": 1.0, "ops": 10 ** 6, "units": 102, "lanes": {lane: spans for lane in LANES}}
+    problems, folder = [], copy("dense", log)
+    program.write(path("dense", "timeline.json"), json.dumps({"step": 10, "predicted": timeline, "measured": timeline}))
+    for count in (1, WIDE_RUNS, WIDE_RUNS + 1, RUNS):
+        page, most = page_of(*[folder] * count), POINTS if count <= WIDE_RUNS else POINTS // 2
+        run = data_of(page)["runs"][-1]
+        counts = {len(run["evaluations"]), len(run["columns"]["step"])}
+        if len(page) > MOST_BYTES or counts != {most} or (run["timeline"] == "left out") == (count == 1):
+            problems.append(f"{count} runs: {len(page)} bytes, {counts} points, timeline {str(run['timeline'])[:20]}")
+    return problems
+
+
+def samples_are_kept():
+    """Of many, some evenly over the steps, the newest among them; texts are data whatever they hold."""
+    texts = ["</script><script>alert(1)</script>", "<b>&amp;<!--", "two\nlines\t\u2028 \u00e9\U0001f600 \0 end", ""]
+    log = read_log() + "".join(sample(step, prompt, texts[step % 4]) for step in range(1, 1001) for prompt in ("The ", "<i>"))
+    folder = copy("sampled", log + sample(1000, "bad", "@").replace("@", "\\ud800") + '{"step":1000,"sample":{"prompt":1}}\n')
+    page = page_of(folder)
+    run, problems = data_of(page)["runs"][0], []
+    steps = sorted({step for step, _, _ in run["samples"]})
+    gaps = {b - a for a, b in zip(steps[:-2], steps[1:-1])}
+    if not SAMPLES / 3 < len(run["samples"]) <= SAMPLES or steps[0] != 1 or steps[-1] != 1000 or len(gaps) != 1:
+        problems.append(f"{len(run['samples'])} samples of the steps {steps}")
+    if any(text != texts[step % 4] for step, _, text in run["samples"]) or (run["samples_seen"], run["samples_unreadable"]) != (2002, 2):
+        problems.append(f"{run['samples_seen']} samples, {run['samples_unreadable']} unreadable, {run['samples'][:4]}")
+    if page.count("<script") != 2 or page.count("</script>") != 2 or run["steps"] != STEPS:
+        problems.append(f"a text has made an element, or a step: {run['steps']}")
+    long = data_of(page_of(copy("long sample", sample(5, "p", "\u00e9" * 100_000))))["runs"][0]["samples"]
+    return problems + ([] if long == [[5, "p", "\u00e9" * 1000 + " [...]"]] else [f"a long sample: {str(long)[:200]}"])
+
+
+def prediction_beside_the_steps():
+    """The medians are of the steps after the first of the start that made the plan; older runs have no prediction."""
+    log = "".join(line(step, seconds=100.0 if step <= 5 else step / 10, lanes={"compute": step / 20}) for step in range(1, 16))
+    folder = copy("predicted", log)
+    found = program.read_json(os.path.join(folder, "run.json"))
+    found["prediction"].update(first_step=5, step_seconds=0.9, lanes={"compute": 0.7})
+    program.write(os.path.join(folder, "run.json"), json.dumps(found))
+    run, problems = data_of(page_of(folder))["runs"][0], []
+    measured = run["measured"]
+    if (measured["steps"], measured["step_seconds"], measured["lanes"]["compute"], measured["lanes"]["read"]) != (10, 1.05, 0.525, None):
+        problems.append(f"measured {measured}")
+    if run["prediction"] != found["prediction"] or run["machine"] != found["machine"] or run["timeline"] is not None:
+        problems.append(f"prediction {run['prediction']}, machine {run['machine']}")
+    del found["prediction"], found["machine"]
+    program.write(os.path.join(folder, "run.json"), json.dumps(found))
+    run = data_of(page_of(folder))["runs"][0]
+    return problems + ([] if run["prediction"] is None and run["machine"] is None else ["an old run has a prediction"])
 
 
 def million_lines():
@@ -274,7 +326,7 @@ class Drawn(html.parser.HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.curves, self.findings, self.text, self.scripts, self.inside = {}, 0, [], 0, []
+        self.curves, self.findings, self.text, self.scripts, self.bars, self.inside = {}, 0, [], 0, 0, []
         self.heading = ""
 
     def handle_starttag(self, tag, attrs):
@@ -283,6 +335,7 @@ class Drawn(html.parser.HTMLParser):
         self.heading = "" if tag == "h3" else self.heading
         self.findings += tag == "li"
         self.scripts += tag == "script"
+        self.bars += tag == "rect"
         if tag == "path" and "curve" in given.get("class", "").split():
             self.curves.setdefault(self.heading.split("  ")[0].strip(), []).append(given["d"])
 
@@ -312,7 +365,8 @@ def browser(page, *more):
 def browser_draws_it():
     """Every chart has its curves, also of a run without steps, with one step and with numbers that are not known."""
     problems = []
-    hostile = copy("<b>&|", read_log() + line(13, loss=None, grad_norm=None, seconds=None, tokens_per_second=None, lr=None))
+    hostile = copy("<b>&|", read_log() + line(13, loss=None, grad_norm=None, seconds=None, tokens_per_second=None, lr=None) +
+                   sample(13, "<i>The", "</script><script>document.title='owned'</script>"))
     runs = [TRAINED, hostile, copy("empty", ""), copy("one", line(5)), path("long")]
     if not os.path.exists(path("long", "log.jsonl")):
         runs.pop()
@@ -331,6 +385,25 @@ def browser_draws_it():
         problems.append("a loss that is not known is not told")
     if "<b>&|" not in text or made.scripts != 2 or made.findings < len(runs) - 1:
         problems.append(f"{made.scripts} scripts, {made.findings} findings, {text[:300]!r}")
+    problems += [f"the page lacks {words!r}" for words in ("</script><script>document.title='owned'</script>", "<i>The", "not predicted",
+                                                           "Machine", "Step 10.") if words not in text]
+    return problems + ([] if made.bars > 5 else [f"the timeline has {made.bars} bars"])
+
+
+def browser_draws_odd_files():
+    """Files that are JSON of another shape cost their section, and no more."""
+    folder, problems = copy("odd files", read_log()), []
+    found = program.read_json(os.path.join(folder, "run.json"))
+    for machine, prediction, timeline in ((7, [], {"step": 1}), ({"store": 3}, {"first_step": 1, "peak": "a"}, {"measured": {"lanes": 5}}),
+                                          ("a", "b", ["c"])):
+        program.write(os.path.join(folder, "run.json"), json.dumps({**found, "machine": machine, "prediction": prediction}))
+        program.write(os.path.join(folder, "timeline.json"), json.dumps(timeline))
+        page_of(folder)
+        made = Drawn()
+        made.feed(browser(path("report.html")))
+        text = " ".join(made.text)
+        if len(made.curves.get("Loss", [])) < 2 or "--batch-tokens" not in text:
+            problems.append(f"{machine}: {text[:300]!r}, {sorted(made.curves)}")
     return problems
 
 
@@ -404,4 +477,4 @@ def watch_answers_this_machine_alone():
 
 
 script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
-                long_logs, largest_page, million_lines, browser_draws_it, watch_follows_the_run, watch_answers_this_machine_alone)
+                long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone)

@@ -19,7 +19,7 @@ struct report_options {
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "RUN", .kind = SW_OPTION_LIST, AT(runs), .group = "Input", .required = true,
-     .what = "folder of a run, also of one that goes on; up to 6 are drawn over each other"},
+     .what = "folder of a run, also of one that goes on; up to 10 are drawn over each other"},
     {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = SW_OPTION_OUTPUT, .value = "FILE",
      .what = "file to write; a report that is there is replaced; default: report.html"},
     {.name = "--watch", .kind = SW_OPTION_FLAG, AT(watch), .group = SW_OPTION_OUTPUT,

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Far beyond SW_STEPLOG_LINE_CHARS, for the lines of later versions. */
-enum { LINE_CHARS = 1 << 16 };
+/* Far beyond SW_STEPLOG_LINE_CHARS, for long samples and the lines of later versions. */
+enum { LINE_CHARS = 1 << 20 };
 
 static void add(struct sw_curve_value *to, double value) {
     if (!isfinite(value))
@@ -75,7 +75,7 @@ static void add_step(struct sw_curves *curves, const struct sw_log_line *line, d
     const double tokens = before != NULL ? before->tokens : 0, seconds = before != NULL ? before->seconds : 0;
     if (curves->steps == 0)
         curves->first_step = step;
-    while ((step - curves->first_step) / curves->width >= SW_CURVE_POINTS)
+    while ((step - curves->first_step) / curves->width >= curves->most_points)
         halve(curves);
     const int64_t index = (step - curves->first_step) / curves->width;
     struct sw_curve_point *point = &curves->point[index];
@@ -88,6 +88,7 @@ static void add_step(struct sw_curves *curves, const struct sw_log_line *line, d
     for (int i = SW_LOG_LOSS; i < SW_LOG_VAL_LOSS; i++)
         add(&point->value[i], line->value[i]);
 
+    memcpy(curves->recent[curves->steps % SW_CURVE_RECENT], line->value, sizeof line->value);
     curves->steps++;
     curves->saved += line->value[SW_LOG_SAVED] == 1;
     for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
@@ -109,31 +110,35 @@ static void add_evaluation(struct sw_curves *curves, const struct sw_log_line *l
         curves->best = evaluation;
     if (curves->evaluations_seen++ % curves->evaluation_stride != 0)
         return;
-    if (curves->evaluations == SW_CURVE_POINTS) {
-        for (int64_t i = 0; i < SW_CURVE_POINTS / 2; i++)
+    if (curves->evaluations == curves->most_points) {
+        for (int64_t i = 0; i < curves->most_points / 2; i++)
             curves->evaluation[i] = curves->evaluation[2 * i];
-        curves->evaluations = SW_CURVE_POINTS / 2;
+        curves->evaluations = curves->most_points / 2;
         curves->evaluation_stride *= 2;
     }
     curves->evaluation[curves->evaluations++] = evaluation;
 }
 
-/* Returns NULL, or what is wrong with a line. */
-static const char *add_line(struct sw_curves *curves, const char *text, double clip) {
+/* Adds a line. *out_problem: what is wrong with it; NULL: nothing. */
+static sw_status add_line(struct sw_curves *curves, const char *text, double clip, const char **out_problem) {
     struct sw_log_line line;
-    if (!sw_log_line_parse(text, &line))
-        return "is no line of a log";
-    const bool is_evaluation = !isnan(line.value[SW_LOG_VAL_LOSS]) || !isnan(line.value[SW_LOG_VAL_TOKENS]);
-    if (is_evaluation) {
-        add_evaluation(curves, &line);
-        return NULL;
+    *out_problem = NULL;
+    if (!sw_log_line_parse(text, &line)) {
+        *out_problem = "is no line of a log";
+        return SW_OK;
     }
-    if (isnan(line.value[SW_LOG_TOKENS])) /* a line of another kind, such as a sample */
-        return NULL;
-    if (curves->steps > 0 && line.value[SW_LOG_STEP] <= curves->last.value[SW_LOG_STEP])
-        return "has a step that is not after the one before";
-    add_step(curves, &line, clip);
-    return NULL;
+    if (line.is_sample)
+        return sw_samples_add(&curves->samples, text);
+    const bool is_evaluation = !isnan(line.value[SW_LOG_VAL_LOSS]) || !isnan(line.value[SW_LOG_VAL_TOKENS]);
+    if (is_evaluation)
+        add_evaluation(curves, &line);
+    else if (isnan(line.value[SW_LOG_TOKENS]))
+        return SW_OK; /* a line of another kind, such as an export */
+    else if (curves->steps > 0 && line.value[SW_LOG_STEP] <= curves->last.value[SW_LOG_STEP])
+        *out_problem = "has a step that is not after the one before";
+    else
+        add_step(curves, &line, clip);
+    return SW_OK;
 }
 
 static sw_status read_lines(FILE *file, const char *path, double clip, struct sw_curves *curves) {
@@ -144,8 +149,10 @@ static sw_status read_lines(FILE *file, const char *path, double clip, struct sw
         const bool is_whole = chars > 0 && text[chars - 1] == '\n';
         if (!is_whole && feof(file))
             break;
-        const char *problem = is_whole ? add_line(curves, text, clip) : "is too long or has zero bytes";
-        if (problem != NULL)
+        const char *problem = "is too long or has zero bytes";
+        if (is_whole)
+            status = add_line(curves, text, clip, &problem);
+        if (status == SW_OK && problem != NULL)
             status = sw_fail(SW_ERR_CORRUPT, "%s: line %lld %s; remove the lines from there on to see the steps before",
                              path, (long long)number, problem);
     }
@@ -171,7 +178,7 @@ static sw_status open_log(const char *path, FILE **out) {
     return SW_OK;
 }
 
-sw_status sw_curves_read(const char *folder, double clip, struct sw_curves **out) {
+sw_status sw_curves_read(const char *folder, const struct sw_curve_spec *spec, struct sw_curves **out) {
     char path[PATH_MAX];
     FILE *file = NULL;
     SW_TRY(sw_path_join(path, sizeof path, folder, "log.jsonl"));
@@ -180,13 +187,42 @@ sw_status sw_curves_read(const char *folder, double clip, struct sw_curves **out
     sw_status status = curves != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     if (status == SW_OK) {
         curves->width = 1;
+        curves->most_points = spec->most_points;
         curves->evaluation_stride = 1;
-        status = read_lines(file, path, clip, curves);
+        curves->samples.most_page_bytes = spec->most_sample_bytes;
+        status = read_lines(file, path, spec->clip, curves);
     }
     fclose(file);
     if (status == SW_OK)
         *out = curves;
     else
-        free(curves);
+        sw_curves_free(curves);
     return status;
+}
+
+void sw_curves_free(struct sw_curves *curves) {
+    if (curves == NULL)
+        return;
+    sw_samples_release(&curves->samples);
+    free(curves);
+}
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double sw_curves_median(const struct sw_curves *curves, int column, int64_t after_step, int64_t *out_steps) {
+    double values[SW_CURVE_RECENT];
+    size_t count = 0;
+    const int64_t steps = curves->steps < SW_CURVE_RECENT ? curves->steps : SW_CURVE_RECENT;
+    for (int64_t i = 0; i < steps; i++)
+        if (curves->recent[i][SW_LOG_STEP] > (double)after_step && isfinite(curves->recent[i][column]))
+            values[count++] = curves->recent[i][column];
+    if (out_steps != NULL)
+        *out_steps = (int64_t)count;
+    if (count == 0)
+        return NAN;
+    qsort(values, count, sizeof values[0], compare);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }

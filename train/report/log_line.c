@@ -173,6 +173,7 @@ static bool parse_value(struct parser *p, struct word group, struct word name, i
         if (*p->at == '"')
             return parse_text(p, depth == 1 && is_word(name, "time"));
         const bool is_object = *p->at++ == '{';
+        p->line->is_sample |= depth == 1 && is_word(name, "sample");
         if (!is_object)
             return parse_items(p, depth + 1);
         /* The group without a name is the line itself. */
@@ -192,6 +193,7 @@ bool sw_log_line_parse(const char *text, struct sw_log_line *out) {
     for (int i = 0; i < SW_LOG_COLUMNS; i++)
         out->value[i] = NAN;
     out->time[0] = 0;
+    out->is_sample = false;
     if (!take(&p, '{') || !parse_members(&p, none, 1))
         return false;
     skip_space(&p);

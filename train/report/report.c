@@ -3,7 +3,9 @@
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/report/curves.h"
+#include "train/report/details.h"
 #include "train/report/page.h"
+#include "train/report/page_data.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -15,50 +17,9 @@
 #include <sys/stat.h>
 
 enum { RUN_JSON_BYTES = 16 << 20 };
-
-/* --- Numbers and texts of the page's data ----------------------------------------------------------------------- */
-
-/* Digits are more than a curve shows, and few enough for a small page: of what the page states as numbers, and of what
- * it only draws. */
-enum { STATED_DIGITS = 6, DRAWN_DIGITS = 4 };
-
-static void put_digits(FILE *to, double value, int digits) {
-    if (isfinite(value))
-        fprintf(to, "%.*g", digits, value);
-    else
-        fputs("null", to);
-}
-
-static void put_number(FILE *to, double value) {
-    put_digits(to, value, STATED_DIGITS);
-}
-
-/* Whole numbers of any size keep all digits. */
-static void put_whole(FILE *to, const char *name, double value) {
-    fprintf(to, "\"%s\":%.0f,", name, isfinite(value) ? value : 0);
-}
-
-static void put_json(FILE *to, const char *name, const json_t *value) {
-    fprintf(to, "\"%s\":", name);
-    if (value == NULL || json_dumpf(value, to, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII) != 0)
-        fputs("null", to);
-    fputc(',', to);
-}
-
-/* Names of folders may have any bytes, so those that are no UTF-8 are shown as question marks. */
-static void put_text(FILE *to, const char *name, const char *text) {
-    char shown[PATH_MAX];
-    json_t *value = json_string(text);
-    if (value == NULL) {
-        size_t chars = 0;
-        for (; text[chars] != 0 && chars + 1 < sizeof shown; chars++)
-            shown[chars] = (unsigned char)text[chars] < 0x80 ? text[chars] : '?';
-        shown[chars] = 0;
-        value = json_string(shown);
-    }
-    put_json(to, name, value);
-    json_decref(value);
-}
+/* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points; and the runs share these
+ * bytes of samples and timelines. */
+enum { WIDE_RUNS = 3, SAMPLES_BYTES = 200000, TIMELINES_BYTES = 280000 };
 
 /* --- Curves ------------------------------------------------------------------------------------------------------ */
 
@@ -136,7 +97,8 @@ static void put_column(FILE *to, const char *name, const struct sw_curves *curve
         if (value == step_of || value == tokens_of)
             fprintf(to, "%.0f", value(&curves->point[i], column));
         else
-            put_digits(to, value(&curves->point[i], column), value == by_second ? DRAWN_DIGITS : STATED_DIGITS);
+            sw_put_digits(to, value(&curves->point[i], column),
+                          value == by_second ? SW_DRAWN_DIGITS : SW_STATED_DIGITS);
         comma = ",";
     }
     fputs("]", to);
@@ -167,7 +129,7 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
     fputs("\"evaluations\":[", to);
     for (int64_t i = 0; i < curves->evaluations; i++) {
         fprintf(to, "%s[%lld,", i > 0 ? "," : "", (long long)curves->evaluation[i].step);
-        put_number(to, curves->evaluation[i].loss);
+        sw_put_digits(to, curves->evaluation[i].loss, SW_STATED_DIGITS);
         fputc(']', to);
     }
     fputs("],", to);
@@ -179,7 +141,7 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
             continue;
         }
         fprintf(to, "[%lld,", (long long)ends[i]->step);
-        put_number(to, ends[i]->loss);
+        sw_put_digits(to, ends[i]->loss, SW_STATED_DIGITS);
         fputs("],", to);
     }
 }
@@ -192,58 +154,69 @@ static void put_totals(FILE *to, const struct sw_curves *curves) {
         clipped += curves->point[i].clipped;
         skipped += curves->point[i].skipped;
     }
-    put_whole(to, "steps", (double)curves->steps);
-    put_whole(to, "width", (double)curves->width);
-    put_whole(to, "saved", (double)curves->saved);
-    put_whole(to, "clipped", (double)clipped);
-    put_whole(to, "skipped", (double)skipped);
-    put_whole(to, "tokens", last != NULL ? last->tokens : 0);
+    sw_put_whole(to, "steps", (double)curves->steps);
+    sw_put_whole(to, "width", (double)curves->width);
+    sw_put_whole(to, "saved", (double)curves->saved);
+    sw_put_whole(to, "clipped", (double)clipped);
+    sw_put_whole(to, "skipped", (double)skipped);
+    sw_put_whole(to, "tokens", last != NULL ? last->tokens : 0);
     fputs("\"seconds\":", to);
-    put_number(to, last != NULL ? last->seconds : 0);
+    sw_put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);
     fputs(",\"bytes\":{", to);
     for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
         fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_column_name(SW_LOG_BYTES + i), curves->bytes[i]);
     fputs("},\"lane_seconds\":{", to);
     for (int i = 0; i < SW_LOG_LANE_COUNT; i++) {
         fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_column_name(SW_LOG_LANES + i));
-        put_number(to, curves->lane_seconds[i]);
+        sw_put_digits(to, curves->lane_seconds[i], SW_STATED_DIGITS);
     }
     fputs("},", to);
     static const int of_last[] = {SW_LOG_RANKS, SW_LOG_ZERO, SW_LOG_ETA_SECONDS};
     for (size_t i = 0; curves->steps > 0 && i < sizeof of_last / sizeof of_last[0]; i++) {
         fprintf(to, "\"%s\":", sw_log_column_name(of_last[i]));
-        put_number(to, curves->last.value[of_last[i]]);
+        sw_put_digits(to, curves->last.value[of_last[i]], SW_STATED_DIGITS);
         fputc(',', to);
     }
-    put_text(to, "first_time", curves->first_time);
-    put_text(to, "last_time", curves->last_time);
+    sw_put_text(to, "first_time", curves->first_time);
+    sw_put_text(to, "last_time", curves->last_time);
 }
 
 /* --- Runs -------------------------------------------------------------------------------------------------------- */
 
-static sw_status put_run(FILE *to, const char *folder) {
+/* How much of each run fits into a page of so many runs. */
+static struct sw_curve_spec spec_of(int count) {
+    return (struct sw_curve_spec){.most_points = count <= WIDE_RUNS ? SW_CURVE_POINTS : SW_CURVE_POINTS / 2,
+                                  .most_sample_bytes = SAMPLES_BYTES / count};
+}
+
+static sw_status put_run(FILE *to, const char *folder, int count) {
     char path[PATH_MAX];
     json_t *run = NULL;
     struct sw_curves *curves = NULL;
+    struct sw_curve_spec spec = spec_of(count);
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     SW_TRY(sw_json_read_own_file(path, RUN_JSON_BYTES, SW_ERR_CORRUPT, &run));
     const json_t *settings = json_object_get(run, "settings");
+    spec.clip = json_number_value(json_object_get(settings, "clip"));
     const sw_status status = json_is_object(settings)
-                                 ? sw_curves_read(folder, json_number_value(json_object_get(settings, "clip")), &curves)
+                                 ? sw_curves_read(folder, &spec, &curves)
                                  : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
     if (status == SW_OK) {
         fputc('{', to);
-        put_text(to, "folder", folder);
-        put_json(to, "version", json_object_get(run, "spillway"));
-        put_json(to, "settings", settings);
-        put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
-        put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
+        sw_put_text(to, "folder", folder);
+        sw_put_json(to, "version", json_object_get(run, "spillway"));
+        sw_put_json(to, "settings", settings);
+        sw_put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
+        sw_put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
         put_totals(to, curves);
         put_columns(to, curves);
         put_evaluations(to, curves);
+        sw_put_start(to, run, curves);
+        sw_put_timeline(to, folder, TIMELINES_BYTES / count);
+        sw_put_samples(to, &curves->samples);
         fputs("\"end\":0}", to);
     }
-    free(curves);
+    sw_curves_free(curves);
     json_decref(run);
     return status;
 }
@@ -257,7 +230,7 @@ static sw_status make_data(const char *const *folders, int count, int64_t reload
     fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reload_s\":%lld,\"runs\":[", (long long)reload_s);
     for (int i = 0; status == SW_OK && i < count; i++) {
         fputs(i > 0 ? "," : "", to);
-        status = put_run(to, folders[i]);
+        status = put_run(to, folders[i], count);
     }
     fputs("]}", to);
     const bool failed = ferror(to) != 0;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* With more runs the curves could not be told apart, and the page would be too large. */
-enum { SW_REPORT_RUNS = 6 };
+enum { SW_REPORT_RUNS = 10 };
 
 /* Reads the runs in these folders, changes nothing in them, and makes their page. The browser fetches the page again
  * after reload_s seconds; 0: never. The caller frees *out_page. */

@@ -49,6 +49,8 @@ const small = value => value === 0 || !known(value) ? digits(value, 3) : Math.ab
 function duration(seconds) {
     if (!known(seconds))
         return "-";
+    if (seconds < 0.9995 && seconds > 0)
+        return seconds < 0.0009995 ? `${digits(seconds * 1e6, 3)} \u00b5s` : `${digits(seconds * 1e3, 3)} ms`;
     if (seconds < 100)
         return `${digits(seconds, 3)} s`;
     if (seconds < 6000)
@@ -172,7 +174,7 @@ function emptyCard(run) {
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, ...keptView()};
+const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, step: 0, sampled: 0, ...keptView()};
 const redraws = [];
 
 // What the reader chose before the page was loaded again. An address that somebody changed is as good as none.
@@ -333,6 +335,12 @@ function showTip(event, series, x, options) {
         return row;
     });
     tip.replaceChildren(element("div", {textContent: `${AXES[view.axis].title} ${AXES[view.axis].text(at)}`}), ...rows);
+    placeTip(event);
+}
+
+// Shows the tip beside the pointer, inside the window.
+function placeTip(event) {
+    const tip = byId("tip");
     tip.hidden = false;
     const width = tip.offsetWidth, height = tip.offsetHeight;
     tip.style.left = `${Math.max(4, event.clientX + 16 + width > innerWidth ? event.clientX - width - 16 : event.clientX + 16)}px`;
@@ -443,12 +451,14 @@ function clippedSeries() {
 
 const PATHS = {nvme_read: "read from NVMe", nvme_write: "written to NVMe", upload: "to the device", download: "from the device",
                comm: "between ranks"};
+// Where a step reads and writes as much, one curve lies on the other.
+const DASHES = {nvme_write: "7 5", download: "7 5"};
 const usedOnly = (group, least) => Object.entries(group).filter(([, values]) => values.some(value => value > least));
 
 function pickedSeries(group, least, names) {
     const run = runs[view.picked];
     return usedOnly(run[group], least).map(([key, values]) => ({name: names?.[key] ?? key, x: alongAxis(run), y: smooth(values),
-        color: `var(--c${Object.keys(run[group]).indexOf(key)})`}));
+        color: `var(--c${Object.keys(run[group]).indexOf(key)})`, dash: DASHES[key]}));
 }
 
 function drawDetails() {
@@ -474,10 +484,10 @@ function drawLanes() {
     }
 }
 
-function table(head, rows) {
+function table(head, rows, kind) {
     const row = (cells, kind, name) => element("tr", {className: name ?? ""}, ...cells.map((cell, i) =>
         element(kind, {textContent: cell, className: i === 0 ? "first" : ""})));
-    return element("div", {className: "scroll"}, element("table", {}, element("thead", {}, row(head, "th")),
+    return element("div", {className: "scroll"}, element("table", {className: kind ?? ""}, element("thead", {}, row(head, "th")),
         element("tbody", {}, ...rows.map(one => row(one.cells, "td", one.differs ? "differs" : "")))));
 }
 
@@ -495,8 +505,8 @@ function drawBytes() {
     const drives = runs.filter(run => Array.isArray(run.settings.nvme) && run.settings.nvme.length > 1);
     for (const run of drives)
         byId("bytes").append(element("p", {className: "note", textContent: `${run.name} stripes its store evenly over ` +
-            `${run.settings.nvme.join(", ")}: each had ${bytes(run.bytes.nvme_read / run.settings.nvme.length)} read and ` +
-            `${bytes(run.bytes.nvme_write / run.settings.nvme.length)} written.`}));
+            `${run.settings.nvme.join(", ")}. The log counts them together; split evenly, each had ` +
+            `${bytes(run.bytes.nvme_read / run.settings.nvme.length)} read and ${bytes(run.bytes.nvme_write / run.settings.nvme.length)} written.`}));
 }
 
 function plain(value) {
@@ -510,31 +520,249 @@ function drawSettings() {
         const cells = runs.map(of);
         return {cells: [name, ...cells], differs: cells.some(cell => cell !== cells[0])};
     };
-    const machine = [
+    const facts = [
         row("folder", run => run.folder),
         row("architecture", run => plain(run.architecture)),
-        row("device", run => plain(run.gpu ?? run.settings.device)),
-        row("ranks", run => plain(run.ranks)),
         row("first step", run => run.first_time || "-"),
         row("last step", run => run.last_time || "-"),
         row("saves", run => String(run.saved)),
-        row("spillway", run => plain(run.version)),
     ];
     const names = [...new Set(runs.flatMap(run => Object.keys(run.settings)))];
     const text = (name, value) => name.endsWith("_memory") && known(value) ? bytes(value) : plain(value);
     const rows = names.map(name => row(`--${name.replaceAll("_", "-")}`, run => text(name, run.settings[name])));
     const differing = rows.filter(one => one.differs);
-    byId("settings").append(table(head, [...machine, ...differing]));
+    byId("settings").append(table(head, [...facts, ...differing]));
     byId("settings").append(element("details", {open: runs.length === 1},
         element("summary", {textContent: runs.length > 1 ? "Settings that are alike" : "Settings"}),
         table(head, rows.filter(one => !one.differs))));
+}
+
+// --- One step's timeline -------------------------------------------------------------------------------------------
+
+const WORKS = ["forward", "backward", "head", "update", "weights", "gradients", "optimizer", "activations", "commit", "other"];
+const colorOf = work => `var(--w${Math.max(0, WORKS.indexOf(work))})`;
+const busyLanes = timeline => Object.entries(timeline.lanes).filter(([, spans]) => spans.length);
+const microseconds = us => duration(us / 1e6);
+
+function unitsText([first, last], units) {
+    const name = unit => unit === 0 ? "embedding" : unit === units - 1 ? "head" : `block ${unit - 1}`;
+    return first < 0 ? "" : first === last ? name(first) : `${name(first)} to ${name(last)}`;
+}
+
+function showSpan(event, lane, span, timeline) {
+    const [start, length, work, first, last, ops, moved] = span;
+    const lines = [`${lane}: ${work}`, unitsText([first, last], timeline.units), `${microseconds(length)}, from ${microseconds(start - timeline.zero)}`,
+                   `${ops} operation${ops === 1 ? "" : "s"}${moved > 0 && lane !== "compute" ? `, ${bytes(moved)}` : ""}`];
+    byId("tip").replaceChildren(...lines.filter(text => text).map(text => element("div", {textContent: text})));
+    placeTip(event);
+}
+
+// Time zero is the step's first work on the device: what lies before was fetched under the step before.
+function measureTimeline(timeline) {
+    const starts = timeline.lanes.compute.filter(span => span[2] !== "update" && span[2] !== "other").map(span => span[0]);
+    const all = busyLanes(timeline).flatMap(([, spans]) => spans);
+    timeline.zero = starts.length ? Math.min(...starts) : 0;
+    timeline.from = Math.min(0, ...all.map(span => span[0])) - timeline.zero;
+    timeline.to = Math.max(...all.map(span => span[0] + span[1])) - timeline.zero;
+}
+
+function drawTimeline(holder, timeline, from, to) {
+    const row = 22, lanes = busyLanes(timeline), width = Math.max(260, holder.clientWidth - 24), height = lanes.length * row + 42;
+    const box = {left: 68, right: width - 8, top: 2, bottom: lanes.length * row + 2};
+    const svg = document.createElementNS(NS, "svg"), toX = us => box.left + (us - from) / (to - from) * (box.right - box.left);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", "lanes of a step");
+    const unit = to - from < 2e3 ? [1, "microseconds"] : to - from < 2e6 ? [1e3, "milliseconds"] : [1e6, "seconds"];
+    for (const value of ticks(from / unit[0], to / unit[0], Math.max(2, (box.right - box.left) / 85))) {
+        const at = toX(value * unit[0]), end = at > box.right - 20 ? "end" : "middle";
+        drawn("line", {class: "grid", x1: at, x2: at, y1: box.top, y2: box.bottom}, svg);
+        drawn("text", {x: end === "end" ? box.right : at, y: box.bottom + 16, "text-anchor": end}, svg).textContent = digits(value, 4);
+    }
+    drawn("text", {x: (box.left + box.right) / 2, y: box.bottom + 33, "text-anchor": "middle"}, svg).textContent = unit[1];
+    lanes.forEach(([lane, spans], i) => {
+        const y = box.top + i * row + 3;
+        drawn("text", {x: box.left - 6, y: y + 13, "text-anchor": "end"}, svg).textContent = lane;
+        for (const span of spans) {
+            const x = toX(span[0] - timeline.zero);
+            const bar = drawn("rect", {x: x.toFixed(2), y, height: row - 6, fill: colorOf(span[2]),
+                                       width: Math.max(0.75, toX(span[0] + span[1] - timeline.zero) - x).toFixed(2)}, svg);
+            bar.onpointermove = event => showSpan(event, lane, span, timeline);
+            bar.onpointerleave = () => byId("tip").hidden = true;
+        }
+    });
+    return svg;
+}
+
+function drawStep() {
+    const run = runs[view.step], kept = run.timeline, parent = byId("timelines");
+    const shown = kept && kept !== "left out" ? [["Measured", kept.measured], ["Predicted", kept.predicted]].filter(([, timeline]) => timeline) : [];
+    shown.forEach(([, timeline]) => measureTimeline(timeline));
+    const from = Math.min(...shown.map(([, one]) => one.from)), to = Math.max(...shown.map(([, one]) => one.to));
+    byId("timeline-note").textContent = kept === "left out"
+        ? "This run's timeline is too large beside so many runs: a report of this run alone shows it."
+        : !kept ? "This run has kept no timeline. A run keeps one of its tenth step, or of the first after it that is like those around it."
+        : `Step ${kept.step}. Each row is a lane, each bar work of one kind; lanes that did nothing are left out. Time zero is the ` +
+          "first work on the device: before it the step before still ran, and what is early was fetched ahead." +
+          (kept.predicted ? "" : " Nothing was predicted for this run, since its plan was made without measuring the machine.");
+    const works = WORKS.filter(work => shown.some(([, one]) => busyLanes(one).some(([, spans]) => spans.some(span => span[2] === work))));
+    byId("works").replaceChildren(...works.map(work => keyOf(work, colorOf(work))));
+    parent.replaceChildren();
+    for (const [title, timeline] of shown) {
+        const holder = element("div", {className: "chart"}, element("h3", {textContent: title}));
+        parent.append(holder);
+        holder.append(drawTimeline(holder, timeline, from, to));
+    }
+}
+
+// Lets the reader choose one of several runs for a section; member: where `view` keeps the choice.
+function bindPicker(section, member, candidates, draw) {
+    const select = section.querySelector("select");
+    section.hidden = !candidates.length;
+    if (!candidates.length)
+        return;
+    select.append(...candidates.map(run => element("option", {value: runs.indexOf(run), textContent: run.name})));
+    if (!candidates.includes(runs[view[member]]))
+        view[member] = runs.indexOf(candidates[0]);
+    select.value = view[member];
+    select.parentElement.hidden = candidates.length < 2;
+    select.addEventListener("input", () => {
+        view[member] = Number(select.value);
+        redraw();
+    });
+    redraws.push(draw);
+}
+
+// --- Samples -------------------------------------------------------------------------------------------------------
+
+function samplesOf(run) {
+    const prompts = new Map();
+    for (const [step, prompt, text] of run.samples) {
+        if (!prompts.has(prompt))
+            prompts.set(prompt, []);
+        prompts.get(prompt).push({step, text});
+    }
+    return prompts;
+}
+
+// A slider over the steps, and the text of the chosen one; the last at first.
+function addPrompt(parent, prompt, texts) {
+    const slider = element("input", {type: "range", min: 0, max: texts.length - 1, value: texts.length - 1, step: 1});
+    const label = element("span"), shown = element("pre", {className: "sample"});
+    slider.setAttribute("aria-label", "step");
+    const show = () => {
+        const {step, text} = texts[slider.value];
+        label.textContent = `step ${AXES.step.text(step)}`;
+        const begin = element("b", {textContent: prompt});
+        shown.replaceChildren(begin, text.startsWith(prompt) ? text.slice(prompt.length) : text);
+    };
+    slider.addEventListener("input", show);
+    show();
+    const steps = element("div", {className: "slide"}, slider, label);
+    const all = element("details", {}, element("summary", {textContent: `All ${texts.length} texts`}),
+        table(["step", "text"], texts.map(({step, text}) => ({cells: [AXES.step.text(step), text]})), "texts"));
+    parent.append(element("div", {className: "chart"}, steps, shown, ...(texts.length > 1 ? [all] : [])));
+    slider.hidden = texts.length < 2;
+}
+
+function drawSamples() {
+    const run = runs[view.sampled], left = run.samples_seen - run.samples_unreadable - run.samples.length;
+    byId("samples").querySelector("p").textContent = "Texts that the run wrote while it trained; the prompt is bold." +
+        (left > 0 ? ` ${run.samples.length} of ${run.samples_seen} are shown, evenly over the steps.` : "") +
+        (run.samples_unreadable > 0 ? ` ${run.samples_unreadable} cannot be read as text.` : "");
+    byId("texts").replaceChildren();
+    for (const [prompt, texts] of samplesOf(run))
+        addPrompt(byId("texts"), prompt, texts);
+}
+
+// --- Predicted and measured ----------------------------------------------------------------------------------------
+
+const PEAKS = {device: "device memory", host: "host memory", nvme: "NVMe space"};
+
+function comparison(run) {
+    const {prediction, measured} = run, rows = [];
+    const add = (name, predicted, found, text) => {
+        if (!(predicted > 0 || found > 0))
+            return;
+        const ratio = predicted > 0 && known(found) ? `${digits(found / predicted, 3)}` : "-";
+        rows.push({cells: [name, known(predicted) ? text(predicted) : "not predicted", text(found), ratio]});
+    };
+    add("step", prediction.step_seconds, measured.step_seconds, duration);
+    add("tokens a second", prediction.tokens_per_second, measured.tokens_per_second, rate);
+    for (const [lane, seconds] of Object.entries(measured.lanes))
+        add(`${lane} lane busy`, prediction.lanes?.[lane], seconds, duration);
+    for (const [key, name] of Object.entries(PATHS))
+        add(name, prediction.bytes?.[key], measured.bytes[key], bytes);
+    for (const [tier, name] of Object.entries(PEAKS))
+        add(name, prediction.peak?.[tier], measured.peak[tier], bytes);
+    return rows;
+}
+
+function drawPrediction() {
+    const parent = byId("compared");
+    for (const run of runs) {
+        const part = element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.name})] : []));
+        parent.append(part);
+        if (!run.prediction || !known(run.prediction.first_step)) {
+            part.append(element("p", {className: "note", textContent: "No prediction was recorded: an older version began this run."}));
+            continue;
+        }
+        const note = known(run.prediction.step_seconds) ? "" : " No time was predicted: this start measured nothing, because " +
+            "it had no choice to make. `spillway plan` with the same flags predicts a step.";
+        part.append(element("p", {className: "note", textContent: run.measured.steps > 0
+            ? `Medians of ${run.measured.steps} steps after step ${run.prediction.first_step}, the first of the newest start. ` +
+              `Memory is taken whole at the start, so it is as planned.${note}`
+            : `No step after step ${run.prediction.first_step}, the first of the newest start, has ended yet.${note}`}));
+        part.append(table(["", "predicted", "measured", "ratio"], comparison(run), "compared"));
+    }
+}
+
+// --- The machine ---------------------------------------------------------------------------------------------------
+
+function placesText(machine) {
+    return (machine.store ?? []).map(place => {
+        const drives = (place.drives ?? []).map(drive => drive.model ? `${drive.name} (${drive.model})` : drive.name).join(", ");
+        return `${drives || "drive not known"}${place.file_system ? `, ${place.file_system}` : ""}`;
+    }).join("; ") || "-";
+}
+
+function coresText(machine) {
+    const all = known(machine.all_cores) && machine.all_cores !== machine.cores ? ` of ${machine.all_cores}` : "";
+    const physical = known(machine.physical_cores) && machine.physical_cores !== machine.all_cores ? `, ${machine.physical_cores} physical` : "";
+    return `${plain(machine.cores)}${all}${physical}${machine.numa_nodes > 1 ? `, ${machine.numa_nodes} NUMA nodes` : ""}`;
+}
+
+function drawMachine() {
+    const head = ["", ...runs.map(run => run.name)];
+    const row = (name, of) => ({cells: [name, ...runs.map(run => run.machine ? of(run.machine) : "not recorded")]});
+    const gpu = machine => machine.gpu ? `${plain(machine.gpu.name)}${machine.gpu.driver ? `, driver ${machine.gpu.driver}` : ""}` : "none used";
+    byId("machine").append(table(head, [
+        row("processor", machine => plain(machine.cpu)),
+        row("cores", coresText),
+        row("memory", machine => bytes(machine.memory_bytes)),
+        row("GPU", gpu),
+        row("computes with", machine => plain(machine.device)),
+        row("drives of the store", placesText),
+        row("kernel", machine => plain(machine.kernel)),
+        {cells: ["ranks", ...runs.map(run => plain(run.ranks))]},
+        {cells: ["spillway", ...runs.map(run => plain(run.version))]},
+    ]));
 }
 
 // --- The page ------------------------------------------------------------------------------------------------------
 
 function redraw() {
     location.replace(`#${encodeURIComponent(JSON.stringify(view))}`);
-    redraws.forEach(draw => draw());
+    redraws.forEach(attempt);
+}
+
+// A file of another shape than ours, such as one of a later version, costs its section and no more.
+function attempt(draw) {
+    try {
+        draw();
+    } catch (error) {
+        console.error(error);
+    }
 }
 
 function bind(id, member, value) {
@@ -581,13 +809,17 @@ function main() {
     drawCurves();
     drawLanes();
     drawDetails();
+    bindPicker(byId("timeline"), "step", runs.filter(run => run.timeline), drawStep);
+    attempt(drawPrediction);
+    bindPicker(byId("samples"), "sampled", runs.filter(run => run.samples.length || run.samples_unreadable), drawSamples);
     drawBytes();
+    attempt(drawMachine);
     drawSettings();
     redraw();
     let width = innerWidth;
     addEventListener("resize", () => {
         if (innerWidth !== width)
-            redraws.forEach(draw => draw());
+            redraws.forEach(attempt);
         width = innerWidth;
     });
     if (data.reload_s > 0)
